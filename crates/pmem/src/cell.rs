@@ -1,0 +1,113 @@
+//! Cells and typed offsets: how a structure in a region is declared.
+//!
+//! Invariant: a structure that is reached through a region consists of cells only, so a shared reference to it is sound
+//! whatever bytes are there and whoever else writes them.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A structure that may be laid over any bytes of a region.
+///
+/// # Safety
+/// The type is `repr(C)`, has no padding, consists of [`Cell32`], [`Cell64`], [`Commit64`], atomics of 4 or 8 bytes, and arrays of
+/// these, and any bit pattern is a value of it.
+pub unsafe trait Layout: Sized {}
+
+// SAFETY: single cells are the base case of the trait's contract.
+unsafe impl Layout for Cell32 {}
+// SAFETY: as above.
+unsafe impl Layout for Cell64 {}
+// SAFETY: as above.
+unsafe impl Layout for Commit64 {}
+// SAFETY: an atomic of 4 bytes; any bit pattern is a value.
+unsafe impl Layout for AtomicU32 {}
+// SAFETY: an atomic of 8 bytes; any bit pattern is a value.
+unsafe impl Layout for AtomicU64 {}
+// SAFETY: an array of layouts has no padding between its elements, since each one's size is a multiple of its alignment.
+unsafe impl<T: Layout, const N: usize> Layout for [T; N] {}
+
+macro_rules! cell {
+    ($name:ident, $atomic:ty, $int:ty, $doc:literal) => {
+        #[doc = $doc]
+        #[repr(transparent)]
+        pub struct $name(pub(crate) $atomic);
+
+        impl $name {
+            /// The value, with no order towards other loads.
+            #[inline(always)]
+            pub fn load(&self) -> $int {
+                self.0.load(Ordering::Relaxed)
+            }
+
+            /// The value; what was stored before it was published is visible after this.
+            #[inline(always)]
+            pub fn load_acquire(&self) -> $int {
+                self.0.load(Ordering::Acquire)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.load())
+            }
+        }
+    };
+}
+
+cell!(Cell32, AtomicU32, u32, "Four bytes in a region; written with [`Region::set32`](crate::Region::set32).");
+cell!(Cell64, AtomicU64, u64, "Eight bytes in a region; written with [`Region::set64`](crate::Region::set64).");
+cell!(
+    Commit64,
+    AtomicU64,
+    u64,
+    "Eight bytes that make other bytes count after a crash; written with [`Region::commit`](crate::Region::commit) only."
+);
+
+/// The offset of a `T` in a region. Zero is never a valid one (the superblock is there) and serves as none.
+pub struct Pm<T> {
+    offset: u64,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Pm<T> {
+    /// The offset `offset`, unchecked: [`Region::get`](crate::Region::get) checks.
+    #[inline(always)]
+    pub const fn new(offset: u64) -> Self {
+        Pm { offset, of: PhantomData }
+    }
+
+    /// No structure.
+    pub const NONE: Self = Pm::new(0);
+
+    /// Bytes from the start of the region.
+    #[inline(always)]
+    pub const fn offset(self) -> u64 {
+        self.offset
+    }
+
+    /// Whether this names nothing.
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        self.offset == 0
+    }
+}
+
+impl<T> Clone for Pm<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Pm<T> {}
+impl<T> PartialEq for Pm<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.offset == other.offset
+    }
+}
+impl<T> Eq for Pm<T> {}
+impl<T> fmt::Debug for Pm<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{:#x}", self.offset)
+    }
+}

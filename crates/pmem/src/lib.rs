@@ -1,0 +1,74 @@
+//! Memory regions of which every link is an offset, and the order in which what is written to them becomes
+//! persistent.
+//!
+//! A [`Region`] is a base address and a length. What it holds is reached by typed offsets ([`Pm<T>`]), which are checked
+//! for bounds and alignment at every use: nothing in a region is trusted. Fields are cells ([`Cell32`], [`Cell64`]) which are
+//! read and written as relaxed or acquire/release atomics, because another process may look at the same bytes and because
+//! compilers tear plain stores.
+//!
+//! # Order of persistence
+//!
+//! A store is in the cache; it is *durable* once its line was flushed and a fence followed. A word that makes others visible
+//! after a crash (a log slot, a valid word, a head) is a [`Commit64`]: it has no plain store. [`Region::commit`] takes a proof
+//! that everything which the word names is durable ([`Durable`]) or certifies itself by a checksum ([`Sealed`]):
+//!
+//! ```
+//! # use pmem::*;
+//! # #[repr(C, align(64))] struct Record { value: Cell64, head: Commit64, rest: [Cell64; 6] }
+//! # unsafe impl Layout for Record {}
+//! # fn example(pm: &Region, at: Pm<Record>) -> Result<(), BadOffset> {
+//! let record = pm.get(at)?;
+//! let dirty = pm.set64(&record.value, 7);
+//! let flushed = pm.flush(dirty);
+//! let durable = pm.fence(flushed);
+//! let dirty = pm.commit(&record.head, 1, durable);
+//! let _ = pm.persist(dirty);
+//! # Ok(()) }
+//! ```
+//!
+//! Without the fence it does not compile:
+//!
+//! ```compile_fail,E0277
+//! # use pmem::*;
+//! # fn example(pm: &Region, value: &Cell64, head: &Commit64) {
+//! let flushed = pm.flush(pm.set64(value, 7));
+//! let _ = pm.commit(head, 1, flushed);
+//! # }
+//! ```
+//!
+//! Nor without the flush:
+//!
+//! ```compile_fail,E0308
+//! # use pmem::*;
+//! # fn example(pm: &Region, value: &Cell64, head: &Commit64) {
+//! let durable = pm.fence(pm.set64(value, 7));
+//! # }
+//! ```
+#![cfg_attr(not(feature = "std"), no_std)]
+
+mod cell;
+mod checksum;
+mod copy;
+mod flush;
+mod memory;
+mod region;
+mod token;
+
+#[cfg(feature = "std")]
+mod delay;
+#[cfg(feature = "std")]
+mod map;
+#[cfg(feature = "std")]
+mod recorder;
+
+pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
+pub use checksum::crc32c;
+pub use flush::FlushKind;
+pub use memory::{Direct, Memory};
+pub use region::{BadOffset, Region};
+pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
+
+/// Bytes of a cache line: the unit of flushes, and what every structure on the image is aligned to.
+pub const LINE_BYTES: u64 = 64;
+/// Bytes of a block: the unit of allocation and of mapping into programs.
+pub const BLOCK_BYTES: u64 = 4096;

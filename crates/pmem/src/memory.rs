@@ -1,0 +1,38 @@
+//! What watches or slows the memory of a region. The hooks compile to nothing in [`Direct`].
+
+/// Hooks around the accesses to a region: recording for crash tests, delays for emulated slow memory.
+///
+/// Offsets are bytes from the start of the region. `stored` is called after the bytes are in place.
+pub trait Memory: Send + Sync + 'static {
+    /// Whether any hook does anything; `false` lets the compiler drop the calls.
+    const WATCHED: bool;
+
+    /// `bytes` at `offset` were stored (they are in the cache, not yet flushed).
+    fn stored(&self, offset: u64, bytes: &[u8]);
+    /// `bytes` at `offset` were stored past the cache: durable at the next fence without a flush.
+    fn streamed(&self, offset: u64, bytes: &[u8]);
+    /// Flushes for the lines of `offset .. offset + length` were issued.
+    fn flushed(&self, offset: u64, length: u64);
+    /// A fence was issued: what was flushed before by this thread is durable.
+    fn fenced(&self);
+    /// `length` bytes at `offset` are about to be read from the medium.
+    fn read(&self, offset: u64, length: u64);
+}
+
+/// Plain memory: nothing is watched, nothing is slowed, nothing costs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Direct;
+
+impl Memory for Direct {
+    const WATCHED: bool = false;
+    #[inline(always)]
+    fn stored(&self, _: u64, _: &[u8]) {}
+    #[inline(always)]
+    fn streamed(&self, _: u64, _: &[u8]) {}
+    #[inline(always)]
+    fn flushed(&self, _: u64, _: u64) {}
+    #[inline(always)]
+    fn fenced(&self) {}
+    #[inline(always)]
+    fn read(&self, _: u64, _: u64) {}
+}

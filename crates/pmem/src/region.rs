@@ -1,0 +1,299 @@
+//! A region: mapped memory with checked offsets, cells, flushes and fences.
+
+use core::sync::atomic::Ordering;
+use core::{mem, slice};
+
+use crate::cell::{Cell32, Cell64, Commit64, Layout, Pm};
+use crate::memory::{Direct, Memory};
+use crate::token::{Dirty, Durable, Flushed, Proof};
+use crate::{copy, flush};
+
+/// An offset, length or alignment that does not fit the region: the image is corrupt, or the caller's arithmetic is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadOffset {
+    /// Bytes from the start of the region.
+    pub offset: u64,
+    /// Bytes that were wanted there.
+    pub length: u64,
+}
+
+/// Mapped memory. Whoever makes one guarantees that the mapping outlives it.
+pub struct Region<M: Memory = Direct> {
+    base: *mut u8,
+    length: u64,
+    memory: M,
+}
+
+// SAFETY: everything behind `base` is reached as atomics or copied by volatile-like block copies, so threads may share it.
+unsafe impl<M: Memory> Send for Region<M> {}
+// SAFETY: as above.
+unsafe impl<M: Memory> Sync for Region<M> {}
+
+impl<M: Memory> Region<M> {
+    /// A region over mapped memory.
+    ///
+    /// # Safety
+    /// `base .. base + length` stays mapped, readable and writable for as long as the region lives, `base` is aligned to a page, and
+    /// nobody in this process makes Rust references to its bytes but through regions.
+    pub const unsafe fn new(base: *mut u8, length: u64, memory: M) -> Self {
+        Region { base, length, memory }
+    }
+
+    /// Bytes of the region.
+    #[inline(always)]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// What watches this region.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Whether `length` bytes at `offset` lie inside.
+    #[inline(always)]
+    pub fn contains(&self, offset: u64, length: u64) -> bool {
+        offset <= self.length && length <= self.length - offset
+    }
+
+    /// The structure at `at`, after a check of bounds and alignment. What it holds is not checked.
+    #[inline(always)]
+    pub fn get<T: Layout>(&self, at: Pm<T>) -> Result<&T, BadOffset> {
+        let size = mem::size_of::<T>() as u64;
+        let offset = at.offset();
+        if offset == 0 || !self.contains(offset, size) || offset & (mem::align_of::<T>() as u64 - 1) != 0 {
+            return Err(BadOffset { offset, length: size });
+        }
+        // SAFETY: in bounds and aligned by the check above (`base` is page-aligned), mapped for as long as `self` by the contract
+        // of `new`, and any bytes are a `T` whose fields are atomics by the contract of `Layout`.
+        Ok(unsafe { &*self.base.add(offset as usize).cast::<T>() })
+    }
+
+    /// The structure at offset zero (superblock, header).
+    #[inline(always)]
+    pub fn first<T: Layout>(&self) -> Result<&T, BadOffset> {
+        if mem::size_of::<T>() as u64 > self.length {
+            return Err(BadOffset { offset: 0, length: mem::size_of::<T>() as u64 });
+        }
+        // SAFETY: as in `get`; offset zero is aligned for every layout.
+        Ok(unsafe { &*self.base.cast::<T>() })
+    }
+
+    /// `count` structures in a row.
+    #[inline(always)]
+    pub fn slice<T: Layout>(&self, at: Pm<T>, count: u64) -> Result<&[T], BadOffset> {
+        let offset = at.offset();
+        let bad = BadOffset { offset, length: u64::MAX };
+        let length = count.checked_mul(mem::size_of::<T>() as u64).ok_or(bad)?;
+        if !self.contains(offset, length) || offset & (mem::align_of::<T>() as u64 - 1) != 0 {
+            return Err(BadOffset { offset, length });
+        }
+        // SAFETY: as in `get`, for `count` elements without padding between them.
+        Ok(unsafe { slice::from_raw_parts(self.base.add(offset as usize).cast::<T>(), count as usize) })
+    }
+
+    /// The offset of something that was reached through this region.
+    #[inline(always)]
+    pub fn offset_of<T: Layout>(&self, thing: &T) -> u64 {
+        let offset = (thing as *const T as usize).wrapping_sub(self.base as usize) as u64;
+        debug_assert!(self.contains(offset, mem::size_of::<T>() as u64), "not of this region");
+        offset
+    }
+
+    /// Stores an ordinary field.
+    #[inline(always)]
+    pub fn set64(&self, cell: &Cell64, value: u64) -> Dirty {
+        let offset = self.offset_of(cell);
+        cell.0.store(value, Ordering::Relaxed);
+        self.note_stored(offset, &value.to_le_bytes());
+        Dirty { start: offset, end: offset + 8 }
+    }
+
+    /// Stores an ordinary field of four bytes.
+    #[inline(always)]
+    pub fn set32(&self, cell: &Cell32, value: u32) -> Dirty {
+        let offset = self.offset_of(cell);
+        cell.0.store(value, Ordering::Relaxed);
+        self.note_stored(offset, &value.to_le_bytes());
+        Dirty { start: offset, end: offset + 4 }
+    }
+
+    /// Stores a word that makes other bytes count, given the proof that they are durable or certify themselves. A release
+    /// store: whoever reads the word with acquire sees what it names.
+    #[inline(always)]
+    pub fn commit(&self, cell: &Commit64, value: u64, _proof: impl Proof) -> Dirty {
+        let offset = self.offset_of(cell);
+        cell.0.store(value, Ordering::Release);
+        self.note_stored(offset, &value.to_le_bytes());
+        Dirty { start: offset, end: offset + 8 }
+    }
+
+    /// Stores zero (or another word that names nothing) into a commit word: nothing can become visible by it.
+    #[inline(always)]
+    pub fn retract(&self, cell: &Commit64, nothing: u64) -> Dirty {
+        let offset = self.offset_of(cell);
+        cell.0.store(nothing, Ordering::Release);
+        self.note_stored(offset, &nothing.to_le_bytes());
+        Dirty { start: offset, end: offset + 8 }
+    }
+
+    /// Issues flushes for the lines that `dirty` covers.
+    #[inline(always)]
+    pub fn flush(&self, dirty: Dirty) -> Flushed {
+        self.flush_range(dirty.start, dirty.end - dirty.start)
+    }
+
+    /// Issues flushes for the lines of a structure, whichever of its fields were stored.
+    #[inline(always)]
+    pub fn flush_all<T: Layout>(&self, thing: &T) -> Flushed {
+        self.flush_range(self.offset_of(thing), mem::size_of::<T>() as u64)
+    }
+
+    /// Issues flushes for the lines of a range. Out of bounds is a defect of the caller; nothing is flushed then.
+    #[inline(always)]
+    pub fn flush_range(&self, offset: u64, length: u64) -> Flushed {
+        if self.contains(offset, length) {
+            // SAFETY: in bounds, hence mapped.
+            unsafe { flush::flush_lines(self.base.add(offset as usize), length as usize) };
+            if M::WATCHED {
+                self.memory.flushed(offset, length);
+            }
+        } else {
+            debug_assert!(false, "flush outside the region");
+        }
+        Flushed(())
+    }
+
+    /// Makes what was flushed by this thread durable.
+    #[inline(always)]
+    pub fn fence(&self, _flushed: Flushed) -> Durable {
+        flush::store_fence();
+        if M::WATCHED {
+            self.memory.fenced();
+        }
+        Durable(())
+    }
+
+    /// Flush and fence in one.
+    #[inline(always)]
+    pub fn persist(&self, dirty: Dirty) -> Durable {
+        let flushed = self.flush(dirty);
+        self.fence(flushed)
+    }
+
+    /// Stores bytes in place (names, inline targets) by relaxed atomic words where they are aligned, bytes elsewhere.
+    pub fn write_bytes(&self, offset: u64, bytes: &[u8]) -> Result<Dirty, BadOffset> {
+        let length = bytes.len() as u64;
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length });
+        }
+        // SAFETY: the destination is in bounds, the source is a slice, and they do not overlap (a caller's slice is not in a region
+        // by the contract of `new`).
+        unsafe { copy::store_bytes(self.base.add(offset as usize), bytes) };
+        self.note_stored(offset, bytes);
+        Ok(Dirty { start: offset, end: offset + length })
+    }
+
+    /// Copies `bytes` into the region past the cache, the way that is fastest for their length: durable at the next fence.
+    /// Edges that do not fill a line are flushed.
+    pub fn stream_bytes(&self, offset: u64, bytes: &[u8]) -> Result<Flushed, BadOffset> {
+        let length = bytes.len() as u64;
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length });
+        }
+        // SAFETY: as in `write_bytes`.
+        unsafe { copy::stream(self.base.add(offset as usize), bytes) };
+        if M::WATCHED {
+            self.memory.streamed(offset, bytes);
+        }
+        Ok(Flushed(()))
+    }
+
+    /// Fills a range with zeros past the cache: durable at the next fence.
+    pub fn stream_zeros(&self, offset: u64, length: u64) -> Result<Flushed, BadOffset> {
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let mut flushed = Flushed(());
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(4096);
+            flushed = flushed.and(self.stream_bytes(offset + done, &ZEROS[..step as usize])?);
+            done += step;
+        }
+        Ok(flushed)
+    }
+
+    /// Copies bytes within the region (a block's unchanged part into its copy): durable at the next fence.
+    pub fn stream_within(&self, from: u64, to: u64, length: u64) -> Result<Flushed, BadOffset> {
+        let mut buffer = [0u8; 512];
+        let mut flushed = Flushed(());
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(buffer.len() as u64);
+            let part = &mut buffer[..step as usize];
+            self.read_bytes(from + done, part)?;
+            flushed = flushed.and(self.stream_bytes(to + done, part)?);
+            done += step;
+        }
+        Ok(flushed)
+    }
+
+    /// Copies bytes out of the region. Bytes that somebody writes meanwhile may be old or new, each by itself.
+    #[inline]
+    pub fn read_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), BadOffset> {
+        let length = into.len() as u64;
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length });
+        }
+        self.note_read(offset, length);
+        // SAFETY: the source is in bounds, the destination is a slice outside of any region.
+        unsafe { copy::load_bytes(self.base.add(offset as usize), into) };
+        Ok(())
+    }
+
+    /// Whether the region's bytes at `offset` equal `bytes`. Out of bounds is "no".
+    #[inline]
+    pub fn bytes_equal(&self, offset: u64, bytes: &[u8]) -> bool {
+        if !self.contains(offset, bytes.len() as u64) {
+            return false;
+        }
+        // SAFETY: in bounds by the check above.
+        unsafe { copy::equal(self.base.add(offset as usize), bytes) }
+    }
+
+    /// Asks the processor to load the line at `offset` soon. No effect on what is read.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: u64) {
+        if offset < self.length {
+            // SAFETY: a prefetch of any address is harmless; this one is in bounds.
+            unsafe {
+                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
+                    self.base.add(offset as usize).cast(),
+                )
+            }
+        }
+    }
+
+    /// Tells the memory that `length` bytes at `offset` are read from the medium: where reads are slow, waits.
+    #[inline(always)]
+    pub fn note_read(&self, offset: u64, length: u64) {
+        if M::WATCHED {
+            self.memory.read(offset, length);
+        }
+    }
+
+    /// The address of a range, for mapping and for system calls that take addresses.
+    pub fn address(&self, offset: u64, length: u64) -> Result<*mut u8, BadOffset> {
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length });
+        }
+        // SAFETY: in bounds.
+        Ok(unsafe { self.base.add(offset as usize) })
+    }
+
+    #[inline(always)]
+    fn note_stored(&self, offset: u64, bytes: &[u8]) {
+        if M::WATCHED {
+            self.memory.stored(offset, bytes);
+        }
+    }
+}
