@@ -1,1 +1,38 @@
-//! Stub.
+//! The DirectFS engine: a file system by inode number on two memory regions.
+//!
+//! The *PM region* is the image and the truth ([`mod@format`]); the *DRAM region* holds what makes it fast and can be thrown away at any time
+//! ([`dram`]). Every link in them is an offset or an index, so any number of processes can work on them at once, each with its own
+//! base addresses in an [`Fs`]. A thread that enters claims a slot and gets a [`Thread`], on which all operations are methods.
+//!
+//! What is not here: paths, permissions, file descriptors (the layer above), and every way in which calls arrive.
+//!
+//! # Durability
+//! When a call that changes names or attributes returns, its effect is persistent and atomic. A write is atomic as a whole and
+//! persistent when the call returns. What persistence means depends on the memory behind the PM region.
+#![no_std]
+#[cfg(test)]
+extern crate std;
+
+mod alloc;
+mod attach;
+mod attributes;
+mod cache;
+mod directory;
+pub mod dram;
+mod error;
+mod file;
+pub mod format;
+mod fs;
+mod grace;
+mod lock;
+mod mindex;
+mod platform;
+mod recycle;
+
+pub use attach::{AttachOptions, MkfsOptions, Recovery, RecoveryReport, mkfs};
+pub use attributes::{Attributes, Changes, SpaceReport};
+pub use directory::{DirectoryEntry, DirectoryHint, NewNode, RenameFlags};
+pub use error::{Corruption, Error, Result};
+pub use file::{AllocateMode, Extent, SeekWhat};
+pub use fs::{Fs, Node, Thread};
+pub use platform::Platform;

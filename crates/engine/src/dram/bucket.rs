@@ -1,0 +1,40 @@
+//! A bucket of the mindex: one cache line with a lock, a version for lock-free readers, and three entries.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use pmem::Layout;
+
+/// Entries in a bucket.
+pub const BUCKET_ENTRIES: usize = 3;
+
+/// One name. `key` zero: empty.
+///
+/// - `key`: the dentry's offset / 64 (low 40 bits), 24 bits of the name's hash above.
+/// - `value`: a cachelet index, or the inode's offset / 256 where no cachelet was known (the paper's inode quick path); bit 39 says
+///   which (set: inode). Another 24 bits of the hash above, of which the low ones choose the bucket.
+#[repr(C)]
+pub struct BucketEntry {
+    /// See above.
+    pub key: AtomicU64,
+    /// See above.
+    pub value: AtomicU64,
+}
+// SAFETY: repr(C), two atomics of 8 bytes.
+unsafe impl Layout for BucketEntry {}
+
+/// A bucket, or the continuation of one.
+#[repr(C, align(64))]
+pub struct Bucket {
+    /// Slot + 1 of the thread that may change this bucket and its continuations; only in main buckets.
+    pub lock: AtomicU32,
+    /// Odd while entries change; readers retry when it moved. Only in main buckets.
+    pub version: AtomicU32,
+    /// Index of the continuation, or zero.
+    pub overflow: AtomicU32,
+    /// Waiters on `lock` (a futex): non-zero asks the holder to wake.
+    pub waiters: AtomicU32,
+    /// The names.
+    pub entries: [BucketEntry; BUCKET_ENTRIES],
+}
+const _: () = assert!(size_of::<Bucket>() == 64);
+// SAFETY: repr(C), 16 + 3 * 16 bytes without padding, atomics only.
+unsafe impl Layout for Bucket {}

@@ -1,0 +1,134 @@
+//! Cachelets (paper III.B): what most calls read of a file, in two cache lines.
+//!
+//! Invariants
+//! - A cachelet stands for one inode in one generation from the store of `number` to its recycling; the inode's nv pointer leads to it.
+//! - `references` counts users (open files, walks, lookups of a kernel); together with links and flags in one word, so that the last of
+//!   them sees all.
+//! - Attributes change under `lock`, between two increments of `version`; a reader that sees an odd or changed version reads again. A directory's
+//!   times are the exception: they only grow, by fetch_max.
+
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+use pmem::Layout;
+
+/// Flag of the state word: the file exists for others (paper III.E). Unset while its creation is not durable.
+pub const FLAG_READABLE: u8 = 1;
+/// Flag of the state word: a deletion has begun and will succeed; nobody else deletes it.
+pub const FLAG_DELETED: u8 = 2;
+/// Flag of the state word: a rename changes its names right now; lookups wait.
+pub const FLAG_RENAMING: u8 = 4;
+/// Flag of the state word: no links, no references; the inode is being recycled and cannot be referenced again.
+pub const FLAG_DEAD: u8 = 8;
+
+/// Bit of [`Cachelet::entries`]: the directory is removed; nothing can be made in it.
+pub const ENTRIES_DEAD: u64 = 1 << 63;
+
+/// Bit of [`Cachelet::dirty`]: links, or a directory's times, are newer than the inode's property entry.
+pub const DIRTY: u32 = 1;
+
+/// How far a directory's names are in the mindex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DirectoryState {
+    /// Not at all; the next access indexes it.
+    Absent = 0,
+    /// Threads are at it.
+    Indexing = 1,
+    /// All of them: the mindex answers "no such name" with authority.
+    Indexed = 2,
+    /// Being taken out; wait, then index again.
+    Evicting = 3,
+}
+
+/// References, links and flags in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct References {
+    /// Users.
+    pub references: u32,
+    /// Names (24 bits).
+    pub links: u32,
+    /// `FLAG_*`.
+    pub flags: u8,
+}
+
+impl References {
+    /// The word.
+    #[inline]
+    pub fn word(self) -> u64 {
+        self.references as u64 | (self.links as u64 & 0xff_ffff) << 32 | (self.flags as u64) << 56
+    }
+
+    /// What a word says.
+    #[inline]
+    pub fn from_word(word: u64) -> References {
+        References { references: word as u32, links: (word >> 32) as u32 & 0xff_ffff, flags: (word >> 56) as u8 }
+    }
+
+    /// What one more reference adds to the word.
+    pub const ONE_REFERENCE: u64 = 1;
+    /// What one more link adds to the word.
+    pub const ONE_LINK: u64 = 1 << 32;
+
+    /// A flag's bit in the word.
+    #[inline]
+    pub const fn flag(flag: u8) -> u64 {
+        (flag as u64) << 56
+    }
+}
+
+/// A cachelet: 128 bytes. The first line is what stat reads.
+#[repr(C, align(128))]
+pub struct Cachelet {
+    /// Odd while attributes change.
+    pub version: AtomicU32,
+    /// Type and permissions, as `st_mode`.
+    pub mode: AtomicU32,
+    /// Length in bytes.
+    pub size_bytes: AtomicU64,
+    /// Owner.
+    pub uid: AtomicU32,
+    /// Group.
+    pub gid: AtomicU32,
+    /// Time of the last change of content.
+    pub modified_ns: AtomicI64,
+    /// Time of the last change of attributes.
+    pub changed_ns: AtomicI64,
+    /// Time of the last access.
+    pub accessed_ns: AtomicI64,
+    /// Inode number; zero: free.
+    pub number: AtomicU64,
+    /// [`References`].
+    pub references: AtomicU64,
+
+    /// Slot + 1 of the thread that may change the file; a futex.
+    pub lock: AtomicU32,
+    /// Waiters on `lock`.
+    pub waiters: AtomicU32,
+    /// Offset of the inode on the image: the inode quick path.
+    pub inode: AtomicU64,
+    /// Files: root of the block map, as in the property entry. Directories: the tail of the log: page offset / 4096 (high 54 bits), next slot
+    /// (low 10 bits); zero: unknown or no page yet.
+    pub root: AtomicU64,
+    /// Files: blocks of the body. Directories: names in it, and [`ENTRIES_DEAD`].
+    pub entries: AtomicU64,
+    /// Sequence of the newest property entry.
+    pub sequence: AtomicU32,
+    /// Generation of the inode.
+    pub generation: AtomicU32,
+    /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
+    pub directory: AtomicU32,
+    /// [`DIRTY`].
+    pub dirty: AtomicU32,
+    /// Device number; for a directory the slots of its log that became holes since the last compaction.
+    pub device: AtomicU32,
+    /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
+    pub next: AtomicU32,
+    /// Files: how many shared mappings are there (then writes go in place). Directories: bit 0 on the eviction queue, bit 1 second chance.
+    pub mapped: AtomicU32,
+    /// Property flags, as on the image.
+    pub flags: AtomicU32,
+}
+const _: () = assert!(size_of::<Cachelet>() == 128);
+const _: () = assert!(core::mem::offset_of!(Cachelet, lock) == 64);
+// SAFETY: repr(C), no padding (the fields sum up to 128 bytes, each aligned to its size), atomics only; AtomicI64 is 8 bytes of which any
+// pattern is a value.
+unsafe impl Layout for Cachelet {}

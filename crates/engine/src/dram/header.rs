@@ -1,0 +1,100 @@
+//! The header of a DRAM region: whose it is, whether it is ready, and the counters that all share.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use pmem::Layout;
+
+/// `DFSDRAM` and a zero.
+pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
+/// Raised whenever anything in the DRAM region changes its meaning: programs of different versions do not share one.
+pub const DRAM_VERSION: u64 = 1;
+
+/// How far a DRAM region is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Phase {
+    /// Zeroed memory, or being filled by the process that holds the attach lock.
+    Empty = 0,
+    /// In use.
+    Ready = 1,
+    /// The last process has left, or an error made it unusable.
+    Closed = 2,
+}
+
+/// The first page of the DRAM region.
+#[repr(C, align(4096))]
+pub struct DramHeader {
+    /// [`DRAM_MAGIC`].
+    pub magic: AtomicU64,
+    /// [`DRAM_VERSION`].
+    pub version: AtomicU64,
+    /// The image's UUID.
+    pub uuid: [AtomicU64; 2],
+    /// The image's epoch since this region was built.
+    pub epoch: AtomicU64,
+    /// The budget that the layout was computed with.
+    pub cached_files_max: AtomicU64,
+    /// [`Phase`].
+    pub phase: AtomicU32,
+    /// 1: the image is attached read-only.
+    pub read_only: AtomicU32,
+    /// Seed of the name hash; drawn anew for each region.
+    pub hash_seed: AtomicU64,
+
+    /// Buckets in use; a line of its own, read by every lookup.
+    pub buckets: AtomicU64,
+    /// Overflow buckets handed out so far (bump), of which freed ones are on the list.
+    pub overflow_next: AtomicU64,
+    /// List of freed overflow buckets: index (low half), version against ABA (high half).
+    pub overflow_free: AtomicU64,
+    /// Thread slots that were ever used.
+    pub slots_high: AtomicU64,
+    /// Owner slot + 1 of the one that may grow the mindex.
+    pub grow_lock: AtomicU32,
+    /// Owner slot + 1 of the one that moves a directory to another one.
+    pub directory_move_lock: AtomicU32,
+    /// Owner slot + 1 of the one that evicts.
+    pub evict_lock: AtomicU32,
+    /// Zero.
+    pub reserved0: AtomicU32,
+    /// Zero.
+    pub reserved1: [AtomicU64; 2],
+
+    /// The global epoch of deferred freeing (not the image's); a line of its own.
+    pub grace: AtomicU64,
+    /// Zero.
+    pub reserved2: [AtomicU64; 7],
+
+    /// Names in the mindex; a line with the other statistics. Approximate while operations run.
+    pub names: AtomicU64,
+    /// Cachelets handed out so far (bump).
+    pub cachelets_next: AtomicU64,
+    /// List of freed cachelets given back by shards: index (low half), version (high half).
+    pub cachelets_free: AtomicU64,
+    /// Segments of the inode table in use (entries of the segment table that are not zero).
+    pub segments: AtomicU64,
+    /// Blocks free and unclaimed; see `alloc::blocks`.
+    pub blocks_free: AtomicU64,
+    /// Inodes in use.
+    pub inodes_used: AtomicU64,
+    /// Where the next search for a group begins.
+    pub group_cursor: AtomicU64,
+    /// Where the next search for free inode numbers begins (segment).
+    pub segment_cursor: AtomicU64,
+
+    /// Head and tail of the queue of directories that may be evicted (cachelet indexes); under `evict_lock`.
+    pub evict_head: AtomicU32,
+    /// See `evict_head`.
+    pub evict_tail: AtomicU32,
+    /// Cachelets in use, as far as shards have reported.
+    pub cachelets_used: AtomicU64,
+    /// What recovery found and did, for `info`: ns that it took, names, inodes, 1 if it scanned.
+    pub recovery: [AtomicU64; 4],
+    /// Zero to the end of the page.
+    pub reserved3: [AtomicU64; 474],
+}
+const _: () = assert!(size_of::<DramHeader>() == 4096);
+const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);
+const _: () = assert!(core::mem::offset_of!(DramHeader, grace) == 128);
+const _: () = assert!(core::mem::offset_of!(DramHeader, names) == 192);
+// SAFETY: repr(C), atomics only, no padding: the fields sum up to the asserted size.
+unsafe impl Layout for DramHeader {}

@@ -1,0 +1,208 @@
+//! The DRAM region: everything that can be rebuilt from the image. Its layout is computed from the image's geometry and a budget, reserved
+//! whole, and touched on demand; there is no growth protocol.
+//!
+//! Invariants
+//! - Nothing in it is needed to recover the image.
+//! - All links are indexes (cachelets, buckets, slots, blocks); index 0 of cachelets and overflow buckets is never handed out and serves as none.
+//! - A fresh region is all zero, and zero is the initial state of everything but what [`Dram::format`] writes.
+
+mod bucket;
+mod cachelet;
+mod header;
+mod slot;
+
+pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
+pub use cachelet::{
+    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_RENAMING, References,
+};
+pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
+pub use slot::{Intent, IntentKind, MAGAZINE_INODES, Owner, RETIRED_MAX, Retired, RetiredKind, ThreadSlot};
+
+use crate::error::Result;
+use crate::format::{Geometry, INODES_PER_SEGMENT};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use pmem::{Direct, Layout, Pm, Region};
+
+/// Blocks in a group, which a shard claims at a time: 2 MiB.
+pub const GROUP_BLOCKS: u64 = 512;
+/// Buckets of a new mindex. It grows from here one bucket at a time.
+pub const BUCKETS_MIN: u64 = 1024;
+/// Thread slots of a region: as many threads may be inside the engine at once.
+pub const SLOTS_MAX: u64 = 1024;
+
+/// State of a block that holds dentries.
+#[repr(C, align(16))]
+pub struct SlabState {
+    /// Free lines (bit per line) that nobody owns at the moment; lines of a slab that a shard owns are in that shard's slot.
+    pub free_lines: AtomicU64,
+    /// Next slab of the list that this one is on; see `alloc::lines`.
+    pub next: AtomicU32,
+    /// 0: no slab; 1: full, on no list; 2: on a list; 3: owned by a shard.
+    pub state: AtomicU32,
+}
+// SAFETY: repr(C), 8 + 4 + 4 bytes without padding, atomics only.
+unsafe impl Layout for SlabState {}
+
+/// Where the areas of a DRAM region lie: a pure function of geometry and budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DramLayout {
+    /// Thread slots.
+    pub slots: u64,
+    /// A bit per block, set: in use.
+    pub block_bits: u64,
+    /// A word per group: see `alloc::blocks`.
+    pub groups: u64,
+    /// Number of groups.
+    pub groups_count: u64,
+    /// A [`SlabState`] per block.
+    pub slabs: u64,
+    /// A bit per inode number, set: in use.
+    pub inode_bits: u64,
+    /// A counter (u32) per inode number: references found by recovery.
+    pub inode_links: u64,
+    /// A counter (u32) per block: references beyond the first, of blocks that files share.
+    pub block_shares: u64,
+    /// Cachelets.
+    pub cachelets: u64,
+    /// How many.
+    pub cachelets_max: u64,
+    /// Buckets.
+    pub buckets: u64,
+    /// How many at most.
+    pub buckets_max: u64,
+    /// Overflow buckets.
+    pub overflow: u64,
+    /// How many.
+    pub overflow_max: u64,
+    /// For the layers above (open files, processes, locks).
+    pub upper: u64,
+    /// Bytes of that.
+    pub upper_bytes: u64,
+    /// Bytes of all.
+    pub length: u64,
+}
+
+impl DramLayout {
+    /// The layout for an image, where at most `cached_files_max` files are cached at a time (0: as many as the image holds).
+    pub fn new(geometry: &Geometry, cached_files_max: u64) -> DramLayout {
+        let files = match cached_files_max {
+            0 => geometry.inodes_max(),
+            limit => limit.clamp(1024, geometry.inodes_max().max(1024)),
+        };
+        let mut at = 4096u64;
+        let mut area = |bytes: u64| {
+            let start = at;
+            at += bytes.div_ceil(4096) * 4096;
+            start
+        };
+        let groups_count = geometry.blocks.div_ceil(GROUP_BLOCKS);
+        let inodes_max = geometry.segments_max * INODES_PER_SEGMENT;
+        let cachelets_max = files + 2 * SLOTS_MAX;
+        let buckets_max = files.next_power_of_two().max(BUCKETS_MIN);
+        let overflow_max = buckets_max;
+        let upper_bytes = 64 << 20;
+        DramLayout {
+            slots: area(SLOTS_MAX * size_of::<ThreadSlot>() as u64),
+            block_bits: area(groups_count * GROUP_BLOCKS / 8),
+            groups: area(groups_count * 8),
+            groups_count,
+            slabs: area(geometry.blocks * size_of::<SlabState>() as u64),
+            inode_bits: area(inodes_max / 8),
+            inode_links: area(inodes_max * 4),
+            block_shares: area(geometry.blocks * 4),
+            cachelets: area(cachelets_max * size_of::<Cachelet>() as u64),
+            cachelets_max,
+            buckets: area(buckets_max * size_of::<Bucket>() as u64),
+            buckets_max,
+            overflow: area(overflow_max * size_of::<Bucket>() as u64),
+            overflow_max,
+            upper: area(upper_bytes),
+            upper_bytes,
+            length: at,
+        }
+    }
+}
+
+/// A DRAM region with its layout.
+pub struct Dram {
+    /// The memory.
+    pub region: Region<Direct>,
+    /// Where what lies.
+    pub layout: DramLayout,
+}
+
+impl Dram {
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> Result<&DramHeader> {
+        Ok(self.region.first::<DramHeader>()?)
+    }
+
+    /// Thread slot `index`.
+    #[inline]
+    pub fn slot(&self, index: u32) -> Result<&ThreadSlot> {
+        self.element(self.layout.slots, SLOTS_MAX, index as u64)
+    }
+
+    /// Cachelet `index`.
+    #[inline]
+    pub fn cachelet(&self, index: u32) -> Result<&Cachelet> {
+        self.element(self.layout.cachelets, self.layout.cachelets_max, index as u64)
+    }
+
+    /// Main bucket `index`.
+    #[inline]
+    pub fn bucket(&self, index: u64) -> Result<&Bucket> {
+        self.element(self.layout.buckets, self.layout.buckets_max, index)
+    }
+
+    /// Overflow bucket `index`.
+    #[inline]
+    pub fn overflow(&self, index: u32) -> Result<&Bucket> {
+        self.element(self.layout.overflow, self.layout.overflow_max, index as u64)
+    }
+
+    /// The slab state of a block.
+    #[inline]
+    pub fn slab(&self, block: u64) -> Result<&SlabState> {
+        self.element(self.layout.slabs, self.layout.groups_count * GROUP_BLOCKS, block)
+    }
+
+    /// Word `index` of the block bits.
+    #[inline]
+    pub fn block_word(&self, index: u64) -> Result<&AtomicU64> {
+        self.element(self.layout.block_bits, self.layout.groups_count * GROUP_BLOCKS / 64, index)
+    }
+
+    /// The word of group `index`.
+    #[inline]
+    pub fn group(&self, index: u64) -> Result<&AtomicU64> {
+        self.element(self.layout.groups, self.layout.groups_count, index)
+    }
+
+    /// Word `index` of the inode bits.
+    #[inline]
+    pub fn inode_word(&self, index: u64) -> Result<&AtomicU64> {
+        self.element(self.layout.inode_bits, (self.layout.inode_links - self.layout.inode_bits) / 8, index)
+    }
+
+    /// Recovery's count of names of an inode.
+    #[inline]
+    pub fn inode_links(&self, number: u64) -> Result<&AtomicU32> {
+        self.element(self.layout.inode_links, (self.layout.block_shares - self.layout.inode_links) / 4, number)
+    }
+
+    /// References to a block beyond the first.
+    #[inline]
+    pub fn block_shares(&self, block: u64) -> Result<&AtomicU32> {
+        self.element(self.layout.block_shares, (self.layout.cachelets - self.layout.block_shares) / 4, block)
+    }
+
+    #[inline(always)]
+    fn element<T: Layout>(&self, area: u64, count: u64, index: u64) -> Result<&T> {
+        if index >= count {
+            return Err(pmem::BadOffset { offset: index, length: count }.into());
+        }
+        Ok(self.region.get(Pm::new(area + index * size_of::<T>() as u64))?)
+    }
+}

@@ -1,0 +1,156 @@
+//! What can go wrong, by cause. Programs see [`Error::errno`]; people see the text.
+
+use crate::format::SuperblockError;
+use core::fmt;
+use pmem::BadOffset;
+
+/// The engine's results.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// What is wrong with an image or a DRAM region where it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Corruption {
+    /// An offset leads outside or is misaligned.
+    Offset(BadOffset),
+    /// An inode's identity or both of its property entries do not verify.
+    Inode(u64),
+    /// A dentry contradicts itself.
+    Dentry(u64),
+    /// A log page does not belong to the directory that links to it, or the chain does not end.
+    LogPage(u64),
+    /// A block map leads outside, or has an impossible height.
+    BlockMap(u64),
+    /// An extended attribute body does not parse.
+    Xattrs(u64),
+    /// A directory's parents do not lead to the root.
+    Parents(u64),
+}
+
+/// Why an operation failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// No such name, or the inode is gone.
+    NotFound,
+    /// The name is taken.
+    Exists,
+    /// Not a directory.
+    NotADirectory,
+    /// A directory where none may be.
+    IsADirectory,
+    /// The directory has names in it.
+    NotEmpty,
+    /// The name is longer than 255 bytes.
+    NameTooLong,
+    /// The name is empty, or has a slash or a zero byte in it; or another argument makes no sense.
+    Invalid,
+    /// No blocks left.
+    NoSpace,
+    /// No inodes left.
+    NoInodes,
+    /// The DRAM region is full and nothing can be evicted.
+    NoMemory,
+    /// All thread slots are taken.
+    TooManyThreads,
+    /// More links than an inode may have.
+    TooManyLinks,
+    /// A directory would become its own ancestor.
+    Loop,
+    /// The file would be larger than a file may be.
+    TooLarge,
+    /// The image is attached read-only.
+    ReadOnly,
+    /// No such extended attribute.
+    NoAttribute,
+    /// The buffer is too small; so many bytes are needed.
+    TooSmall(usize),
+    /// Not supported for this kind of file, or not at all.
+    NotSupported,
+    /// The caller's check refused, with an errno.
+    Refused(i32),
+    /// Somebody else is in the way for longer than an operation may wait.
+    Busy,
+    /// No data or hole at or after the offset.
+    NoSuchExtent,
+    /// The image does not fit its description; see `directfs fsck`.
+    Corrupt(Corruption),
+    /// The image cannot be used at all.
+    Superblock(SuperblockError),
+}
+
+impl From<BadOffset> for Error {
+    #[cold]
+    fn from(bad: BadOffset) -> Error {
+        Error::Corrupt(Corruption::Offset(bad))
+    }
+}
+
+impl From<Corruption> for Error {
+    #[cold]
+    fn from(corruption: Corruption) -> Error {
+        Error::Corrupt(corruption)
+    }
+}
+
+impl Error {
+    /// The errno that programs get (Linux, x86-64).
+    pub fn errno(self) -> i32 {
+        match self {
+            Error::NotFound => 2,
+            Error::Exists => 17,
+            Error::NotADirectory => 20,
+            Error::IsADirectory => 21,
+            Error::NotEmpty => 39,
+            Error::NameTooLong => 36,
+            Error::Invalid => 22,
+            Error::NoSpace | Error::NoInodes => 28,
+            Error::NoMemory => 12,
+            Error::TooManyThreads => 11,
+            Error::TooManyLinks => 31,
+            Error::Loop => 22,
+            Error::TooLarge => 27,
+            Error::ReadOnly => 30,
+            Error::NoAttribute => 61,
+            Error::TooSmall(_) => 34,
+            Error::NotSupported => 95,
+            Error::Refused(errno) => errno,
+            Error::Busy => 16,
+            Error::NoSuchExtent => 6,
+            Error::Corrupt(_) => 117,
+            Error::Superblock(_) => 22,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NotFound => write!(f, "no such file or directory"),
+            Error::Exists => write!(f, "the name exists"),
+            Error::NotADirectory => write!(f, "not a directory"),
+            Error::IsADirectory => write!(f, "is a directory"),
+            Error::NotEmpty => write!(f, "the directory is not empty"),
+            Error::NameTooLong => write!(f, "the name is longer than 255 bytes; choose a shorter one"),
+            Error::Invalid => write!(f, "invalid argument"),
+            Error::NoSpace => write!(f, "no space left on the image; remove files or make a larger image"),
+            Error::NoInodes => {
+                write!(f, "no inodes left on the image; remove files or make an image with more (mkfs --inodes)")
+            }
+            Error::NoMemory => write!(f, "the DRAM region is full; attach with a larger one"),
+            Error::TooManyThreads => write!(f, "too many threads are inside the file system"),
+            Error::TooManyLinks => write!(f, "too many links"),
+            Error::Loop => write!(f, "a directory cannot be moved into itself"),
+            Error::TooLarge => write!(f, "the file would be too large"),
+            Error::ReadOnly => write!(f, "the image is attached read-only"),
+            Error::NoAttribute => write!(f, "no such extended attribute"),
+            Error::TooSmall(needed) => write!(f, "the buffer is too small, {needed} bytes are needed"),
+            Error::NotSupported => write!(f, "not supported"),
+            Error::Refused(errno) => write!(f, "refused (errno {errno})"),
+            Error::Busy => write!(f, "busy"),
+            Error::NoSuchExtent => write!(f, "no data or hole there"),
+            Error::Corrupt(what) => write!(f, "the image is damaged ({what:?}); check it with `directfs fsck`"),
+            Error::Superblock(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,50 @@
+//! Bodies of files: block maps, reading, copy-on-write writing, truncation, holes, and extended attributes.
+
+mod map;
+mod read;
+mod resize;
+mod write;
+mod xattr;
+
+/// What fallocate does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Gives the range blocks that read as zeros; grows the file unless `keep_size`.
+    Allocate {
+        /// Leave the length.
+        keep_size: bool,
+    },
+    /// Frees the range, which reads as zeros.
+    PunchHole,
+    /// Makes the range read as zeros and have blocks.
+    ZeroRange {
+        /// Leave the length.
+        keep_size: bool,
+    },
+    /// Removes the range (of whole blocks) and closes the gap.
+    CollapseRange,
+    /// Inserts a hole (of whole blocks).
+    InsertRange,
+}
+
+/// What lseek looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekWhat {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next byte that is in a hole; the end of the file counts as one.
+    Hole,
+}
+
+/// A piece of a file that is in one piece on the image, or a hole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Offset on the image; none for a hole.
+    pub address: Option<u64>,
+    /// Allocated but never written: reads as zeros.
+    pub unwritten: bool,
+}

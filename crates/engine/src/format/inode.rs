@@ -1,0 +1,242 @@
+//! Inodes and their property entries.
+//!
+//! An inode is four cache lines: identity, two property entries, and an inline area. All attributes that change together live in a
+//! property entry, which certifies itself; the newer valid one of the two counts. So chmod, chown, utimes, truncate or the commit
+//! of a write is one line, flushed once, atomic at any crash. (The paper logs property entries in a 4 KiB log per inode; for a
+//! file that is chmodded once in its life this costs a page and three lines. The mechanism is the same with the log folded
+//! into the inode: two slots, used in turn.)
+//!
+//! Invariants
+//! - `birth` is zero for a free inode, and then `inline` and `accessed_ns` are zero too; both are durable before the number is used again.
+//! - An entry counts only if its seal verifies against the inode's number and generation, so an earlier life's entry never does.
+//! - Entry `i` holds sequences of parity `i`.
+
+use super::assert_layout;
+use pmem::{Cell32, Cell64, Commit64, Layout, crc32c};
+
+/// Bytes of an inode.
+pub const INODE_BYTES: u64 = 256;
+/// Inodes in a segment, which is what a shard takes at a time.
+pub const INODES_PER_SEGMENT: u64 = 256;
+/// Blocks of a segment.
+pub const SEGMENT_BLOCKS: u64 = INODES_PER_SEGMENT * INODE_BYTES / pmem::BLOCK_BYTES;
+/// The number of the root directory. Number 0 is never used.
+pub const ROOT_INODE: u64 = 1;
+/// The generation of an inode number's first life.
+pub const FIRST_GENERATION: u32 = 1;
+/// Bytes that the inline area holds.
+pub const INLINE_BYTES_MAX: usize = 48;
+
+/// Property flag: the body is in the inode's inline area (short symlinks).
+pub const PROPERTY_INLINE: u16 = 1;
+
+/// What kind of file an inode is; the values are `S_IFMT >> 12` and `d_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A named pipe.
+    Fifo = 1,
+    /// A character device.
+    Character = 2,
+    /// A directory.
+    Directory = 4,
+    /// A block device.
+    Block = 6,
+    /// A regular file.
+    Regular = 8,
+    /// A symbolic link.
+    Symlink = 10,
+    /// A bound socket.
+    Socket = 12,
+}
+
+impl FileKind {
+    /// From the value on the image or the top bits of a mode.
+    pub const fn from_bits(bits: u32) -> Option<FileKind> {
+        Some(match bits {
+            1 => FileKind::Fifo,
+            2 => FileKind::Character,
+            4 => FileKind::Directory,
+            6 => FileKind::Block,
+            8 => FileKind::Regular,
+            10 => FileKind::Symlink,
+            12 => FileKind::Socket,
+            _ => return None,
+        })
+    }
+
+    /// From a full `st_mode`.
+    pub const fn from_mode(mode: u32) -> Option<FileKind> {
+        Self::from_bits((mode >> 12) & 0xf)
+    }
+
+    /// The `S_IFMT` bits of a mode.
+    pub const fn mode_bits(self) -> u32 {
+        (self as u32) << 12
+    }
+}
+
+/// An inode: 256 bytes, four lines.
+#[repr(C, align(256))]
+pub struct Inode {
+    /// Generation (low half) and CRC-32C of number, kind, device, birth time and generation (high half). Zero: free.
+    pub birth: Commit64,
+    /// The inode's own number, so that a stray offset is noticed.
+    pub number: Cell64,
+    /// [`FileKind`]; never changes in a life.
+    pub kind: Cell32,
+    /// Device number of a device node (Linux encoding), else zero.
+    pub device: Cell32,
+    /// Birth time in ns since 1970 (two's complement).
+    pub born_ns: Cell64,
+    /// Directories: the inode number of `..`; itself for the root.
+    pub parent: Commit64,
+    /// Directories: the first log page.
+    pub log: Commit64,
+    /// The body that holds the extended attributes: a block map root as in [`Property::root`], with its length in the body.
+    pub xattrs: Commit64,
+    /// Cachelet index (low half) and epoch (high half); means nothing unless the epoch is the current one (paper III.D: the nv
+    /// pointer; ByVFS's version number). Never flushed on purpose.
+    pub nv_pointer: Cell64,
+    /// Attributes; the newer valid entry counts.
+    pub properties: [PropertyEntry; 2],
+    /// Access time in ns; zero: never read, take the birth time. Updated in place, alone.
+    pub accessed_ns: Cell64,
+    /// Zero.
+    pub reserved: Cell64,
+    /// A short symlink's target.
+    pub inline: [Cell64; INLINE_BYTES_MAX / 8],
+}
+assert_layout!(Inode, 256, birth @ 0, number @ 8, kind @ 16, device @ 20, born_ns @ 24, parent @ 32, log @ 40, xattrs @ 48,
+    nv_pointer @ 56, properties @ 64, accessed_ns @ 192, reserved @ 200, inline @ 208);
+// SAFETY: repr(C), cells only, no padding by the assertions above.
+unsafe impl Layout for Inode {}
+
+impl Inode {
+    /// The generation of the present life, or none if the inode is free or its identity does not verify.
+    pub fn generation(&self, number: u64) -> Option<u32> {
+        let birth = self.birth.load_acquire();
+        let generation = birth as u32;
+        let whole = birth != 0
+            && self.number.load() == number
+            && birth == Self::birth_word(number, self.kind.load(), self.device.load(), self.born_ns.load(), generation);
+        whole.then_some(generation)
+    }
+
+    /// The birth word of an identity.
+    pub fn birth_word(number: u64, kind: u32, device: u32, born_ns: u64, generation: u32) -> u64 {
+        let mut bytes = [0u8; 28];
+        bytes[0..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..12].copy_from_slice(&kind.to_le_bytes());
+        bytes[12..16].copy_from_slice(&device.to_le_bytes());
+        bytes[16..24].copy_from_slice(&born_ns.to_le_bytes());
+        bytes[24..28].copy_from_slice(&generation.to_le_bytes());
+        (crc32c(0, &bytes) as u64) << 32 | generation as u64
+    }
+
+    /// The newer valid property entry with its sequence, or none: the inode never came to life, or is damaged.
+    pub fn property(&self, number: u64, generation: u32) -> Option<(Property, u32)> {
+        let even = self.properties[0].verified(0, number, generation);
+        let odd = self.properties[1].verified(1, number, generation);
+        match (even, odd) {
+            // Sequences wrap; the two differ by one when both are of this life.
+            (Some(a), Some(b)) => Some(if (a.1.wrapping_sub(b.1) as i32) > 0 { a } else { b }),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// The attributes of a file that change together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Property {
+    /// Type and permission bits, as `st_mode`.
+    pub mode: u16,
+    /// `PROPERTY_*`.
+    pub flags: u16,
+    /// Names of the inode; for a directory 2 + its subdirectories. Exact after a clean detach; recounted from the dentries after a crash.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Length in bytes; for a directory zero.
+    pub size_bytes: u64,
+    /// Blocks of the body: data and map nodes.
+    pub blocks: u64,
+    /// Time of the last change of content, ns since 1970.
+    pub modified_ns: i64,
+    /// Time of the last change of attributes, ns since 1970.
+    pub changed_ns: i64,
+    /// Root of the body's block map: see the engine's `file::map`.
+    pub root: u64,
+}
+
+/// A property entry on the image: one line.
+#[repr(C, align(64))]
+pub struct PropertyEntry {
+    /// Sequence (low half) and CRC-32C (high half) of the words below, the sequence, the inode's number and generation.
+    pub seal: Commit64,
+    /// The attributes, in the order of [`Property::words`].
+    pub words: [Cell64; 7],
+}
+assert_layout!(PropertyEntry, 64, seal @ 0, words @ 8);
+// SAFETY: repr(C), cells only, no padding by the assertion above.
+unsafe impl Layout for PropertyEntry {}
+
+impl PropertyEntry {
+    fn verified(&self, parity: u32, number: u64, generation: u32) -> Option<(Property, u32)> {
+        let seal = self.seal.load_acquire();
+        let sequence = seal as u32;
+        let words: [u64; 7] = core::array::from_fn(|index| self.words[index].load());
+        let whole = sequence & 1 == parity && seal == Property::seal(&words, sequence, number, generation);
+        whole.then(|| (Property::from_words(&words), sequence))
+    }
+}
+
+impl Property {
+    /// The seven words of an entry.
+    pub fn words(&self) -> [u64; 7] {
+        [
+            self.mode as u64 | (self.flags as u64) << 16 | (self.links as u64) << 32,
+            self.uid as u64 | (self.gid as u64) << 32,
+            self.size_bytes,
+            self.blocks,
+            self.modified_ns as u64,
+            self.changed_ns as u64,
+            self.root,
+        ]
+    }
+
+    /// The attributes that the words say.
+    pub fn from_words(words: &[u64; 7]) -> Property {
+        Property {
+            mode: words[0] as u16,
+            flags: (words[0] >> 16) as u16,
+            links: (words[0] >> 32) as u32,
+            uid: words[1] as u32,
+            gid: (words[1] >> 32) as u32,
+            size_bytes: words[2],
+            blocks: words[3],
+            modified_ns: words[4] as i64,
+            changed_ns: words[5] as i64,
+            root: words[6],
+        }
+    }
+
+    /// The seal of an entry with these words.
+    pub fn seal(words: &[u64; 7], sequence: u32, number: u64, generation: u32) -> u64 {
+        let mut bytes = [0u8; 72];
+        for (index, word) in words.iter().enumerate() {
+            bytes[index * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[56..64].copy_from_slice(&number.to_le_bytes());
+        bytes[64..68].copy_from_slice(&generation.to_le_bytes());
+        bytes[68..72].copy_from_slice(&sequence.to_le_bytes());
+        (crc32c(0, &bytes) as u64) << 32 | sequence as u64
+    }
+
+    /// The kind of file that the mode says.
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::from_mode(self.mode as u32)
+    }
+}

@@ -1,0 +1,115 @@
+//! The rename journal (paper III.F): one record per slot, naming every step of a rename, so that recovery can repeat all of them.
+//!
+//! Invariants
+//! - A record counts only if its seal verifies: it certifies itself and is durable, with the new dentries, before the first step.
+//! - Every step is idempotent, and stays so until one of the named dentries is recycled, before which the slot is durably empty.
+//! - The number of slots does not depend on the machine.
+
+use super::assert_layout;
+use pmem::{Cell64, Commit64, Layout, crc32c};
+
+/// Journal slots of an image: one for each thread slot of a DRAM region, so that none is ever waited for.
+pub const JOURNAL_SLOTS: u64 = 1024;
+
+/// Bytes of a journal slot.
+pub const JOURNAL_SLOT_BYTES: u64 = 128;
+
+/// What the record repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum JournalKind {
+    /// One name moves; what it replaces goes. With a second new dentry: the old place gets a name of its own (exchange, whiteout).
+    Rename = 1,
+}
+
+/// A new name: the log slot that is to name a dentry, and the moved inode's new `..` if it is a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Move {
+    /// The log slot (offset of the word), or zero: no such step.
+    pub slot: u64,
+    /// The dentry that it shall name.
+    pub dentry: u64,
+    /// Offset of the moved directory's inode whose `parent` changes, or zero.
+    pub directory: u64,
+    /// Its new parent's inode number.
+    pub parent: u64,
+}
+
+/// All that a rename does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JournalRecord {
+    /// Names that appear.
+    pub moves: [Move; 2],
+    /// Dentries that stop to count: the old name, and the replaced one. Zero: none.
+    pub invalidated: [u64; 2],
+    /// When: for the words <valid, mtime>.
+    pub moment_ns: u64,
+}
+
+/// A journal slot: two lines.
+#[repr(C, align(128))]
+pub struct JournalSlot {
+    /// CRC-32C (high half) of the words and the kind; [`JournalKind`] (low half). Zero: empty.
+    pub seal: Commit64,
+    /// The record, in the order of [`JournalRecord::words`].
+    pub words: [Cell64; 11],
+    /// Zero.
+    pub reserved: [Cell64; 4],
+}
+assert_layout!(JournalSlot, 128, seal @ 0, words @ 8, reserved @ 96);
+// SAFETY: repr(C), cells only, no padding by the assertion above.
+unsafe impl Layout for JournalSlot {}
+
+impl JournalRecord {
+    /// The record's words.
+    pub fn words(&self) -> [u64; 11] {
+        let [a, b] = self.moves;
+        [
+            a.slot,
+            a.dentry,
+            a.directory,
+            a.parent,
+            self.invalidated[0],
+            self.invalidated[1],
+            self.moment_ns,
+            b.slot,
+            b.dentry,
+            b.directory,
+            b.parent,
+        ]
+    }
+
+    /// What the words say.
+    pub fn from_words(words: &[u64; 11]) -> JournalRecord {
+        JournalRecord {
+            moves: [
+                Move { slot: words[0], dentry: words[1], directory: words[2], parent: words[3] },
+                Move { slot: words[7], dentry: words[8], directory: words[9], parent: words[10] },
+            ],
+            invalidated: [words[4], words[5]],
+            moment_ns: words[6],
+        }
+    }
+
+    /// The seal of these words.
+    pub fn seal(words: &[u64; 11]) -> u64 {
+        let mut bytes = [0u8; 92];
+        for (index, word) in words.iter().enumerate() {
+            bytes[index * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[88..92].copy_from_slice(&(JournalKind::Rename as u32).to_le_bytes());
+        (crc32c(0, &bytes) as u64) << 32 | JournalKind::Rename as u64
+    }
+}
+
+impl JournalSlot {
+    /// The record, if there is a whole one.
+    pub fn record(&self) -> Option<JournalRecord> {
+        let seal = self.seal.load_acquire();
+        if seal == 0 {
+            return None;
+        }
+        let words: [u64; 11] = core::array::from_fn(|index| self.words[index].load());
+        (seal == JournalRecord::seal(&words)).then(|| JournalRecord::from_words(&words))
+    }
+}

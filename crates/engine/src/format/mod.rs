@@ -1,0 +1,33 @@
+//! The image: every structure that persists, declared once. SPEC.md describes the same bytes for people.
+//!
+//! Invariants
+//! - All numbers are little-endian; all links are byte offsets from the start of the image; zero links to nothing.
+//! - No structure has padding; sizes and offsets are asserted at compile time; reserved bytes are named and zero.
+//! - A field is a [`Cell64`](pmem::Cell64) if nothing becomes visible by it, a [`Commit64`](pmem::Commit64) if something does.
+
+mod dentry;
+mod inode;
+mod journal;
+mod log;
+mod superblock;
+
+pub use dentry::{DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines};
+pub use inode::{
+    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_INLINE, Property,
+    PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
+};
+pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord, JournalSlot, Move};
+pub use log::{FIRST_COOKIE, LOG_SLOTS, LogPage, SlotTag, slot_address, slot_tag, slot_word};
+pub use superblock::{
+    FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State, Superblock,
+    SuperblockError,
+};
+
+/// Asserts a structure's size and the offsets of its fields at compile time.
+macro_rules! assert_layout {
+    ($type:ty, $size:expr $(, $field:ident @ $offset:expr)* $(,)?) => {
+        const _: () = assert!(core::mem::size_of::<$type>() == $size);
+        $(const _: () = assert!(core::mem::offset_of!($type, $field) == $offset);)*
+    };
+}
+pub(crate) use assert_layout;

@@ -1,0 +1,317 @@
+//! The superblock, its copy, and the geometry that both describe.
+//!
+//! Invariants
+//! - Magic, UUID and label are at fixed offsets in every version of the format.
+//! - The description is immutable after mkfs and certified by a checksum; a copy of it is in the last block.
+//! - What changes (epoch, clean flag) is one word on a line of its own.
+
+use super::assert_layout;
+use super::{INODES_PER_SEGMENT, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, SEGMENT_BLOCKS};
+use pmem::{BLOCK_BYTES, Cell64, Commit64, Layout, Memory, Pm, Region, crc32c};
+
+/// `DIRECTFS` read as a little-endian word.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"DIRECTFS");
+/// The version of the format. A change that older programs cannot cope with is an incompatible feature bit, not a new version, where possible.
+pub const FORMAT_VERSION: u64 = 1;
+/// Features that a program may ignore: none yet.
+pub const FEATURES_COMPAT: u64 = 0;
+/// Features that a program must know to write: none yet.
+pub const FEATURES_RO_COMPAT: u64 = 0;
+/// Features that a program must know to read: none yet.
+pub const FEATURES_INCOMPAT: u64 = 0;
+
+/// The superblock: the first block of the image.
+#[repr(C, align(4096))]
+pub struct Superblock {
+    /// [`MAGIC`]. Written last by mkfs.
+    pub magic: Commit64,
+    /// UUID, as its 16 bytes.
+    pub uuid: [Cell64; 2],
+    /// Label: UTF-8, padded with zeros.
+    pub label: [Cell64; 8],
+    /// [`FORMAT_VERSION`].
+    pub version: Cell64,
+    /// Features that may be ignored.
+    pub features_compat: Cell64,
+    /// Features that must be known to write.
+    pub features_ro_compat: Cell64,
+    /// Features that must be known to read.
+    pub features_incompat: Cell64,
+    /// When mkfs ran, ns since 1970.
+    pub created_ns: Cell64,
+    /// Bytes of the image.
+    pub length: Cell64,
+    /// [`Geometry`] in words.
+    pub geometry: [Cell64; 8],
+    /// CRC-32C of all that is above but the magic.
+    pub checksum: Cell64,
+    /// Zero.
+    pub reserved: [Cell64; 6],
+    /// Zero to the line of the state.
+    pub reserved_before_state: [Cell64; 32],
+    /// [`State`]: the only word that changes after mkfs.
+    pub state: Commit64,
+    /// Zero to the end of the line.
+    pub reserved_state: [Cell64; 7],
+    /// What a clean detach left: see the engine's `alloc::snapshot`. Counts only while the state is clean.
+    pub snapshot: [Cell64; 8],
+    /// Zero.
+    pub reserved_end: [Cell64; 432],
+}
+assert_layout!(Superblock, 4096, magic @ 0, uuid @ 8, label @ 24, version @ 88, features_compat @ 96, features_ro_compat @ 104,
+    features_incompat @ 112, created_ns @ 120, length @ 128, geometry @ 136, checksum @ 200, reserved @ 208,
+    reserved_before_state @ 256, state @ 512, reserved_state @ 520, snapshot @ 576, reserved_end @ 640);
+// SAFETY: repr(C), cells only, no padding by the assertions above.
+unsafe impl Layout for Superblock {}
+
+/// Where everything is: fixed by mkfs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks of the image.
+    pub blocks: u64,
+    /// First block of the journal slots.
+    pub journal_block: u64,
+    /// First block of the segment table: a word per segment, the offset of its first inode or zero.
+    pub segment_table_block: u64,
+    /// Entries of the segment table.
+    pub segments_max: u64,
+    /// First block of the block map that a clean detach leaves: two bits per block.
+    pub block_map_block: u64,
+    /// First block of the inode map that a clean detach leaves: one bit per inode.
+    pub inode_map_block: u64,
+    /// First block that is handed out.
+    pub data_block: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+impl Geometry {
+    /// The smallest image, in bytes: below this the fixed areas leave no room worth having.
+    pub const LENGTH_MIN: u64 = 1 << 20;
+
+    /// The geometry of an image of `length` bytes with room for `inodes_max` inodes (rounded up to segments).
+    pub fn new(length: u64, inodes_max: u64) -> Geometry {
+        let blocks = length / BLOCK_BYTES;
+        let segments_max = inodes_max.div_ceil(INODES_PER_SEGMENT).max(1);
+        let journal_block = 1;
+        let segment_table_block = journal_block + (JOURNAL_SLOTS * JOURNAL_SLOT_BYTES).div_ceil(BLOCK_BYTES);
+        let block_map_block = segment_table_block + (segments_max * 8).div_ceil(BLOCK_BYTES);
+        let inode_map_block = block_map_block + blocks.div_ceil(4).div_ceil(BLOCK_BYTES);
+        let data_block = inode_map_block + (segments_max * INODES_PER_SEGMENT / 8).div_ceil(BLOCK_BYTES);
+        Geometry {
+            blocks,
+            journal_block,
+            segment_table_block,
+            segments_max,
+            block_map_block,
+            inode_map_block,
+            data_block,
+            reserved: 0,
+        }
+    }
+
+    /// The number of inodes that mkfs allows for unless told otherwise: one per 2 KiB.
+    pub fn default_inodes(length: u64) -> u64 {
+        length / 2048
+    }
+
+    /// The block of the superblock's copy: the last one.
+    pub fn copy_block(&self) -> u64 {
+        self.blocks - 1
+    }
+
+    /// Inode numbers are below this.
+    pub fn inodes_max(&self) -> u64 {
+        self.segments_max * INODES_PER_SEGMENT
+    }
+
+    /// The words on the image.
+    pub fn words(&self) -> [u64; 8] {
+        [
+            self.blocks,
+            self.journal_block,
+            self.segment_table_block,
+            self.segments_max,
+            self.block_map_block,
+            self.inode_map_block,
+            self.data_block,
+            self.reserved,
+        ]
+    }
+
+    /// What the words say, if it is a geometry that mkfs makes for an image of this length: nothing in it is taken on trust.
+    pub fn from_words(words: &[u64; 8], length: u64) -> Option<Geometry> {
+        let segments_max = words[3];
+        let plausible = length >= Self::LENGTH_MIN && segments_max >= 1 && segments_max <= length / BLOCK_BYTES;
+        if !plausible {
+            return None;
+        }
+        let expected = Geometry::new(length, segments_max * INODES_PER_SEGMENT);
+        let fits = expected.data_block + SEGMENT_BLOCKS + 2 <= expected.blocks;
+        (fits && expected.words() == *words).then_some(expected)
+    }
+}
+
+/// The word that changes: epoch and clean flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Counts the attaches that built a DRAM region. An nv pointer of another epoch means nothing.
+    pub epoch: u32,
+    /// The last one to leave left everything in order: recovery need not scan.
+    pub clean: bool,
+}
+
+impl State {
+    /// The word.
+    pub fn word(self) -> u64 {
+        self.epoch as u64 | (self.clean as u64) << 32
+    }
+
+    /// What a word says.
+    pub fn from_word(word: u64) -> State {
+        State { epoch: word as u32, clean: word >> 32 & 1 == 1 }
+    }
+}
+
+/// Why an image is refused. Nothing was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SuperblockError {
+    /// Shorter than any image.
+    TooShort {
+        /// Bytes that there are.
+        length: u64,
+    },
+    /// The magic is not there: not an image, or mkfs was interrupted.
+    NotAnImage,
+    /// Another version of the format.
+    Version {
+        /// The version found.
+        found: u64,
+    },
+    /// Feature bits that this program must know and does not.
+    Features {
+        /// The unknown bits that forbid reading.
+        incompat: u64,
+        /// The unknown bits that forbid writing.
+        ro_compat: u64,
+    },
+    /// The checksum does not match: torn or damaged. `copy_is_good`: the copy in the last block would do.
+    Checksum {
+        /// Whether the copy verifies.
+        copy_is_good: bool,
+    },
+    /// The image says that it is longer than the file is.
+    Truncated {
+        /// Bytes that the image should have.
+        expected: u64,
+        /// Bytes that there are.
+        length: u64,
+    },
+    /// The checksum matches but the areas do not lie as mkfs lays them.
+    Geometry,
+}
+
+impl core::fmt::Display for SuperblockError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            SuperblockError::TooShort { length } => write!(
+                f,
+                "{length} bytes are too few for a DirectFS image (at least {}); make one with `directfs mkfs`",
+                Geometry::LENGTH_MIN
+            ),
+            SuperblockError::NotAnImage => {
+                write!(f, "not a DirectFS image (no magic at its start); make one with `directfs mkfs`")
+            }
+            SuperblockError::Version { found } => write!(
+                f,
+                "the image has format version {found}, this program knows version {FORMAT_VERSION}; use the program of that version"
+            ),
+            SuperblockError::Features { incompat, ro_compat } => write!(
+                f,
+                "the image uses features that this program does not know (incompat {incompat:#x}, ro-compat {ro_compat:#x}); use a newer program"
+            ),
+            SuperblockError::Checksum { copy_is_good: true } => write!(
+                f,
+                "the superblock is damaged (its checksum does not match), its copy in the last block is whole; restore it with `directfs fsck -y`"
+            ),
+            SuperblockError::Checksum { copy_is_good: false } => write!(
+                f,
+                "the superblock is damaged (its checksum does not match) and so is its copy; restore the image from a backup"
+            ),
+            SuperblockError::Truncated { expected, length } => write!(
+                f,
+                "the image should have {expected} bytes and the file has {length}: it was truncated; restore the whole file"
+            ),
+            SuperblockError::Geometry => {
+                write!(f, "the superblock describes areas that do not fit the image; restore it from a backup")
+            }
+        }
+    }
+}
+
+impl Superblock {
+    /// The checksum of the description.
+    pub fn description_checksum(&self) -> u64 {
+        let mut crc = 0;
+        let mut add = |word: u64| crc = crc32c(crc, &word.to_le_bytes());
+        self.uuid.iter().chain(&self.label).for_each(|cell| add(cell.load()));
+        for cell in [
+            &self.version,
+            &self.features_compat,
+            &self.features_ro_compat,
+            &self.features_incompat,
+            &self.created_ns,
+            &self.length,
+        ] {
+            add(cell.load());
+        }
+        self.geometry.iter().for_each(|cell| add(cell.load()));
+        crc as u64
+    }
+
+    /// Checks magic, version, features, checksum, length and geometry, in this order. `writing`: ro-compat features matter.
+    pub fn check<M: Memory>(pm: &Region<M>, writing: bool) -> Result<Geometry, SuperblockError> {
+        let length = pm.length();
+        let too_short = SuperblockError::TooShort { length };
+        if length < BLOCK_BYTES {
+            return Err(too_short);
+        }
+        let superblock = pm.first::<Superblock>().map_err(|_| too_short)?;
+        if superblock.magic.load() != MAGIC {
+            return Err(SuperblockError::NotAnImage);
+        }
+        // The version comes before the checksum: another version may compute it otherwise.
+        let version = superblock.version.load();
+        if version != FORMAT_VERSION {
+            return Err(SuperblockError::Version { found: version });
+        }
+        if superblock.checksum.load() != superblock.description_checksum() {
+            return Err(SuperblockError::Checksum { copy_is_good: Self::copy_verifies(pm) });
+        }
+        let incompat = superblock.features_incompat.load() & !FEATURES_INCOMPAT;
+        let ro_compat = superblock.features_ro_compat.load() & !FEATURES_RO_COMPAT;
+        if incompat != 0 || (writing && ro_compat != 0) {
+            return Err(SuperblockError::Features { incompat, ro_compat });
+        }
+        let expected = superblock.length.load();
+        if expected > length {
+            return Err(SuperblockError::Truncated { expected, length });
+        }
+        let words: [u64; 8] = core::array::from_fn(|index| superblock.geometry[index].load());
+        Geometry::from_words(&words, expected).ok_or(SuperblockError::Geometry)
+    }
+
+    /// Whether the last block of the region holds a whole copy.
+    pub fn copy_verifies<M: Memory>(pm: &Region<M>) -> bool {
+        let last = (pm.length() / BLOCK_BYTES - 1) * BLOCK_BYTES;
+        match pm.get(Pm::<Superblock>::new(last)) {
+            Ok(copy) => copy.magic.load() == MAGIC && copy.checksum.load() == copy.description_checksum(),
+            Err(_) => false,
+        }
+    }
+
+    /// The present state.
+    pub fn state(&self) -> State {
+        State::from_word(self.state.load_acquire())
+    }
+}

@@ -1,0 +1,165 @@
+//! A process's view of a file system ([`Fs`]) and a thread's place in it ([`Thread`]).
+
+use crate::dram::{Cachelet, Dram, DramHeader, Owner, SLOTS_MAX, ThreadSlot};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Superblock};
+use crate::platform::Platform;
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Commit64, Direct, Memory, Pm, Region};
+
+/// A file system as this process sees it: two base addresses and what never changes. Made by attaching; see `attach`.
+pub struct Fs<M: Memory = Direct> {
+    pub(crate) pm: Region<M>,
+    pub(crate) dram: Dram,
+    pub(crate) geometry: Geometry,
+    pub(crate) platform: &'static dyn Platform,
+    pub(crate) epoch: u32,
+    pub(crate) hash_seed: u64,
+    pub(crate) read_only: bool,
+}
+
+/// A file that the holder has a counted reference to: it stays what it is until [`Thread::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Index of its cachelet.
+    pub cachelet: u32,
+    /// Its inode number.
+    pub number: u64,
+}
+
+/// A thread inside the file system. It owns a slot of the DRAM region until it is dropped; it may move between threads of the
+/// process, but only one uses it at a time.
+pub struct Thread<'f, M: Memory = Direct> {
+    pub(crate) fs: &'f Fs<M>,
+    pub(crate) index: u32,
+    pub(crate) slot: &'f ThreadSlot,
+    /// Not `Sync`: the slot has one writer.
+    not_sync: PhantomData<core::cell::Cell<()>>,
+}
+
+impl<M: Memory> Fs<M> {
+    /// The PM region.
+    pub fn pm(&self) -> &Region<M> {
+        &self.pm
+    }
+
+    /// The DRAM region.
+    pub fn dram(&self) -> &Dram {
+        &self.dram
+    }
+
+    /// Where the image's areas are.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The image's epoch: counts the attaches that built a DRAM region.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub(crate) fn header(&self) -> Result<&DramHeader> {
+        self.dram.header()
+    }
+
+    pub(crate) fn superblock(&self) -> Result<&Superblock> {
+        Ok(self.pm.first()?)
+    }
+
+    /// Claims a slot for the calling thread.
+    pub fn enter(&self) -> Result<Thread<'_, M>> {
+        let me = self.platform.identity();
+        let high = self.header()?.slots_high.load(Acquire).min(SLOTS_MAX);
+        // Slots used before come first: their magazines are full and their lines warm.
+        for index in (0..high).chain(high..SLOTS_MAX) {
+            let slot = self.dram.slot(index as u32)?;
+            let word = me.pid as u64 | (me.tid as u64) << 32;
+            if slot.owner.load(Relaxed) != 0 || slot.owner.compare_exchange(0, word, AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            slot.started.store(me.started, Release);
+            self.header()?.slots_high.fetch_max(index + 1, AcqRel);
+            return Ok(Thread { fs: self, index: index as u32, slot, not_sync: PhantomData });
+        }
+        Err(Error::TooManyThreads)
+    }
+
+    /// Who owns a slot, or none.
+    pub fn slot_owner(&self, index: u32) -> Result<Option<Owner>> {
+        let slot = self.dram.slot(index)?;
+        let word = slot.owner.load(Acquire);
+        let owner = Owner { pid: word as u32, tid: (word >> 32) as u32, started: slot.started.load(Acquire) };
+        Ok((word != 0).then_some(owner))
+    }
+
+    /// The offset of an inode by its number, through the segment table.
+    pub(crate) fn inode_offset(&self, number: u64) -> Result<u64> {
+        if number == 0 || number >= self.geometry.inodes_max() {
+            return Err(Corruption::Inode(number).into());
+        }
+        let segment = number / INODES_PER_SEGMENT;
+        let first = self.segment_entry(segment)?.load_acquire();
+        if first == 0 || first % BLOCK_BYTES != 0 {
+            return Err(Corruption::Inode(number).into());
+        }
+        Ok(first + number % INODES_PER_SEGMENT * INODE_BYTES)
+    }
+
+    /// The entry of the segment table for a segment. It is written in `alloc::inodes`.
+    pub(crate) fn segment_entry(&self, segment: u64) -> Result<&Commit64> {
+        if segment >= self.geometry.segments_max {
+            return Err(Corruption::Inode(segment * INODES_PER_SEGMENT).into());
+        }
+        Ok(self.pm.get(Pm::new(self.geometry.segment_table_block * BLOCK_BYTES + segment * 8))?)
+    }
+
+    /// The inode at an offset that `inode_offset` or a cachelet gave.
+    pub(crate) fn inode_at(&self, offset: u64) -> Result<&Inode> {
+        Ok(self.pm.get(Pm::new(offset))?)
+    }
+
+    /// The inode of a number.
+    pub(crate) fn inode(&self, number: u64) -> Result<&Inode> {
+        self.inode_at(self.inode_offset(number)?)
+    }
+
+    /// The time for stamps, in ns since 1970.
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.platform.now_ns()
+    }
+
+    /// Refuses if nothing may change.
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// The file system.
+    pub fn fs(&self) -> &'f Fs<M> {
+        self.fs
+    }
+
+    /// This thread's slot, as locks name it: index + 1.
+    pub(crate) fn ticket(&self) -> u32 {
+        self.index + 1
+    }
+
+    /// The cachelet of a node.
+    pub(crate) fn cachelet(&self, node: Node) -> Result<&'f Cachelet> {
+        self.fs.dram.cachelet(node.cachelet)
+    }
+}
+
+impl<M: Memory> Drop for Thread<'_, M> {
+    fn drop(&mut self) {
+        self.slot.pinned.store(0, Release);
+        self.slot.owner.store(0, Release);
+    }
+}

@@ -1,0 +1,20 @@
+//! What the engine needs of the machine around it and cannot do itself: time, sleeping, and knowing who is alive.
+
+use crate::dram::Owner;
+use core::sync::atomic::AtomicU32;
+
+/// Services of the process that hosts the engine. All must be callable inside a signal handler: no allocation, no locks.
+pub trait Platform: Sync {
+    /// Wall-clock time, ns since 1970. May go backwards; the engine copes.
+    fn now_ns(&self) -> i64;
+    /// Sleeps while `word` equals `expected`, at most `timeout_ms`; may return early. `word` is in memory that other processes share.
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32);
+    /// Wakes all that wait on `word`.
+    fn wake(&self, word: &AtomicU32);
+    /// Who the calling thread is.
+    fn identity(&self) -> Owner;
+    /// Whether that thread still exists.
+    fn is_alive(&self, owner: Owner) -> bool;
+    /// A number that nobody can predict.
+    fn random(&self) -> u64;
+}
