@@ -118,6 +118,17 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 4 }
     }
 
+    /// Replaces `old` by `new` in a field whose value means nothing after a crash (an nv pointer); whether it did. Never flushed on purpose.
+    #[inline]
+    pub fn exchange_volatile(&self, cell: &Cell64, old: u64, new: u64) -> bool {
+        let offset = self.offset_of(cell);
+        let done = cell.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if done {
+            self.note_stored(offset, &new.to_le_bytes());
+        }
+        done
+    }
+
     /// Stores a word that makes other bytes count, given the proof that they are durable or certify themselves. A release
     /// store: whoever reads the word with acquire sees what it names.
     #[inline(always)]
