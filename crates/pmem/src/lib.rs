@@ -49,6 +49,8 @@
 mod cell;
 mod checksum;
 mod copy;
+#[cfg(test)]
+mod copy_tests;
 mod flush;
 mod memory;
 mod region;
