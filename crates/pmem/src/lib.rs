@@ -57,15 +57,21 @@ mod region;
 mod token;
 
 #[cfg(feature = "std")]
+mod backing;
+#[cfg(feature = "std")]
 mod delay;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
 mod recorder;
 
+#[cfg(feature = "std")]
+pub use backing::{Backing, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
 pub use checksum::crc32c;
 pub use flush::FlushKind;
+#[cfg(feature = "std")]
+pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
 pub use region::{BadOffset, Region};
 pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
