@@ -59,6 +59,8 @@ mod token;
 #[cfg(feature = "std")]
 mod backing;
 #[cfg(feature = "std")]
+mod crash;
+#[cfg(feature = "std")]
 mod delay;
 #[cfg(feature = "std")]
 mod map;
@@ -69,10 +71,14 @@ mod recorder;
 pub use backing::{Backing, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
 pub use checksum::crc32c;
+#[cfg(feature = "std")]
+pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
 pub use flush::FlushKind;
 #[cfg(feature = "std")]
 pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
+#[cfg(feature = "std")]
+pub use recorder::{Bytes, Event, Recorded, Recorder};
 pub use region::{BadOffset, Region};
 pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
 
