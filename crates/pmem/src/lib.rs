@@ -73,6 +73,8 @@ pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
 pub use checksum::crc32c;
 #[cfg(feature = "std")]
 pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
+#[cfg(feature = "std")]
+pub use delay::{Delayed, Delays, Spin, Wait};
 pub use flush::FlushKind;
 #[cfg(feature = "std")]
 pub use map::{Access, MapError, MappedRegion, Mapping};
