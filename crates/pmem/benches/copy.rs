@@ -1,4 +1,5 @@
-//! Times of the block copies, in nanoseconds: `cargo bench -p pmem --bench copy`. The thresholds and figures in `src/copy.rs` come from here.
+//! Times of the block copies, in nanoseconds: `cargo bench -p pmem --bench copy`. The thresholds and figures in
+//! `src/copy.rs` come from here.
 
 // The copies are internal; measuring each by itself needs the modules rather than the crate.
 #[path = "../src/copy.rs"]

@@ -46,13 +46,14 @@ impl Backing {
         }
     }
 
-    /// Whether the kernel holds changes back until a sync, so that [`Mapping::sync`](crate::Mapping::sync) has work to do.
+    /// Whether the kernel holds changes back until a sync, so that [`Mapping::sync`](crate::Mapping::sync) has work to
+    /// do.
     pub(crate) fn needs_sync(self) -> bool {
         matches!(self, Backing::File { .. })
     }
 
-    /// What the file behind `file` is when it was mapped without `MAP_SYNC`. The name of a file system that does not tell is
-    /// "an unknown file system": nothing depends on it but the text that people read.
+    /// What the file behind `file` is when it was mapped without `MAP_SYNC`. The name of a file system that does not
+    /// tell is "an unknown file system": nothing depends on it but the text that people read.
     pub(crate) fn of_plain_file(file: BorrowedFd<'_>) -> Backing {
         match rustix::fs::fstatfs(file) {
             Ok(status) => Backing::of_magic(status.f_type as u64),

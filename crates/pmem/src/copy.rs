@@ -1,11 +1,11 @@
 //! Block copies between a region and ordinary memory.
 //!
-//! Others may write the region's side at the same time: threads of this process, and processes that the compiler has never
-//! heard of. So no Rust load and no `memcpy` may touch it, for which a race is undefined. Stores to a region are relaxed atomics
-//! of the largest naturally aligned pieces, in ascending order. Loads from it, which have no alignment to rely on, are inline
-//! assembly: to the compiler each is an opaque instruction that produces some bytes, which it can neither repeat nor
-//! assume anything of; to the processor it is an ordinary load, each byte of which is old or new. What the bytes mean is for
-//! checksums and bounds to decide afterwards.
+//! Others may write the region's side at the same time: threads of this process, and processes that the compiler has
+//! never heard of. So no Rust load and no `memcpy` may touch it, for which a race is undefined. Stores to a region are
+//! relaxed atomics of the largest naturally aligned pieces, in ascending order. Loads from it, which have no alignment
+//! to rely on, are inline assembly: to the compiler each is an opaque instruction that produces some bytes, which it
+//! can neither repeat nor assume anything of; to the processor it is an ordinary load, each byte of which is old or
+//! new. What the bytes mean is for checksums and bounds to decide afterwards.
 //!
 //! The figures in the comments are medians of `cargo bench -p pmem --bench copy` on an Ice Lake server at 2.8 GHz.
 
@@ -15,17 +15,17 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::flush;
 
-/// Bytes from which on a copy of whole lines streams past the cache. With the fence, to cold lines: 64 bytes take 223 ns by store
-/// and flush and 117 streamed, 256 take 227 and 143, 1024 take 428 and 175, 4096 take 1427 and 300; to cached lines 127 and 132,
-/// 168 and 151, 421 and 169, 1417 and 304. Below 256 the gain is smaller than the miss of whoever reads the bytes next: a flush
-/// by `clwb` leaves them cached, streaming does not.
+/// Bytes from which on a copy of whole lines streams past the cache. With the fence, to cold lines: 64 bytes take 223
+/// ns by store and flush and 117 streamed, 256 take 227 and 143, 1024 take 428 and 175, 4096 take 1427 and 300; to
+/// cached lines 127 and 132, 168 and 151, 421 and 169, 1417 and 304. Below 256 the gain is smaller than the miss of
+/// whoever reads the bytes next: a flush by `clwb` leaves them cached, streaming does not.
 pub(crate) const STREAM_BYTES_MIN: usize = 256;
-/// The same where the range begins or ends inside a line: each edge costs a fetch and a flush besides. Cold, 256 bytes take 262 and
-/// 300, 384 take 277 and 310, 512 take 299 and 261, 4096 take 1419 and 527.
+/// The same where the range begins or ends inside a line: each edge costs a fetch and a flush besides. Cold, 256 bytes
+/// take 262 and 300, 384 take 277 and 310, 512 take 299 and 261, 4096 take 1419 and 527.
 pub(crate) const STREAM_BYTES_MIN_WITH_EDGES: usize = 512;
-/// Bytes from which on the processor's string copy beats a loop of 16-byte loads: at 512 bytes 19 ns against 12, at 1024 equal at 21,
-/// at 4096 39 against 76. Chosen so, a load takes 4 ns for 8 bytes, 9 for 256, 27 for 1024 and 43 for 4096, all cached, where
-/// `memcpy` takes 3, 6, 21 and 44.
+/// Bytes from which on the processor's string copy beats a loop of 16-byte loads: at 512 bytes 19 ns against 12, at
+/// 1024 equal at 21, at 4096 39 against 76. Chosen so, a load takes 4 ns for 8 bytes, 9 for 256, 27 for 1024 and 43 for
+/// 4096, all cached, where `memcpy` takes 3, 6, 21 and 44.
 pub(crate) const STRING_BYTES_MIN: usize = 1024;
 const LINE_BYTES: usize = 64;
 
@@ -34,8 +34,8 @@ const LINE_BYTES: usize = 64;
 pub(crate) enum StreamKind {
     /// `movntdq`, four for a line: what every x86-64 has.
     Sse2,
-    /// `vmovntdq` of a whole line: level with SSE2 on cached lines and a little faster on cold ones (4096 bytes 300 against 313; with
-    /// edges, 512 bytes 261 against 369, 1024 323 against 379).
+    /// `vmovntdq` of a whole line: level with SSE2 on cached lines and a little faster on cold ones (4096 bytes 300
+    /// against 313; with edges, 512 bytes 261 against 369, 1024 323 against 379).
     Avx512,
     /// `movdir64b`: a whole line in one write that never tears.
     Movdir64b,
@@ -75,7 +75,8 @@ fn detect() -> u8 {
     found
 }
 
-/// Whether the kernel keeps the AVX-512 registers across task switches: without that they must not be used, whatever CPUID says.
+/// Whether the kernel keeps the AVX-512 registers across task switches: without that they must not be used, whatever
+/// CPUID says.
 fn system_saves_avx512() -> bool {
     const SSE_AVX_AND_AVX512: u32 = 0b1110_0110;
     if __cpuid(1).ecx & (1 << 27) == 0 {
@@ -136,8 +137,8 @@ opaque_load!(load32, u32, reg, "mov {:e}, [{}]");
 opaque_load!(load64, u64, reg, "mov {}, [{}]");
 opaque_load!(load128, __m128i, xmm_reg, "movdqu {}, [{}]");
 
-/// Stores by naturally aligned pieces of 8, 4, 2 and 1 bytes, the largest that fits first: nothing tears below these, and a crash
-/// finds each either there or not.
+/// Stores by naturally aligned pieces of 8, 4, 2 and 1 bytes, the largest that fits first: nothing tears below these,
+/// and a crash finds each either there or not.
 ///
 /// # Safety
 /// `to .. to + length` and `from .. from + length` are mapped and do not overlap.
@@ -145,8 +146,8 @@ pub(crate) unsafe fn store_bytes(to: *mut u8, from: *const u8, length: usize) {
     let mut at = 0;
     while at < length {
         let rest = length - at;
-        // SAFETY: `at` plus the piece stays within the length on both sides; atomics are used where the destination is aligned
-        // for them.
+        // SAFETY: `at` plus the piece stays within the length on both sides; atomics are used where the destination is
+        // aligned for them.
         unsafe {
             let (to, from) = (to.add(at), from.add(at));
             let address = to as usize;
@@ -173,7 +174,8 @@ pub(crate) unsafe fn store_bytes(to: *mut u8, from: *const u8, length: usize) {
 pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     let length = into.len();
     if length >= STRING_BYTES_MIN && found() & HAS_FAST_STRINGS != 0 {
-        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code.
+        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust
+        // code.
         unsafe {
             asm!(
                 "rep movsb",
@@ -192,8 +194,8 @@ pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
 #[inline]
 unsafe fn load_by_vectors(from: *const u8, into: &mut [u8]) {
     let (length, to) = (into.len(), into.as_mut_ptr());
-    // SAFETY: every access lies within `length` bytes on both sides; the last one of a size may overlap the one before it. Unaligned
-    // loads and stores are used throughout.
+    // SAFETY: every access lies within `length` bytes on both sides; the last one of a size may overlap the one before
+    // it. Unaligned loads and stores are used throughout.
     unsafe {
         if length >= 16 {
             let mut at = 0;
@@ -267,7 +269,8 @@ pub(crate) unsafe fn store_and_flush(to: *mut u8, from: *const u8, length: usize
     }
 }
 
-/// Whole lines past the cache, edges by stores and a flush: what a streaming store leaves out must not stay in the cache.
+/// Whole lines past the cache, edges by stores and a flush: what a streaming store leaves out must not stay in the
+/// cache.
 ///
 /// # Safety
 /// As [`stream`], and the processor has `kind`.
@@ -329,8 +332,8 @@ unsafe fn stream_lines_sse2(to: *mut u8, from: *const u8, lines: usize) {
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_lines_avx512(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
-        // SAFETY: this line lies within both ranges, and is aligned at the destination. Registers from 16 up have no part that SSE
-        // code shares, so that no vzeroupper is needed afterwards.
+        // SAFETY: this line lies within both ranges, and is aligned at the destination. Registers from 16 up have no
+        // part that SSE code shares, so that no vzeroupper is needed afterwards.
         unsafe {
             asm!(
                 "vmovdqu64 zmm16, [{from}]",
@@ -346,8 +349,8 @@ unsafe fn stream_lines_avx512(to: *mut u8, from: *const u8, lines: usize) {
 /// As [`stream_lines_sse2`], and the processor has `movdir64b`.
 unsafe fn stream_lines_movdir64b(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
-        // SAFETY: this line lies within both ranges. The destination (its address is in the first register) must be aligned to 64
-        // and is; the source need not be. Ordered like a streaming store: the next sfence waits for it.
+        // SAFETY: this line lies within both ranges. The destination (its address is in the first register) must be
+        // aligned to 64 and is; the source need not be. Ordered like a streaming store: the next sfence waits for it.
         unsafe {
             asm!(
                 "movdir64b {to}, [{from}]",

@@ -2,23 +2,24 @@
 //!
 //! # The faults that are modelled
 //!
-//! - **A store may be lost** until its line was flushed and the thread that flushed it fenced. A flush without a fence, and a
-//!   fence of another thread, promise nothing.
-//! - **A store may persist at any time** before that, because the cache may evict its line whenever it likes: after a later store, or
-//!   before an earlier one to another line. Program order holds for nothing but stores to the same word.
-//! - **A line may tear at 8 bytes**: of the words of one line, each by itself has any value that it took since it was last
-//!   durable. A word never tears: eight aligned bytes are what the hardware promises.
+//! - **A store may be lost** until its line was flushed and the thread that flushed it fenced. A flush without a fence,
+//!   and a fence of another thread, promise nothing.
+//! - **A store may persist at any time** before that, because the cache may evict its line whenever it likes: after a
+//!   later store, or before an earlier one to another line. Program order holds for nothing but stores to the same
+//!   word.
+//! - **A line may tear at 8 bytes**: of the words of one line, each by itself has any value that it took since it was
+//!   last durable. A word never tears: eight aligned bytes are what the hardware promises.
 //! - **Stores of several words or of odd lengths are several stores**: bytes are stored as
-//!   [`write_bytes`](crate::Region::write_bytes) stores them, by the largest naturally aligned pieces of 8, 4, 2 and 1 bytes in
-//!   ascending order, and between any two of these the crash may come.
-//! - **A flush covers what was stored before it** to the same line, by whichever thread; what is stored later to the line is in flight
-//!   again. A streaming store covers the words that it wrote and not their line.
+//!   [`write_bytes`](crate::Region::write_bytes) stores them, by the largest naturally aligned pieces of 8, 4, 2 and 1
+//!   bytes in ascending order, and between any two of these the crash may come.
+//! - **A flush covers what was stored before it** to the same line, by whichever thread; what is stored later to the
+//!   line is in flight again. A streaming store covers the words that it wrote and not their line.
 //!
-//! A crash is examined immediately before each fence, when the most is in flight, and at the end of the log. At the grain of
-//! words the states of every earlier moment since the fence before are among those.
+//! A crash is examined immediately before each fence, when the most is in flight, and at the end of the log. At the
+//! grain of words the states of every earlier moment since the fence before are among those.
 //!
-//! Not modelled: media errors, words that tear, memory that loses what was fenced, and processors that keep caches alive through power
-//! failure (for which less can go wrong).
+//! Not modelled: media errors, words that tear, memory that loses what was fenced, and processors that keep caches
+//! alive through power failure (for which less can go wrong).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,8 +31,8 @@ use crate::recorder::{Event, Recorded};
 const LINE_WORDS: u64 = 8;
 const WORD_BYTES: u64 = 8;
 
-/// The image as crashes may leave it, moment by moment: begins before the first fence of the log; [`advance`](Self::advance) goes
-/// on to the next.
+/// The image as crashes may leave it, moment by moment: begins before the first fence of the log;
+/// [`advance`](Self::advance) goes on to the next.
 ///
 /// ```
 /// # use pmem::{CrashImage, Grain, Recorded};
@@ -88,7 +89,8 @@ struct Value {
 pub struct InFlightLine {
     /// Bytes from the start of the image.
     pub offset: u64,
-    /// For each word what a crash may leave: first the durable value, then every later one, in the order of their stores.
+    /// For each word what a crash may leave: first the durable value, then every later one, in the order of their
+    /// stores.
     pub words: [Vec<[u8; 8]>; LINE_WORDS as usize],
 }
 
@@ -107,8 +109,8 @@ impl<'log> CrashImage<'log> {
     /// Begins with the image `initial` (all of it durable) and stands before the first fence of `log`.
     ///
     /// # Panics
-    /// If `initial` is not a whole number of lines, or something was recorded beyond its end: then it is not the image that the
-    /// log is about.
+    /// If `initial` is not a whole number of lines, or something was recorded beyond its end: then it is not the image
+    /// that the log is about.
     pub fn new(initial: Vec<u8>, log: &'log [Recorded]) -> CrashImage<'log> {
         assert!((initial.len() as u64).is_multiple_of(LINE_WORDS * WORD_BYTES), "an image consists of whole lines");
         let mut image = CrashImage {
@@ -124,7 +126,8 @@ impl<'log> CrashImage<'log> {
         image
     }
 
-    /// Lets the fence at which it stands take effect, and goes on to the next or to the end of the log. False if it was there already.
+    /// Lets the fence at which it stands take effect, and goes on to the next or to the end of the log. False if it was
+    /// there already.
     pub fn advance(&mut self) -> bool {
         let Some(recorded) = self.log.get(self.position) else { return false };
         self.settle(recorded.thread);
@@ -134,7 +137,8 @@ impl<'log> CrashImage<'log> {
         true
     }
 
-    /// Advances until `fences` fences have taken effect, to look at a state again. False if it is past that, or the log ends before.
+    /// Advances until `fences` fences have taken effect, to look at a state again. False if it is past that, or the log
+    /// ends before.
     pub fn advance_to(&mut self, fences: u64) -> bool {
         while self.fences < fences && self.advance() {}
         self.fences == fences
@@ -174,10 +178,10 @@ impl<'log> CrashImage<'log> {
         })
     }
 
-    /// The states that a crash may leave here: all of them while they are no more than those of `limit_lines` independent lines
-    /// (two to that power), otherwise `sample` of them, drawn by `seed`. A sample always holds the two extremes (all
-    /// lost, all persisted), and favours states in which a single line or word differs from the rest, since a missing flush shows
-    /// there.
+    /// The states that a crash may leave here: all of them while they are no more than those of `limit_lines`
+    /// independent lines (two to that power), otherwise `sample` of them, drawn by `seed`. A sample always holds the
+    /// two extremes (all lost, all persisted), and favours states in which a single line or word differs from the rest,
+    /// since a missing flush shows there.
     pub fn states(
         &self,
         grain: Grain,
@@ -416,9 +420,9 @@ impl CrashState {
     }
 }
 
-/// The name of a crash state: together with the log and the initial image it brings the state back. Reads `f12:l0b3`: after 12
-/// fences, by lines, those of the bits of 0xb3 persisted. For moments (`m`) and words (`w`) the number counts states; `+`
-/// instead of a number is everything persisted, and `~` before it a state that was drawn.
+/// The name of a crash state: together with the log and the initial image it brings the state back. Reads `f12:l0b3`:
+/// after 12 fences, by lines, those of the bits of 0xb3 persisted. For moments (`m`) and words (`w`) the number counts
+/// states; `+` instead of a number is everything persisted, and `~` before it a state that was drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateId {
     fence: u64,

@@ -62,7 +62,8 @@ impl Wait for Spin {
 }
 
 fn ticks() -> u64 {
-    // SAFETY: rdtsc is part of the x86-64 baseline and touches no memory; user space may read it unless a process forbids itself to.
+    // SAFETY: rdtsc is part of the x86-64 baseline and touches no memory; user space may read it unless a process
+    // forbids itself to.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -78,14 +79,14 @@ fn calibrate() -> u64 {
 
 /// Memory with delays.
 ///
-/// - A read that the engine reports ([`Region::note_read`](crate::Region::note_read), and copies out of the region) waits
-///   `read_ns` for each line that it touches, at once: a load cannot go on without its data. Lines of one read are charged one after
-///   the other, so a long copy, which real memory would overlap, comes out slow rather than fast.
-/// - A flush or a streaming store waits `write_ns` for each line, **at the next fence** of the thread: on real hardware a flush
-///   returns at once and the fence waits until the lines have left. This is how emulators of persistent memory charge writes. It
-///   rewards few lines and few fences; work between flush and fence is not set off against the wait, which real hardware would do,
-///   so an operation that overlaps well comes out too slow rather than too fast. A line that is flushed twice is charged
-///   twice.
+/// - A read that the engine reports ([`Region::note_read`](crate::Region::note_read), and copies out of the region)
+///   waits `read_ns` for each line that it touches, at once: a load cannot go on without its data. Lines of one read
+///   are charged one after the other, so a long copy, which real memory would overlap, comes out slow rather than fast.
+/// - A flush or a streaming store waits `write_ns` for each line, **at the next fence** of the thread: on real hardware
+///   a flush returns at once and the fence waits until the lines have left. This is how emulators of persistent memory
+///   charge writes. It rewards few lines and few fences; work between flush and fence is not set off against the wait,
+///   which real hardware would do, so an operation that overlaps well comes out too slow rather than too fast. A line
+///   that is flushed twice is charged twice.
 /// - A plain store costs nothing: it goes to the cache.
 ///
 /// What is charged belongs to the thread, not to the region, as with the fence itself: a fence on one region waits

@@ -86,7 +86,7 @@ pub(crate) unsafe fn flush_lines(address: *const u8, length: usize) {
 /// Waits until the flushes and streaming stores of this thread have reached the medium.
 #[inline(always)]
 pub(crate) fn store_fence() {
-    // SAFETY: sfence has no operands and is part of the x86-64 baseline. It is not declared `nomem`, so the compiler moves no
-    // store across it either.
+    // SAFETY: sfence has no operands and is part of the x86-64 baseline. It is not declared `nomem`, so the compiler
+    // moves no store across it either.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }

@@ -178,13 +178,13 @@ fn name(path: &Option<PathBuf>) -> String {
 
 /// Mapped memory, shared with every process that maps the same, and the open file behind it.
 ///
-/// The length is the file's, rounded down to whole pages (of the device's alignment for a DAX device), and does not follow when
-/// the file grows. The file stays open, so that locks can be taken on it.
+/// The length is the file's, rounded down to whole pages (of the device's alignment for a DAX device), and does not
+/// follow when the file grows. The file stays open, so that locks can be taken on it.
 ///
-/// A file that is truncated while it is mapped takes its pages away: the next access is a SIGBUS. Turning that into an I/O error
-/// of the call in flight belongs beside this type (it knows the address ranges: [`address`](Mapping::address) and
-/// [`length`](Mapping::length)), as a table of ranges that a signal handler searches and a place to resume at. Until it exists,
-/// truncating a mapped image ends the processes that use it.
+/// A file that is truncated while it is mapped takes its pages away: the next access is a SIGBUS. Turning that into an
+/// I/O error of the call in flight belongs beside this type (it knows the address ranges: [`address`](Mapping::address)
+/// and [`length`](Mapping::length)), as a table of ranges that a signal handler searches and a place to resume at.
+/// Until it exists, truncating a mapped image ends the processes that use it.
 #[derive(Debug)]
 pub struct Mapping {
     address: NonNull<u8>,
@@ -213,8 +213,8 @@ impl Mapping {
         Mapping::from_file(File::from(file), path, access)
     }
 
-    /// Maps a file that is open already (handed over by another process, or at a descriptor of the caller's choice). `path` is for
-    /// messages only.
+    /// Maps a file that is open already (handed over by another process, or at a descriptor of the caller's choice).
+    /// `path` is for messages only.
     pub fn from_file(file: File, path: impl AsRef<Path>, access: Access) -> Result<Mapping, MapError> {
         let path = path.as_ref();
         let metadata = file.metadata().map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
@@ -230,8 +230,9 @@ impl Mapping {
         Mapping::of_regular_file(file, path, access, metadata.len())
     }
 
-    /// Makes a sparse file of `length` bytes (rounded up to whole pages) with exactly the permissions `mode`, and maps it. Nobody
-    /// sees the file before it has its size and permissions, where the file system allows (all that matter do).
+    /// Makes a sparse file of `length` bytes (rounded up to whole pages) with exactly the permissions `mode`, and maps
+    /// it. Nobody sees the file before it has its size and permissions, where the file system allows (all that matter
+    /// do).
     pub fn create(path: impl AsRef<Path>, length: u64, mode: u32) -> Result<Mapping, MapError> {
         let path = path.as_ref();
         if length > LENGTH_BYTES_MAX {
@@ -245,7 +246,8 @@ impl Mapping {
         Mapping::of_regular_file(file, path, Access::ReadWrite, length)
     }
 
-    /// Maps `length` bytes (rounded up to whole pages) of zeros without a file, shared with children that are forked later.
+    /// Maps `length` bytes (rounded up to whole pages) of zeros without a file, shared with children that are forked
+    /// later.
     pub fn anonymous(length: u64) -> Result<Mapping, MapError> {
         if length > LENGTH_BYTES_MAX {
             return Err(MapError::TooLarge { path: None, length });
@@ -338,14 +340,15 @@ impl Mapping {
     /// # Safety
     /// If the mapping is read-only, nothing is stored through the region: a store is a fault that ends the process.
     pub unsafe fn region_for_reading<M: Memory>(self: &Arc<Self>, memory: M) -> MappedRegion<M> {
-        // SAFETY: mapped and page-aligned for as long as the mapping lives, which the returned value holds on to; readable, and
-        // writable or not written by this function's contract. This type hands out a raw address and regions, no references.
+        // SAFETY: mapped and page-aligned for as long as the mapping lives, which the returned value holds on to;
+        // readable, and writable or not written by this function's contract. This type hands out a raw address and
+        // regions, no references.
         let region = unsafe { Region::new(self.address(), self.length, memory) };
         MappedRegion { region, mapping: Arc::clone(self) }
     }
 
-    /// Brings a range to the disk where the kernel holds changes back ([`Backing::File`]), and waits for it. Where a fence is all
-    /// that can be done, or nothing is writable, does nothing.
+    /// Brings a range to the disk where the kernel holds changes back ([`Backing::File`]), and waits for it. Where a
+    /// fence is all that can be done, or nothing is writable, does nothing.
     pub fn sync(&self, range: Range<u64>) -> io::Result<()> {
         let pages = self.pages_around(range)?;
         if !self.backing.needs_sync() || self.access == Access::ReadOnly || pages.is_empty() {
@@ -356,17 +359,20 @@ impl Mapping {
         Ok(unsafe { rustix::mm::msync(address, length, MsyncFlags::SYNC) }?)
     }
 
-    /// Asks for huge pages behind a range, now, and says whether all of it got them. Best effort: a kernel before 6.1, a file system
-    /// that has none or memory in fragments mean "no", and nothing else changes. Pages that were never touched are filled.
+    /// Asks for huge pages behind a range, now, and says whether all of it got them. Best effort: a kernel before 6.1,
+    /// a file system that has none or memory in fragments mean "no", and nothing else changes. Pages that were never
+    /// touched are filled.
     pub fn collapse_huge(&self, range: Range<u64>) -> bool {
         let Ok(pages) = self.pages_around(range) else { return false };
         let (address, length) = self.place(&pages);
-        // SAFETY: whole pages of this mapping; collapsing moves bytes to other memory, at the same addresses, under the kernel's locks.
+        // SAFETY: whole pages of this mapping; collapsing moves bytes to other memory, at the same addresses, under the
+        // kernel's locks.
         unsafe { libc::madvise(address, length, libc::MADV_COLLAPSE) == 0 }
     }
 
-    /// Has the kernel provide memory for a range and prepare it for stores, so that first touches cost nothing later. An error
-    /// tells that memory or space on the file system is used up (before a store would fault on it), or a kernel before 5.14.
+    /// Has the kernel provide memory for a range and prepare it for stores, so that first touches cost nothing later.
+    /// An error tells that memory or space on the file system is used up (before a store would fault on it), or a
+    /// kernel before 5.14.
     pub fn populate_write(&self, range: Range<u64>) -> io::Result<()> {
         let pages = self.pages_around(range)?;
         let (address, length) = self.place(&pages);
@@ -374,15 +380,16 @@ impl Mapping {
         Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxPopulateWrite) }?)
     }
 
-    /// Gives the memory or disk blocks of a range back; it reads as zeros afterwards, everywhere it is mapped. The range must
-    /// consist of whole pages, since nothing beside it may vanish.
+    /// Gives the memory or disk blocks of a range back; it reads as zeros afterwards, everywhere it is mapped. The
+    /// range must consist of whole pages, since nothing beside it may vanish.
     pub fn discard(&self, range: Range<u64>) -> io::Result<()> {
         if !range.start.is_multiple_of(PAGE_BYTES) || !range.end.is_multiple_of(PAGE_BYTES) {
             return Err(Errno::INVAL.into());
         }
         let pages = self.pages_around(range)?;
         let (address, length) = self.place(&pages);
-        // SAFETY: whole pages of this mapping. That their bytes become zeros is a store like another process's: regions allow for it.
+        // SAFETY: whole pages of this mapping. That their bytes become zeros is a store like another process's: regions
+        // allow for it.
         Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxRemove) }?)
     }
 
@@ -401,8 +408,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: regions over the mapping hold an `Arc` of it, so that none is left; the range is what was mapped. A failure leaves
-        // the memory mapped, which harms nobody.
+        // SAFETY: regions over the mapping hold an `Arc` of it, so that none is left; the range is what was mapped. A
+        // failure leaves the memory mapped, which harms nobody.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.length as usize) };
     }
 }
@@ -495,16 +502,17 @@ fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result
     unsafe { rustix::mm::mmap(hint(length), length as usize, protection, flags, file, 0) }
 }
 
-/// An address at a multiple of the huge page size where `length` bytes were free a moment ago: only there can a shared mapping
-/// be collapsed to huge pages, and where huge shmem is off the kernel does not choose one by itself. If another thread
-/// takes the place first, the kernel maps elsewhere and only the huge pages are lost.
+/// An address at a multiple of the huge page size where `length` bytes were free a moment ago: only there can a shared
+/// mapping be collapsed to huge pages, and where huge shmem is off the kernel does not choose one by itself. If another
+/// thread takes the place first, the kernel maps elsewhere and only the huge pages are lost.
 fn hint(length: u64) -> *mut c_void {
     if length < HUGE_PAGE_BYTES {
         return ptr::null_mut();
     }
     let wide = (length + HUGE_PAGE_BYTES) as usize;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new mapping where the kernel likes, without access, which nobody else knows of and which is unmapped as a whole.
+    // SAFETY: a new mapping where the kernel likes, without access, which nobody else knows of and which is unmapped as
+    // a whole.
     unsafe {
         let Ok(free) = rustix::mm::mmap_anonymous(ptr::null_mut(), wide, ProtFlags::empty(), flags) else {
             return ptr::null_mut();
@@ -514,9 +522,9 @@ fn hint(length: u64) -> *mut c_void {
     }
 }
 
-/// A new file of `length` bytes with the permissions `mode` whatever the umask. Built without a name and then linked, so that who
-/// opens the path finds the whole file or none. (Tools that list mappings show the maker's as "#number (deleted)", by the inode that
-/// had no name; it is the file at the path.)
+/// A new file of `length` bytes with the permissions `mode` whatever the umask. Built without a name and then linked,
+/// so that who opens the path finds the whole file or none. (Tools that list mappings show the maker's as "#number
+/// (deleted)", by the inode that had no name; it is the file at the path.)
 fn create_file(path: &Path, length: u64, mode: Mode) -> Result<File, Errno> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,

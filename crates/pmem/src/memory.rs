@@ -11,8 +11,8 @@ pub trait Memory: Send + Sync + 'static {
     fn stored(&self, offset: u64, bytes: &[u8]);
     /// `bytes` at `offset` were stored past the cache: durable at the next fence without a flush.
     fn streamed(&self, offset: u64, bytes: &[u8]);
-    /// Flushes for the lines of `offset .. offset + length` are about to be issued: whatever was reported as stored before this
-    /// is covered by them, whatever is reported later need not be.
+    /// Flushes for the lines of `offset .. offset + length` are about to be issued: whatever was reported as stored
+    /// before this is covered by them, whatever is reported later need not be.
     fn flushed(&self, offset: u64, length: u64);
     /// A fence was issued and has completed: what was flushed before by this thread is durable.
     fn fenced(&self);

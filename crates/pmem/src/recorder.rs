@@ -85,13 +85,14 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// A [`Memory`] that logs stores, flushes and fences with the thread that made them, between [`start`](Recorder::start) and
-/// [`stop`](Recorder::stop).
+/// A [`Memory`] that logs stores, flushes and fences with the thread that made them, between [`start`](Recorder::start)
+/// and [`stop`](Recorder::stop).
 ///
-/// With several threads at work the log is one order in which things may have happened, and errs towards losing more: a store is
-/// logged after it is in place, a flush before it is issued, a fence after it completed. So what the log calls flushed was
-/// flushed, and what it calls durable was durable. The one thing it cannot tell is which of two *racing* stores to the same word came last;
-/// commit words are raced for by nobody who plays by the rules (a bucket, a slot or an inode has one writer at a time).
+/// With several threads at work the log is one order in which things may have happened, and errs towards losing more: a
+/// store is logged after it is in place, a flush before it is issued, a fence after it completed. So what the log calls
+/// flushed was flushed, and what it calls durable was durable. The one thing it cannot tell is which of two *racing*
+/// stores to the same word came last; commit words are raced for by nobody who plays by the rules (a bucket, a slot or
+/// an inode has one writer at a time).
 ///
 /// Stores that do not go through the region (a program's own mapping, the kernel reading into it) are not seen.
 #[derive(Debug, Default)]
@@ -112,8 +113,8 @@ impl Recorder {
         Recorder::default()
     }
 
-    /// Records from here on. The image that a [`CrashImage`](crate::CrashImage) begins with is the region's content now, so nothing
-    /// may be in flight: start between operations.
+    /// Records from here on. The image that a [`CrashImage`](crate::CrashImage) begins with is the region's content
+    /// now, so nothing may be in flight: start between operations.
     pub fn start(&self) {
         self.recording.store(true, Ordering::SeqCst);
     }
@@ -151,7 +152,8 @@ impl Recorder {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        // A thread that panicked while it held the lock left whole events only; the test that panicked should tell why itself.
+        // A thread that panicked while it held the lock left whole events only; the test that panicked should tell why
+        // itself.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

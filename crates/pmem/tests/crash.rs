@@ -326,8 +326,8 @@ fn the_recorder_may_be_kept_beside_the_region() {
     );
 }
 
-/// The model again, stated the other way round: a word may have every value from the last one that some flush and later fence of one
-/// thread covered.
+/// The model again, stated the other way round: a word may have every value from the last one that some flush and later
+/// fence of one thread covered.
 fn allowed(log: &[Recorded], word: u64) -> BTreeSet<u64> {
     let stores: Vec<(usize, u64)> = log
         .iter()
