@@ -86,7 +86,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Copies the slots that count, from `old_head` up to `boundary`, into new pages, flushed.
-    fn copy_names(&self, owner: u64, old_head: u64, boundary: u64) -> core::result::Result<NewChain, (NewChain, Error)> {
+    fn copy_names(
+        &self,
+        owner: u64,
+        old_head: u64,
+        boundary: u64,
+    ) -> core::result::Result<NewChain, (NewChain, Error)> {
         let mut chain = NewChain { first: 0, last: 0, used: 0 };
         let mut offset = old_head;
         while offset != boundary {

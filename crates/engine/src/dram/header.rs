@@ -81,10 +81,10 @@ pub struct DramHeader {
     /// Where the next search for free inode numbers begins (segment).
     pub segment_cursor: AtomicU64,
 
-    /// Head and tail of the queue of directories that may be evicted (cachelet indexes); under `evict_lock`.
+    /// Where the hand of eviction stands (cachelet index); under `evict_lock`.
     pub evict_head: AtomicU32,
-    /// See `evict_head`.
-    pub evict_tail: AtomicU32,
+    /// Zero.
+    pub reserved4: AtomicU32,
     /// Cachelets in use, as far as shards have reported.
     pub cachelets_used: AtomicU64,
     /// What recovery found and did, for `info`: ns that it took, names, inodes, 1 if it scanned.
