@@ -164,7 +164,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Flushes the seals of all journal slots that threads have used: the cleared ones must be durably clear before what they named is
     /// recycled.
-    fn flush_journal(&self) -> Result<Flushed> {
+    pub(crate) fn flush_journal(&self) -> Result<Flushed> {
         let used = self.fs.header()?.slots_high.load(Acquire).min(JOURNAL_SLOTS);
         let start = self.fs.geometry.journal_block * BLOCK_BYTES;
         let mut flushed = Flushed::nothing();
