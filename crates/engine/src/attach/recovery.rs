@@ -529,7 +529,7 @@ impl<M: Memory> Fs<M> {
     fn recover_file(&self, inode: &Inode, property: &Property) -> Result<u64> {
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) => {
-                crate::file::recover_body(self, inode, property, &mut |first, count| self.mark_body(first, count))
+                crate::file::recover_body(self, inode, property, &mut |first, count| self.mark_body_part(first, count))
             }
             _ => Ok(property.blocks),
         }
@@ -539,24 +539,13 @@ impl<M: Memory> Fs<M> {
         if inode.xattrs.load_acquire() == 0 {
             return Ok(());
         }
-        crate::file::recover_xattrs(self, inode, &mut |first, count| self.mark_body(first, count))
+        crate::file::recover_xattrs(self, inode, &mut |first, count| self.mark_body_part(first, count))
     }
 
-    /// Marks blocks of a body. A block that others have too is shared by them.
-    fn mark_body(&self, first: u64, count: u64) -> Result<()> {
+    /// Marks blocks of a body.
+    fn mark_body_part(&self, first: u64, count: u64) -> Result<()> {
         let run = BlockRun { first, count };
-        if !self.is_data(run) {
-            return Err(Corruption::BlockMap(first).into());
-        }
-        if count == 1 || self.mark_blocks(run)? != 0 {
-            for block in first..first + count {
-                let already = if count == 1 { self.mark_blocks(BlockRun { first: block, count: 1 })? } else { 0 };
-                if already != 0 {
-                    self.dram.block_shares(block)?.fetch_add(1, AcqRel);
-                }
-            }
-        }
-        Ok(())
+        if self.is_data(run) { self.mark_body(run) } else { Err(Corruption::BlockMap(first).into()) }
     }
 
     /// Whether a directory that nothing names has names itself: not an orphan, but one whose own name was lost to damage.
