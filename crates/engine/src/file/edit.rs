@@ -269,7 +269,7 @@ impl<M: Memory> Thread<'_, M> {
             Some(slot) => self.swap(cachelet, slot, new, &after, durable, blocks.end - blocks.start > 1)?,
         }
         supply.give_back(self)?;
-        self.retire_difference((target.level, target.base), &blocks, target.tree, new)?;
+        self.free_difference((target.level, target.base), &blocks, target.tree, new)?;
         Ok(after)
     }
 

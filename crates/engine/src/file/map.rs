@@ -242,7 +242,8 @@ impl<'m, M: Memory> Map<'m, M> {
             if word == 0 {
                 let wanted = (limit.div_ceil(below) + 1).min(NODE_WORDS) as usize;
                 let empty = node.words[slot..].iter().take(wanted).take_while(|word| word.load() == 0).count();
-                return hole(empty as u64 * below - index % below);
+                // Others may store the word between the two looks at it.
+                return hole(empty.max(1) as u64 * below - index % below);
             }
             tree = self.tree(word, tree.level - 1)?;
             if tree.level == 0 {

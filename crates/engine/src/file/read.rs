@@ -1,8 +1,8 @@
 //! Reading, and looking for data and holes: without a lock.
 //!
-//! A reader pins, takes length and root in one consistent piece, and walks. Its answer counts if the file's version has not moved meanwhile: every
-//! change moves it after becoming visible, and a change of several pointers under one word also before. A reader that is disturbed too often
-//! takes the lock instead, after giving up its pin (see [`super::release`]).
+//! A reader takes length and root in one consistent piece, and walks. Its answer counts only if the file's version has not moved meanwhile: every
+//! change moves it after becoming visible and before blocks are freed, and a change of several pointers under one word also before. So what was
+//! read from a block that meanwhile serves another file is thrown away. A reader that is disturbed too often takes the lock instead.
 
 use super::map::{Run, Tree};
 use super::{Extent, SeekWhat};
@@ -78,9 +78,8 @@ impl<M: Memory> Thread<'_, M> {
     fn consistently<T>(&self, node: Node, tries: usize, mut look: impl FnMut(&Property) -> Result<T>) -> Result<T> {
         let cachelet = self.cachelet(node)?;
         for _ in 0..tries {
-            let _pin = self.pin();
             let Some(version) = stable_version(cachelet) else { continue };
-            let answer = self.file_property(cachelet).and_then(|property| look(&property));
+            let answer = self.body_property(cachelet).and_then(|property| look(&property));
             fence(Acquire);
             // An error too may come from a mixture.
             if cachelet.version.load(Relaxed) == version {
@@ -88,14 +87,14 @@ impl<M: Memory> Thread<'_, M> {
             }
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        look(&self.file_property(cachelet)?)
+        look(&self.body_property(cachelet)?)
     }
 
-    /// The attributes of a regular file; an error for what has no body to read and write.
-    pub(super) fn file_property(&self, cachelet: &Cachelet) -> Result<Property> {
+    /// The attributes of a file that has a body; an error for others.
+    pub(super) fn body_property(&self, cachelet: &Cachelet) -> Result<Property> {
         let property = self.property(cachelet)?;
         match property.kind() {
-            Some(FileKind::Regular) if property.flags & PROPERTY_INLINE == 0 => Ok(property),
+            Some(FileKind::Regular | FileKind::Symlink) if property.flags & PROPERTY_INLINE == 0 => Ok(property),
             Some(FileKind::Directory) => Err(Error::IsADirectory),
             _ => Err(Error::Invalid),
         }
@@ -115,7 +114,8 @@ fn stable_version(cachelet: &Cachelet) -> Option<u32> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Copies bytes of a body, which is taken as zeros where it has none. The caller is pinned, or keeps it from changing otherwise, and knows its length.
+    /// Copies bytes of a body, which is taken as zeros where it has none. The caller knows its length, and keeps it
+    /// from changing or notices that it did.
     pub(crate) fn read_body(&self, root: u64, offset: u64, into: &mut [u8]) -> Result<()> {
         let map = self.map();
         let root = map.root(root)?;

@@ -1,22 +1,25 @@
-//! Getting blocks and giving them back: runs for new content, immediate freeing, and retirement of what lock-free readers may still look at.
+//! Getting blocks and giving them back.
+//!
+//! Blocks that lost their last pointer are free at once, without a grace period, although readers take no lock. That is sound because a reader's
+//! answer counts only if the file's version has not moved (see [`super::read`]), and because a walk checks every word that it follows. A grace
+//! period would have to be waited for, now and then, under the file's lock, for which others may wait while they are pinned.
 //!
 //! Invariants
-//! - Blocks are retired only after a fence behind the store that took the last pointer to them away.
-//! - Retiring happens in small steps with [`Thread::make_room`] between them, and never under a pin: a full queue waits for readers to leave.
-//!   Whoever reads gives up its pin before it waits for a file's lock, so this always ends.
+//! - Blocks are freed only after a fence behind the store that took the last pointer to them away, and after the file's version moved since
+//!   that store (or where no reader's length reaches them).
 //! - A shared block loses one reference; only the last one frees it.
 
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, Map, Tree, slots_of, span};
 use crate::alloc::BlockRun;
-use crate::dram::RetiredKind;
+use crate::dram::Cachelet;
 use crate::error::Result;
 use crate::fs::Thread;
 use core::ops::Range;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory};
 
-/// Records that are retired in one step: below what the queue guarantees to a single operation.
-const RECORDS: usize = 32;
+/// Pieces that are freed in one step, after one fence.
+const PIECES: usize = 32;
 
 /// Whether a block is to be freed by whoever drops a pointer to it; takes one reference away if it is shared.
 fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool> {
@@ -57,86 +60,13 @@ impl<'t, 'f, M: Memory> Freed<'t, 'f, M> {
     }
 }
 
-/// What waits in a [`Released`].
-#[derive(Clone, Copy)]
-enum Record {
-    Blocks(BlockRun),
-    Body(u64),
-}
-
-/// Collects what lost its last pointer, and retires it after a fence.
-pub(super) struct Released<'t, 'f, M: Memory> {
-    thread: &'t Thread<'f, M>,
-    records: [Record; RECORDS],
-    count: usize,
-}
-
-impl<'t, 'f, M: Memory> Released<'t, 'f, M> {
-    pub fn new(thread: &'t Thread<'f, M>) -> Self {
-        Released { thread, records: [Record::Body(0); RECORDS], count: 0 }
-    }
-
-    /// Whether the next record needs a [`Released::settle`] first.
-    pub fn is_full(&self) -> bool {
-        self.count == RECORDS
-    }
-
-    /// One data block or node (not what is below it). There is room.
-    pub fn tree(&mut self, tree: Tree) -> Result<()> {
-        if !drop_reference(self.thread, tree)? {
-            return Ok(());
-        }
-        if let Some(Record::Blocks(run)) = self.records[..self.count].last_mut()
-            && run.first + run.count == tree.block()
-        {
-            run.count += 1;
-            return Ok(());
-        }
-        self.add(Record::Blocks(BlockRun { first: tree.block(), count: 1 }));
-        Ok(())
-    }
-
-    /// A tree with all that is below it. There is room.
-    pub fn body(&mut self, tree: Tree) {
-        self.add(Record::Body(tree.to_root()));
-    }
-
-    fn add(&mut self, record: Record) {
-        debug_assert!(!self.is_full(), "settle first");
-        self.records[self.count] = record;
-        self.count += 1;
-    }
-
-    /// Fences, so that the pointers are durably gone, and retires what was collected.
-    pub fn settle(&mut self) -> Result<()> {
-        if self.count == 0 {
-            return Ok(());
-        }
-        self.thread.fs.pm.fence(Flushed::nothing());
-        self.thread.make_room()?;
-        for record in &self.records[..self.count] {
-            match *record {
-                Record::Blocks(run) => self.thread.retire(RetiredKind::Blocks, run.first, run.count),
-                Record::Body(root) => self.thread.retire(RetiredKind::Body, root, 0),
-            }
-        }
-        self.count = 0;
-        Ok(())
-    }
-}
-
 impl<M: Memory> Thread<'_, M> {
-    /// Retires what the tree `old` has and `new` has not, after a fence that made the change durable. An error here means a damaged image; the
-    /// blocks are then lost until the next recovery, but the change stands.
-    pub(super) fn retire_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
-        let mut released = Released::new(self);
-        self.fs.map().difference(at, range, (old, new), &mut |tree| {
-            if released.is_full() {
-                released.settle()?;
-            }
-            released.tree(tree)
-        })?;
-        released.settle()
+    /// Frees what the tree `old` has and `new` has not. The change is durable and published. An error here means a damaged image; the blocks are
+    /// then lost until the next scan, but the change stands.
+    pub(super) fn free_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
+        let mut freed = Freed::new(self);
+        self.fs.map().difference(at, range, (old, new), &mut |tree| freed.tree(tree))?;
+        freed.finish()
     }
 }
 
@@ -186,7 +116,11 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
     map: Map<'t, M>,
     range: Range<u64>,
     mode: ClearMode,
-    released: Released<'t, 'f, M>,
+    thread: &'t Thread<'f, M>,
+    cachelet: &'t Cachelet,
+    /// What lost its pointer, subtrees as a whole, and is not freed yet.
+    cut: [Tree; PIECES],
+    cut_count: usize,
     /// Cleared words that are not flushed yet: neighbours in one node.
     pending: Option<Dirty>,
     /// Blocks and nodes released.
@@ -194,15 +128,15 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
 }
 
 impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
-    pub fn new(thread: &'t Thread<'f, M>, range: Range<u64>, mode: ClearMode) -> Self {
-        Clearing { map: thread.fs.map(), range, mode, released: Released::new(thread), pending: None, removed: 0 }
+    pub fn new(thread: &'t Thread<'f, M>, cachelet: &'t Cachelet, range: Range<u64>, mode: ClearMode) -> Self {
+        let (map, cut) = (thread.fs.map(), [Tree::EMPTY; PIECES]);
+        Clearing { map, range, mode, thread, cachelet, cut, cut_count: 0, pending: None, removed: 0 }
     }
 
     /// Clears below the node `root`, which itself stays; how many blocks and nodes were released, and whether the node is empty now.
     pub fn run(mut self, root: Tree) -> Result<(u64, bool)> {
         let empty = self.node(root, 0)?;
-        self.flush();
-        self.released.settle()?;
+        self.free_cut()?;
         Ok((self.removed, empty))
     }
 
@@ -213,10 +147,6 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             let child = self.map.tree(cell.load_acquire(), tree.level - 1)?;
             if child.is_empty() {
                 continue;
-            }
-            if self.released.is_full() {
-                self.flush();
-                self.released.settle()?;
             }
             match child.level {
                 0 => self.leaf(cell, child)?,
@@ -246,7 +176,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
                 let dirty = pm.retract(cell, 0);
                 self.note(dirty);
                 self.removed += 1;
-                self.released.tree(leaf)
+                self.cut_off(leaf)
             }
         }
     }
@@ -257,21 +187,37 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             self.removed += self.map.count(child)?;
             let dirty = self.map.pm.retract(cell, 0);
             self.note(dirty);
-            self.released.body(child);
-            return Ok(());
+            return self.cut_off(child);
         }
         // The words cleared so far are in another node: not neighbours.
         self.flush();
         if self.node(child, base)? {
-            if self.released.is_full() {
-                self.released.settle()?;
-            }
             let dirty = self.map.pm.retract(cell, 0);
             self.note(dirty);
             self.removed += 1;
-            self.released.tree(child)?;
+            self.cut_off(child)?;
         }
         Ok(())
+    }
+
+    fn cut_off(&mut self, tree: Tree) -> Result<()> {
+        self.cut[self.cut_count] = tree;
+        self.cut_count += 1;
+        if self.cut_count == PIECES { self.free_cut() } else { Ok(()) }
+    }
+
+    /// Makes the cleared words durable and frees what they led to.
+    fn free_cut(&mut self) -> Result<()> {
+        self.flush();
+        self.map.pm.fence(Flushed::nothing());
+        // Whoever still reads by a pointer that is gone reads again.
+        let version = self.cachelet.version.load(Relaxed);
+        self.cachelet.version.store(version.wrapping_add(2), Release);
+        let mut freed = Freed::new(self.thread);
+        for tree in &self.cut[..core::mem::take(&mut self.cut_count)] {
+            self.map.walk(*tree, &mut |part| freed.tree(part.tree))?;
+        }
+        freed.finish()
     }
 
     fn note(&mut self, dirty: Dirty) {
@@ -283,7 +229,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
 
     fn flush(&mut self) {
         if let Some(dirty) = self.pending.take() {
-            // Fenced by the settling.
+            // Fenced before anything is freed.
             self.map.pm.flush(dirty).unfenced();
         }
     }

@@ -5,9 +5,9 @@
 
 use super::AllocateMode;
 use super::edit::{Change, Edit};
-use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree};
-use super::release::{ClearMode, Clearing, Released, from_block};
-use crate::dram::{Cachelet, RetiredKind};
+use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body};
+use super::release::{ClearMode, Clearing, Freed, from_block};
+use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
 use crate::fs::{Node, Thread};
@@ -18,23 +18,21 @@ use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 impl<M: Memory> Thread<'_, M> {
     /// Sets the length. What is cut off is gone, what is added reads as zeros.
     pub fn truncate(&self, node: Node, size_bytes: u64) -> Result<()> {
-        self.fs.writable()?;
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
-        let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        let property = self.file_property(cachelet)?;
-        let mapped = cachelet.mapped.load(Acquire) != 0;
-        if size_bytes > property.size_bytes {
-            let property = self.clear_behind_end(cachelet, &property)?;
-            let after = Property { size_bytes, ..self.changed_now(&property) };
-            return self.finish_change(cachelet, &after, self.nothing_new());
-        }
-        if size_bytes == 0 && !mapped {
-            return self.empty(cachelet, &property);
-        }
-        self.shorten(cachelet, &property, size_bytes, mapped)
+        self.change_file(node, |cachelet, property| {
+            let mapped = cachelet.mapped.load(Acquire) != 0;
+            if size_bytes > property.size_bytes {
+                let property = self.clear_behind_end(cachelet, property)?;
+                let after = Property { size_bytes, ..self.changed_now(&property) };
+                return self.finish_change(cachelet, &after, self.nothing_new());
+            }
+            if size_bytes == 0 && !mapped {
+                return self.empty(cachelet, property);
+            }
+            self.shorten(cachelet, property, size_bytes, mapped)
+        })
     }
 
     /// The proof for a change that shows nothing which is not durable already.
@@ -44,19 +42,9 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Cuts everything off: one property entry, and the old body goes as a whole.
     fn empty(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
-        let old = self.fs.map().root(property.root)?;
         let after = Property { size_bytes: 0, blocks: 0, root: 0, ..self.changed_now(property) };
         self.finish_change(cachelet, &after, self.nothing_new())?;
-        self.retire_body(old)
-    }
-
-    /// Retires a whole body that nothing names any more, durably.
-    pub(super) fn retire_body(&self, old: Tree) -> Result<()> {
-        if !old.is_empty() {
-            self.make_room()?;
-            self.retire(RetiredKind::Body, old.to_root(), 0);
-        }
-        Ok(())
+        free_body(self, property.root)
     }
 
     fn shorten(&self, cachelet: &Cachelet, property: &Property, size_bytes: u64, mapped: bool) -> Result<()> {
@@ -89,9 +77,9 @@ impl<M: Memory> Thread<'_, M> {
             }
             let after = Property { root: 0, blocks: 0, ..*property };
             self.finish_change(cachelet, &after, self.nothing_new())?;
-            return self.retire_body(root);
+            return free_body(self, property.root);
         }
-        let (removed, empty) = Clearing::new(self, range, mode).run(root)?;
+        let (removed, empty) = Clearing::new(self, cachelet, range, mode).run(root)?;
         if removed == 0 && !empty {
             return Ok(());
         }
@@ -101,39 +89,35 @@ impl<M: Memory> Thread<'_, M> {
         }
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if empty {
-            let mut released = Released::new(self);
-            released.tree(root)?;
-            released.settle()?;
+            let mut freed = Freed::new(self);
+            freed.tree(root)?;
+            freed.finish()?;
         }
         Ok(())
     }
 
     /// fallocate(2).
     pub fn allocate(&self, node: Node, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
-        self.fs.writable()?;
         if length == 0 {
             return Err(Error::Invalid);
         }
         let end = offset.checked_add(length).filter(|end| *end <= SIZE_BYTES_MAX).ok_or(Error::TooLarge)?;
-        let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        let property = self.file_property(cachelet)?;
-        match mode {
+        self.change_file(node, |cachelet, property| match mode {
             AllocateMode::Allocate { keep_size } => {
-                self.give_blocks(cachelet, &property, Change::Allocate, offset..end, keep_size)
+                self.give_blocks(cachelet, property, Change::Allocate, offset..end, keep_size)
             }
             AllocateMode::ZeroRange { keep_size } => {
                 let mapped = cachelet.mapped.load(Acquire) != 0;
                 if mapped {
-                    self.zero_in_place(&property, offset..end.min(property.size_bytes))?;
+                    self.zero_in_place(property, offset..end.min(property.size_bytes))?;
                 }
                 let change = if mapped { Change::Allocate } else { Change::Zero };
-                self.give_blocks(cachelet, &property, change, offset..end, keep_size)
+                self.give_blocks(cachelet, property, change, offset..end, keep_size)
             }
-            AllocateMode::PunchHole => self.punch(cachelet, &property, offset..end),
-            AllocateMode::CollapseRange => self.collapse(cachelet, &property, offset, length),
-            AllocateMode::InsertRange => self.insert(cachelet, &property, offset, length),
-        }
+            AllocateMode::PunchHole => self.punch(cachelet, property, offset..end),
+            AllocateMode::CollapseRange => self.collapse(cachelet, property, offset, length),
+            AllocateMode::InsertRange => self.insert(cachelet, property, offset, length),
+        })
     }
 
     fn give_blocks(

@@ -5,7 +5,7 @@
 //! - No data is copied. Where building fails, the new nodes are freed and nothing has changed.
 
 use super::map::{BLOCKS_MAX, Map, SIZE_BYTES_MAX, Tree, height_for, span};
-use super::release::{Freed, Released};
+use super::release::Freed;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
@@ -169,16 +169,8 @@ impl<M: Memory> Thread<'_, M> {
         after.root = new.to_root();
         after.blocks = (property.blocks + added).saturating_sub(removed);
         self.finish_change(cachelet, &after, durable)?;
-        let mut released = Released::new(self);
-        map.walk(old, &mut |part| {
-            if !gone(part.index, part.tree.level) {
-                return Ok(());
-            }
-            if released.is_full() {
-                released.settle()?;
-            }
-            released.tree(part.tree)
-        })?;
-        released.settle()
+        let mut freed = Freed::new(self);
+        map.walk(old, &mut |part| if gone(part.index, part.tree.level) { freed.tree(part.tree) } else { Ok(()) })?;
+        freed.finish()
     }
 }

@@ -7,36 +7,48 @@
 
 use super::edit::{Change, Edit};
 use super::map::{BLOCK_UNWRITTEN, Map, MapNode, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, slot_of};
-use super::release::{ClearMode, Clearing, Released, Supply, from_block};
+use super::release::{ClearMode, Clearing, Freed, Supply, from_block};
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Error, Result};
-use crate::format::Property;
+use crate::format::{FileKind, Property};
 use crate::fs::{Node, Thread};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Acquire;
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 
-impl<M: Memory> Thread<'_, M> {
+impl<'f, M: Memory> Thread<'f, M> {
     /// Writes all of `from` at `offset`: atomic, and persistent when it returns. How many bytes (all, or an error and nothing changed).
     ///
     /// A file that is mapped shared is written in place instead, piece by piece.
     pub fn write(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
-        self.fs.writable()?;
-        let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        let property = self.file_property(cachelet)?;
-        self.write_locked(cachelet, &property, offset, from)?;
+        self.change_file(node, |cachelet, property| self.write_locked(cachelet, property, offset, from))?;
         Ok(from.len())
     }
 
     /// Writes at the end, atomically with finding it; the offset that the bytes got.
     pub fn append(&self, node: Node, from: &[u8]) -> Result<u64> {
+        self.change_file(node, |cachelet, property| {
+            self.write_locked(cachelet, property, property.size_bytes, from)?;
+            Ok(property.size_bytes)
+        })
+    }
+
+    /// Runs a change of a regular file under its lock; once more if it found no room and recycling made some.
+    pub(super) fn change_file<T>(
+        &self,
+        node: Node,
+        change: impl Fn(&'f Cachelet, &Property) -> Result<T>,
+    ) -> Result<T> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        let property = self.file_property(cachelet)?;
-        self.write_locked(cachelet, &property, property.size_bytes, from)?;
-        Ok(property.size_bytes)
+        self.retry_when_full(|| {
+            let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            let property = self.body_property(cachelet)?;
+            if property.kind() != Some(FileKind::Regular) {
+                return Err(Error::Invalid);
+            }
+            change(cachelet, &property)
+        })
     }
 
     fn write_locked(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
@@ -113,7 +125,7 @@ impl<M: Memory> Thread<'_, M> {
         let size_bytes = property.size_bytes;
         if root.level > 0 {
             let behind = from_block(size_bytes.div_ceil(BLOCK_BYTES));
-            Clearing::new(self, behind, ClearMode::Written).run(root)?;
+            Clearing::new(self, cachelet, behind, ClearMode::Written).run(root)?;
         }
         let used = size_bytes % BLOCK_BYTES;
         let tail = if used == 0 { Tree::EMPTY } else { map.leaf(root, size_bytes / BLOCK_BYTES)? };
@@ -154,7 +166,7 @@ impl<M: Memory> Thread<'_, M> {
         }
         let last = (end - 1) / BLOCK_BYTES;
         if first <= last && let Err(error) = extension.place_all(first..=last) {
-            extension.undo(root, first)?;
+            extension.undo(cachelet, root, first)?;
             return Err(error);
         }
         let Extension { root, mut supply, added, flushed, .. } = extension;
@@ -360,18 +372,19 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
     }
 
     /// Takes everything back that was placed from block `first` on. `old`: the root before.
-    fn undo(mut self, old: Tree, first: u64) -> Result<()> {
+    fn undo(mut self, cachelet: &Cachelet, old: Tree, first: u64) -> Result<()> {
         self.supply.give_back(self.thread)?;
         if self.root.level == 0 || self.root.is_empty() {
             return Ok(());
         }
-        Clearing::new(self.thread, from_block(first), ClearMode::Written).run(self.root)?;
-        let mut released = Released::new(self.thread);
+        Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).run(self.root)?;
+        let mut freed = Freed::new(self.thread);
         let mut top = self.root;
         while top != old && top.level > 0 && !top.is_empty() {
-            released.tree(top)?;
-            top = self.map.child(top, top.level, 0)?;
+            let below = self.map.child(top, top.level, 0)?;
+            freed.tree(top)?;
+            top = below;
         }
-        released.settle()
+        freed.finish()
     }
 }

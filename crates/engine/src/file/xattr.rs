@@ -9,6 +9,7 @@
 
 use super::map::{Tree, mark_body};
 use super::release::Supply;
+use crate::dram::{Cachelet, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
 use crate::fs::{Fs, Node, Thread};
@@ -292,6 +293,19 @@ impl<M: Memory> Thread<'_, M> {
     fn change_xattr(&self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
         self.fs.writable()?;
         check_name(name)?;
+        let result = self.retry_when_full(|| self.change_xattr_once(node, name, value, create, replace));
+        self.recycle_some();
+        result
+    }
+
+    fn change_xattr_once(
+        &self,
+        node: Node,
+        name: &[u8],
+        value: Option<&[u8]>,
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
         let old = self.xattrs(node)?;
@@ -305,14 +319,17 @@ impl<M: Memory> Thread<'_, M> {
         let durable = self.fs.pm.fence(Flushed::nothing());
         // At the fence before, recovery sees the old set; from the next one on, the new one. The two stores under that one are independent.
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        let old_root = old.root;
         self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
-        self.retire_body(self.fs.map().root(old_root)?)
+        if old.root != 0 {
+            // Readers of attributes have no version to check.
+            self.retire(RetiredKind::Body, old.root, 0);
+        }
+        Ok(())
     }
 
     fn commit_xattrs(
         &self,
-        cachelet: &crate::dram::Cachelet,
+        cachelet: &Cachelet,
         inode: &Inode,
         root: u64,
         durable: Durable,
