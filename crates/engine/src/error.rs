@@ -63,6 +63,8 @@ pub enum Error {
     NoAttribute,
     /// The buffer is too small; so many bytes are needed.
     TooSmall(usize),
+    /// The value is longer than an extended attribute's may be.
+    TooBig,
     /// Not supported for this kind of file, or not at all.
     NotSupported,
     /// The caller's check refused, with an errno.
@@ -113,6 +115,7 @@ impl Error {
             Error::ReadOnly | Error::NeedsRecovery => 30,
             Error::NoAttribute => 61,
             Error::TooSmall(_) => 34,
+            Error::TooBig => 7,
             Error::NotSupported => 95,
             Error::Refused(errno) => errno,
             Error::Busy => 16,
@@ -145,6 +148,7 @@ impl fmt::Display for Error {
             Error::ReadOnly => write!(f, "the image is attached read-only"),
             Error::NoAttribute => write!(f, "no such extended attribute"),
             Error::TooSmall(needed) => write!(f, "the buffer is too small, {needed} bytes are needed"),
+            Error::TooBig => write!(f, "the value of an extended attribute has at most 64 KiB"),
             Error::NotSupported => write!(f, "not supported"),
             Error::Refused(errno) => write!(f, "refused (errno {errno})"),
             Error::Busy => write!(f, "busy"),

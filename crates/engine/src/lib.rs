@@ -35,6 +35,6 @@ pub use attach::{AttachOptions, MkfsOptions, Recovery, RecoveryReport, mkfs};
 pub use attributes::{Attributes, Changes, SpaceReport};
 pub use directory::{DirectoryEntry, DirectoryHint, NewNode, RenameFlags};
 pub use error::{Corruption, Error, Result};
-pub use file::{AllocateMode, Extent, SeekWhat};
+pub use file::{AllocateMode, BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, Extent, SeekWhat, visit_body};
 pub use fs::{Fs, Node, Thread};
 pub use platform::Platform;

@@ -44,6 +44,7 @@ fn kind_of(word: u64) -> RetiredKind {
         1 => RetiredKind::Inode,
         2 => RetiredKind::Blocks,
         4 => RetiredKind::Dentry,
+        5 => RetiredKind::Body,
         // Only this crate writes the queue. A cachelet of index zero is nobody's, so a word that is none of these does nothing.
         _ => RetiredKind::Cachelet,
     }
@@ -243,7 +244,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         match item.kind {
             RetiredKind::Inode => self.erase_inode(item),
             RetiredKind::Dentry => self.erase_dentry(item),
-            RetiredKind::Blocks | RetiredKind::Cachelet => Flushed::nothing(),
+            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body => Flushed::nothing(),
         }
     }
 
@@ -266,6 +267,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn free(&self, item: &Item) -> Result<()> {
         match item.kind {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
+            RetiredKind::Body => crate::file::free_body(self, item.a),
             RetiredKind::Cachelet if item.a != 0 => self.free_cachelet(item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.free_lines(item.a, item.erased),
             RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item.a, item.b, item.erased as u32),

@@ -81,6 +81,8 @@ pub enum RetiredKind {
     Cachelet = 3,
     /// A dentry that nothing on the image names any more: `a` its offset.
     Dentry = 4,
+    /// A whole body, data and map nodes: `a` its root word.
+    Body = 5,
 }
 
 /// One retired thing.

@@ -1,34 +1,483 @@
-//! Stub.
+//! Block maps: which block of the image holds which block of a body. A radix tree of 512-word nodes, as high as the body needs.
+//!
+//! The root word (in a property entry, or in [`Inode::xattrs`]) is zero for an empty body, else block offset | height (bits 0..4) | for height 0,
+//! where the root is the only data block, that block's flags (bits 4..6). A word of a node of level 1 is a data pointer: block offset | flags (bits
+//! 0..2). A word of a higher node is the offset of a node one level lower. Zero is a hole, at any level.
+//!
+//! Invariants
+//! - What is at a level below is reached only through words of the level above, and levels strictly decrease: no walk can loop.
+//! - A node's content is durable before anything on the image links to it.
+//! - A data pointer within the length of a file is stored only when its block's content is durable. Behind the length it may be stored
+//!   earlier: recovery clears written pointers there. Pointers there that stay are unwritten ones (room that fallocate reserved).
+//! - What lies in the last block behind the length is undefined on the image; whoever makes the file longer zeroes it first.
 
-use crate::error::Result;
-use crate::format::{Inode, Property};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{Geometry, Inode, PROPERTY_INLINE, Property, assert_layout};
 use crate::fs::{Fs, Thread};
-use pmem::{Flushed, Memory};
+use core::ops::Range;
+use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Layout, Memory, Pm, Region};
 
-/// Frees the data blocks and map nodes of a body at once.
-pub(crate) fn free_body<M: Memory>(_thread: &Thread<'_, M>, _root: u64) -> Result<()> {
-    Ok(())
+use super::release::Freed;
+
+/// Words of a node.
+pub(super) const NODE_WORDS: u64 = 512;
+/// The highest tree: 2^36 blocks, 256 TiB.
+pub(super) const HEIGHT_MAX: u32 = 4;
+/// Blocks that a body may have.
+pub(super) const BLOCKS_MAX: u64 = span(HEIGHT_MAX);
+/// The longest file in bytes.
+pub(super) const SIZE_BYTES_MAX: u64 = BLOCKS_MAX * BLOCK_BYTES;
+/// Flag of a data pointer: allocated but never written, reads as zeros.
+pub const BLOCK_UNWRITTEN: u64 = 1;
+/// Flag of a data pointer: other pointers may name the block too; it is never written in place.
+pub const BLOCK_SHARED: u64 = 2;
+/// The bits of a word that are not the offset.
+const LOW_BITS: u64 = BLOCK_BYTES - 1;
+/// Where a root of height 0 keeps its block's flags.
+const ROOT_FLAGS_SHIFT: u32 = 4;
+
+/// Blocks below a pointer of a level.
+pub(super) const fn span(level: u32) -> u64 {
+    1 << (9 * level)
 }
 
-pub(crate) fn write_new_body<M: Memory>(_thread: &Thread<'_, M>, _bytes: &[u8]) -> Result<(u64, u64, Flushed)> {
-    todo!()
+/// The lowest tree that has block `index`.
+pub(super) fn height_for(index: u64) -> u32 {
+    (0..HEIGHT_MAX).find(|height| index < span(*height)).unwrap_or(HEIGHT_MAX)
 }
 
-/// Gives the blocks of a body to `mark`, and clears pointers beyond the end of the file; how many blocks the body has.
+/// Which word of a node of `level` leads to block `index`.
+pub(super) fn slot_of(index: u64, level: u32) -> usize {
+    (index / span(level - 1) % NODE_WORDS) as usize
+}
+
+/// Which words of a node of `level` whose first block is `base` lead to blocks of `range`.
+pub(super) fn slots_of(range: &Range<u64>, level: u32, base: u64) -> Range<usize> {
+    let step = span(level - 1);
+    let from = range.start.saturating_sub(base) / step;
+    let to = range.end.saturating_sub(base).div_ceil(step);
+    from.min(NODE_WORDS) as usize..to.min(NODE_WORDS) as usize
+}
+
+/// A map node: one block.
+#[repr(C, align(4096))]
+pub(super) struct MapNode {
+    /// Links, in the order of what they lead to.
+    pub words: [Commit64; NODE_WORDS as usize],
+}
+assert_layout!(MapNode, 4096, words @ 0);
+// SAFETY: repr(C), cells only, no padding by the assertion above.
+unsafe impl Layout for MapNode {}
+
+/// A tree: what a word leads to, and the level that this is on (0: a data block).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tree {
+    /// The word, in the form that it has in a node; zero: nothing there, and the level means nothing.
+    pub word: u64,
+    /// Level of what the word leads to.
+    pub level: u32,
+}
+
+impl Tree {
+    /// Nothing.
+    pub const EMPTY: Tree = Tree { word: 0, level: 0 };
+
+    /// The tree of a root word.
+    pub fn from_root(root: u64) -> Result<Tree> {
+        let level = (root & 0xf) as u32;
+        let flags = (root & LOW_BITS) >> ROOT_FLAGS_SHIFT;
+        if root != 0 && (level > HEIGHT_MAX || (level > 0 && flags != 0)) {
+            return Err(Corruption::BlockMap(root).into());
+        }
+        Ok(Tree { word: root & !LOW_BITS | flags, level })
+    }
+
+    /// The root word of a tree.
+    pub fn to_root(self) -> u64 {
+        match (self.word, self.level) {
+            (0, _) => 0,
+            (word, 0) => word & !LOW_BITS | (word & LOW_BITS) << ROOT_FLAGS_SHIFT,
+            (word, level) => word | level as u64,
+        }
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(self) -> bool {
+        self.word == 0
+    }
+
+    /// Offset on the image of the block or node.
+    pub fn offset(self) -> u64 {
+        self.word & !LOW_BITS
+    }
+
+    /// Number of the block or node.
+    pub fn block(self) -> u64 {
+        self.word / BLOCK_BYTES
+    }
+
+    /// Whether this is a data block whose content counts.
+    pub fn is_written(self) -> bool {
+        self.word != 0 && self.word & BLOCK_UNWRITTEN == 0
+    }
+
+    /// Whether others may name the data block.
+    pub fn is_shared(self) -> bool {
+        self.word & BLOCK_SHARED != 0
+    }
+}
+
+/// Blocks in a row: of data (also in a row on the image, with equal flags) or of a hole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    /// The first block; empty for a hole.
+    pub first: Tree,
+    /// How many.
+    pub count: u64,
+}
+
+/// What a walk meets.
+pub(super) struct Part<'n> {
+    /// The block or node.
+    pub tree: Tree,
+    /// The first block of the body that it holds.
+    pub index: u64,
+    /// The word that led to it; none for the root.
+    pub slot: Option<&'n Commit64>,
+}
+
+/// A part of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyPart {
+    /// A map node.
+    Node {
+        /// Number of its block on the image.
+        block: u64,
+        /// Level: 1 leads to data.
+        height: u32,
+    },
+    /// A data block.
+    Data {
+        /// Which block of the body.
+        index: u64,
+        /// Number of the block on the image.
+        block: u64,
+        /// `BLOCK_*` flags.
+        flags: u64,
+    },
+}
+
+/// The memory that maps lie in. Needs no file system, so that a checker can use it too.
+pub(super) struct Map<'m, M: Memory> {
+    pub pm: &'m Region<M>,
+    pub geometry: &'m Geometry,
+}
+
+impl<M: Memory> Clone for Map<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Memory> Copy for Map<'_, M> {}
+
+impl<M: Memory> Fs<M> {
+    pub(super) fn map(&self) -> Map<'_, M> {
+        Map { pm: &self.pm, geometry: &self.geometry }
+    }
+}
+
+impl<'m, M: Memory> Map<'m, M> {
+    /// A word as a tree of `level`, if it leads to where data and nodes may be.
+    #[inline]
+    pub fn tree(&self, word: u64, level: u32) -> Result<Tree> {
+        if word == 0 {
+            return Ok(Tree::EMPTY);
+        }
+        let flags_known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
+        let block = word / BLOCK_BYTES;
+        let inside = block >= self.geometry.data_block && block < self.geometry.copy_block();
+        if !inside || word & LOW_BITS & !flags_known != 0 {
+            return Err(Corruption::BlockMap(word).into());
+        }
+        Ok(Tree { word, level })
+    }
+
+    /// The tree of a root word, checked.
+    pub fn root(&self, root: u64) -> Result<Tree> {
+        let tree = Tree::from_root(root)?;
+        self.tree(tree.word, tree.level)
+    }
+
+    /// The node that a checked tree of level 1 or more is.
+    #[inline]
+    pub fn node(&self, tree: Tree) -> Result<&'m MapNode> {
+        Ok(self.pm.get(Pm::new(tree.offset()))?)
+    }
+
+    /// The child `slot` of `tree` seen as one of level `level`: where the tree is lower than that, it is the first child's first child, and so on.
+    #[inline]
+    pub fn child(&self, tree: Tree, level: u32, slot: usize) -> Result<Tree> {
+        if tree.is_empty() || (tree.level < level && slot != 0) {
+            return Ok(Tree::EMPTY);
+        }
+        if tree.level < level {
+            return Ok(tree);
+        }
+        self.tree(self.node(tree)?.words[slot].load_acquire(), level - 1)
+    }
+
+    /// The run that begins with block `index`, at most `limit` blocks of it. It may end early where a node ends.
+    pub fn run(&self, tree: Tree, index: u64, limit: u64) -> Result<Run> {
+        let hole = |count: u64| Ok(Run { first: Tree::EMPTY, count: count.min(limit) });
+        if tree.is_empty() || index >= span(tree.level) {
+            return hole(limit);
+        }
+        let mut tree = tree;
+        while tree.level > 0 {
+            let node = self.node(tree)?;
+            let slot = slot_of(index, tree.level);
+            self.pm.note_read(tree.offset() + slot as u64 * 8, 8);
+            let word = node.words[slot].load_acquire();
+            let below = span(tree.level - 1);
+            if word == 0 {
+                let wanted = (limit.div_ceil(below) + 1).min(NODE_WORDS) as usize;
+                let empty = node.words[slot..].iter().take(wanted).take_while(|word| word.load() == 0).count();
+                // Others may store the word between the two looks at it.
+                return hole(empty.max(1) as u64 * below - index % below);
+            }
+            tree = self.tree(word, tree.level - 1)?;
+            if tree.level == 0 {
+                let row = node.words[slot..].iter().take(limit.min(NODE_WORDS) as usize).enumerate();
+                let count = row.take_while(|(at, other)| other.load_acquire() == word + *at as u64 * BLOCK_BYTES).count();
+                // The last block of the row decides whether all of it is inside.
+                self.tree(word + (count as u64).saturating_sub(1) * BLOCK_BYTES, 0)?;
+                return Ok(Run { first: tree, count: (count as u64).max(1) });
+            }
+        }
+        Ok(Run { first: tree, count: 1 })
+    }
+
+    /// The data block at `index`, or empty.
+    pub fn leaf(&self, tree: Tree, index: u64) -> Result<Tree> {
+        Ok(self.run(tree, index, 1)?.first)
+    }
+
+    /// The first block of `range` that is not a hole.
+    pub fn next_mapped(&self, tree: Tree, range: Range<u64>) -> Result<Option<u64>> {
+        let mut at = range.start;
+        while at < range.end {
+            let run = self.run(tree, at, range.end - at)?;
+            if !run.first.is_empty() {
+                return Ok(Some(at));
+            }
+            at += run.count;
+        }
+        Ok(None)
+    }
+
+    /// The last block that is not a hole, of a tree that begins with block `base`.
+    pub fn last_mapped(&self, tree: Tree, base: u64) -> Result<Option<u64>> {
+        if tree.is_empty() || tree.level == 0 {
+            return Ok((!tree.is_empty()).then_some(base));
+        }
+        for slot in (0..NODE_WORDS as usize).rev() {
+            let child = self.child(tree, tree.level, slot)?;
+            let found = self.last_mapped(child, base + slot as u64 * span(tree.level - 1))?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives every part of a tree to `each`, a node after what it leads to.
+    pub fn walk(&self, tree: Tree, each: &mut dyn FnMut(Part<'m>) -> Result<()>) -> Result<()> {
+        // A damaged image may lead to one node many times; no body has more nodes than the image has blocks.
+        let mut nodes_left = self.geometry.blocks;
+        self.walk_from(Part { tree, index: 0, slot: None }, &mut nodes_left, each)
+    }
+
+    fn walk_from(
+        &self,
+        part: Part<'m>,
+        nodes_left: &mut u64,
+        each: &mut dyn FnMut(Part<'m>) -> Result<()>,
+    ) -> Result<()> {
+        let tree = part.tree;
+        if tree.is_empty() {
+            return Ok(());
+        }
+        if tree.level > 0 {
+            *nodes_left = nodes_left.checked_sub(1).ok_or(Corruption::BlockMap(tree.word))?;
+            self.pm.note_read(tree.offset(), BLOCK_BYTES);
+            for (slot, word) in self.node(tree)?.words.iter().enumerate() {
+                let child = self.tree(word.load_acquire(), tree.level - 1)?;
+                let index = part.index + slot as u64 * span(tree.level - 1);
+                self.walk_from(Part { tree: child, index, slot: Some(word) }, nodes_left, each)?;
+            }
+        }
+        each(part)
+    }
+
+    /// Blocks and nodes of a tree.
+    pub fn count(&self, tree: Tree) -> Result<u64> {
+        let mut count = 0;
+        self.walk(tree, &mut |_| {
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Gives what `one` has and `other` has not to `each`, looking at the blocks of `range` only; a node after what it leads to. Both begin with block
+    /// `base` and are seen as trees of `level`.
+    pub fn difference(
+        &self,
+        at: (u32, u64),
+        range: &Range<u64>,
+        (one, other): (Tree, Tree),
+        each: &mut dyn FnMut(Tree) -> Result<()>,
+    ) -> Result<()> {
+        let (level, base) = at;
+        if one.is_empty() || one == other {
+            return Ok(());
+        }
+        if level == 0 {
+            return if one.offset() == other.offset() { Ok(()) } else { each(one) };
+        }
+        let lifted = one.level < level || (other.level < level && !other.is_empty());
+        let slots = if lifted { 0..NODE_WORDS as usize } else { slots_of(range, level, base) };
+        for slot in slots {
+            let pair = (self.child(one, level, slot)?, self.child(other, level, slot)?);
+            self.difference((level - 1, base + slot as u64 * span(level - 1)), range, pair, each)?;
+        }
+        if one.level == level { each(one) } else { Ok(()) }
+    }
+
+    /// Writes a whole node, word by word from `word`, to the block at `offset`. From the first error on the words are zero; the error is given
+    /// back beside the token, so that the caller can walk what there is and take it apart.
+    pub fn write_node(
+        &self,
+        offset: u64,
+        word: &mut dyn FnMut(usize) -> Result<u64>,
+    ) -> Result<(Flushed, Option<Error>)> {
+        const PIECE_WORDS: usize = 64;
+        let mut flushed = Flushed::nothing();
+        let mut failure = None;
+        for piece in 0..NODE_WORDS as usize / PIECE_WORDS {
+            let mut bytes = [0u8; PIECE_WORDS * 8];
+            for (at, into) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                if failure.is_some() {
+                    break;
+                }
+                match word(piece * PIECE_WORDS + at) {
+                    Ok(word) => *into = word.to_le_bytes(),
+                    Err(error) => failure = Some(error),
+                }
+            }
+            flushed = flushed.and(self.pm.stream_bytes(offset + (piece * bytes.len()) as u64, &bytes)?);
+        }
+        Ok((flushed, failure))
+    }
+}
+
+/// Frees all blocks of a body that nobody can be looking at, at once.
+pub(crate) fn free_body<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
+    let map = thread.fs.map();
+    let mut freed = Freed::new(thread);
+    map.walk(map.root(root)?, &mut |part| freed.tree(part.tree))?;
+    freed.finish()
+}
+
+/// Blocks in a row that grow at the end, for calls that take runs.
+struct Row<'r> {
+    first: u64,
+    count: u64,
+    give: &'r mut dyn FnMut(u64, u64) -> Result<()>,
+}
+
+impl Row<'_> {
+    fn add(&mut self, block: u64) -> Result<()> {
+        if self.count > 0 && block == self.first + self.count {
+            self.count += 1;
+            return Ok(());
+        }
+        self.finish()?;
+        (self.first, self.count) = (block, 1);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let count = core::mem::take(&mut self.count);
+        if count > 0 { (self.give)(self.first, count) } else { Ok(()) }
+    }
+}
+
+/// After a crash: gives the blocks of a body to `mark` as (first, count), and clears what a write or a truncation left behind the end of the
+/// file; how many blocks the body has.
+///
+/// What is cleared is not marked, so it is free. A crash while clearing leaves less to clear.
 pub(crate) fn recover_body<M: Memory>(
-    _fs: &Fs<M>,
+    fs: &Fs<M>,
     _inode: &Inode,
     property: &Property,
-    _mark: &mut dyn FnMut(u64, u64) -> Result<()>,
+    mark: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<u64> {
-    Ok(property.blocks)
+    if property.flags & PROPERTY_INLINE != 0 {
+        return Ok(0);
+    }
+    let map = fs.map();
+    let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
+    let mut row = Row { first: 0, count: 0, give: mark };
+    let mut counted = 0;
+    let mut cleared = false;
+    map.walk(map.root(property.root)?, &mut |part| {
+        let behind = part.index >= blocks_visible;
+        let gone = match part.tree.level {
+            0 => behind && part.tree.is_written(),
+            _ => behind && map.node(part.tree)?.words.iter().all(|word| word.load() == 0),
+        };
+        if let (true, Some(slot), false) = (gone, part.slot, fs.read_only) {
+            let dirty: Dirty = fs.pm.retract(slot, 0);
+            fs.pm.flush(dirty).unfenced();
+            cleared = true;
+            return Ok(());
+        }
+        counted += 1;
+        row.add(part.tree.block())
+    })?;
+    row.finish()?;
+    if cleared {
+        fs.pm.fence(Flushed::nothing());
+    }
+    Ok(counted)
 }
 
-/// Gives the blocks of the body that holds the extended attributes to `mark`.
-pub(crate) fn recover_xattrs<M: Memory>(
-    _fs: &Fs<M>,
-    _inode: &Inode,
-    _mark: &mut dyn FnMut(u64, u64) -> Result<()>,
+/// Gives every part of a body to `each`, a node after what it leads to; an error where the map leads outside.
+pub fn visit_body<M: Memory>(
+    pm: &Region<M>,
+    geometry: &Geometry,
+    root: u64,
+    each: &mut dyn FnMut(BodyPart),
 ) -> Result<()> {
-    Ok(())
+    let map = Map { pm, geometry };
+    map.walk(map.root(root)?, &mut |part| {
+        each(match part.tree.level {
+            0 => BodyPart::Data { index: part.index, block: part.tree.block(), flags: part.tree.word & LOW_BITS },
+            height => BodyPart::Node { block: part.tree.block(), height },
+        });
+        Ok(())
+    })
+}
+
+/// Gives the blocks of a body to `mark` as (first, count).
+pub(super) fn mark_body<M: Memory>(
+    fs: &Fs<M>,
+    root: u64,
+    mark: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<()> {
+    let map = fs.map();
+    let mut row = Row { first: 0, count: 0, give: mark };
+    map.walk(map.root(root)?, &mut |part| row.add(part.tree.block()))?;
+    row.finish()
 }

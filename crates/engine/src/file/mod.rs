@@ -1,12 +1,25 @@
 //! Bodies of files: block maps, reading, copy-on-write writing, truncation, holes, and extended attributes.
+//!
+//! Invariants
+//! - A body changes under its cachelet's lock; it is read without one.
+//! - What a call changes becomes visible, and survives a crash, as a whole: see each module for the store that decides. Exceptions, as in POSIX:
+//!   punching many blocks, and writing to a file that programs have mapped.
+//! - Nothing of a body is used again before readers that may look at it have left.
 
+mod edit;
 mod map;
 mod read;
+mod release;
 mod resize;
+mod shift;
+#[cfg(test)]
+mod tests;
 mod write;
 mod xattr;
 
-pub(crate) use map::{free_body, recover_body, recover_xattrs, write_new_body};
+pub use map::{BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, visit_body};
+pub(crate) use map::{free_body, recover_body};
+pub(crate) use xattr::{recover_xattrs, write_new_body};
 
 /// What fallocate does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

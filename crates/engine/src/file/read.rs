@@ -1,23 +1,160 @@
-//! Reading.
+//! Reading, and looking for data and holes: without a lock.
+//!
+//! A reader takes length and root in one consistent piece, and walks. Its answer counts only if the file's version has not moved meanwhile: every
+//! change moves it after becoming visible and before blocks are freed, and a change of several pointers under one word also before. So what was
+//! read from a block that meanwhile serves another file is thrown away. A reader that is disturbed too often takes the lock instead.
 
+use super::map::{Run, Tree};
 use super::{Extent, SeekWhat};
-use crate::error::Result;
-use crate::fs::{Node, Thread};
-use pmem::Memory;
+use crate::dram::Cachelet;
+use crate::error::{Error, Result};
+use crate::format::{FileKind, PROPERTY_INLINE, Property};
+use crate::fs::{Fs, Node, Thread};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::fence;
+use pmem::{BLOCK_BYTES, Memory};
+
+/// Tries without the lock.
+const TRIES: usize = 8;
+/// Tries for answers that take long, so that little work is done in vain.
+const TRIES_LONG: usize = 2;
+/// Bytes from which on a read takes long.
+const LONG_BYTES: usize = 1 << 20;
+/// Looks at a version that is being moved, before a try is given up.
+const SPINS: usize = 200;
 
 impl<M: Memory> Thread<'_, M> {
     /// Reads into `into`; how many bytes there were. A read sees each write wholly or not at all.
-    pub fn read(&self, _node: Node, _offset: u64, _into: &mut [u8]) -> Result<usize> {
-        todo!()
+    pub fn read(&self, node: Node, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let tries = if into.len() < LONG_BYTES { TRIES } else { TRIES_LONG };
+        self.consistently(node, tries, |property| {
+            let left = property.size_bytes.saturating_sub(offset);
+            let count = (into.len() as u64).min(left) as usize;
+            self.fs.read_body(property.root, offset, &mut into[..count])?;
+            Ok(count)
+        })
     }
 
-    /// The piece of the file at `offset` (which must be below its length).
-    pub fn extent(&self, _node: Node, _offset: u64) -> Result<Extent> {
-        todo!()
+    /// The piece of the file at `offset` (which must be below its length). It begins with the block of `offset` and ends with the file at the latest.
+    pub fn extent(&self, node: Node, offset: u64) -> Result<Extent> {
+        self.consistently(node, TRIES, |property| {
+            if offset >= property.size_bytes {
+                return Err(Error::NoSuchExtent);
+            }
+            let index = offset / BLOCK_BYTES;
+            let run = self.fs.long_run(property, index)?;
+            let start = index * BLOCK_BYTES;
+            let length = (run.count * BLOCK_BYTES).min(property.size_bytes - start);
+            let address = (!run.first.is_empty()).then_some(run.first.offset());
+            let unwritten = !run.first.is_empty() && !run.first.is_written();
+            Ok(Extent { offset: start, length, address, unwritten })
+        })
     }
 
     /// The next data or hole at or after `offset`; `NoSuchExtent` at or beyond the end.
-    pub fn seek(&self, _node: Node, _offset: u64, _what: SeekWhat) -> Result<u64> {
-        todo!()
+    pub fn seek(&self, node: Node, offset: u64, what: SeekWhat) -> Result<u64> {
+        self.consistently(node, TRIES, |property| {
+            if offset >= property.size_bytes {
+                return Err(Error::NoSuchExtent);
+            }
+            let root = self.fs.map().root(property.root)?;
+            let end = property.size_bytes.div_ceil(BLOCK_BYTES);
+            let mut index = offset / BLOCK_BYTES;
+            while index < end {
+                let run = self.fs.map().run(root, index, end - index)?;
+                if run.first.is_written() == (what == SeekWhat::Data) {
+                    return Ok(offset.max(index * BLOCK_BYTES));
+                }
+                index += run.count;
+            }
+            match what {
+                SeekWhat::Data => Err(Error::NoSuchExtent),
+                SeekWhat::Hole => Ok(property.size_bytes),
+            }
+        })
+    }
+
+    /// What `look` says about one state of a file.
+    fn consistently<T>(&self, node: Node, tries: usize, mut look: impl FnMut(&Property) -> Result<T>) -> Result<T> {
+        let cachelet = self.cachelet(node)?;
+        for _ in 0..tries {
+            let Some(version) = stable_version(cachelet) else { continue };
+            let answer = self.body_property(cachelet).and_then(|property| look(&property));
+            fence(Acquire);
+            // An error too may come from a mixture.
+            if cachelet.version.load(Relaxed) == version {
+                return answer;
+            }
+        }
+        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        look(&self.body_property(cachelet)?)
+    }
+
+    /// The attributes of a file that has a body; an error for others.
+    pub(super) fn body_property(&self, cachelet: &Cachelet) -> Result<Property> {
+        let property = self.property(cachelet)?;
+        match property.kind() {
+            Some(FileKind::Regular | FileKind::Symlink) if property.flags & PROPERTY_INLINE == 0 => Ok(property),
+            Some(FileKind::Directory) => Err(Error::IsADirectory),
+            _ => Err(Error::Invalid),
+        }
+    }
+}
+
+/// The version of a cachelet that nobody is changing; none if it stays in motion.
+fn stable_version(cachelet: &Cachelet) -> Option<u32> {
+    for _ in 0..SPINS {
+        let version = cachelet.version.load(Acquire);
+        if version & 1 == 0 {
+            return Some(version);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}
+
+impl<M: Memory> Fs<M> {
+    /// Copies bytes of a body, which is taken as zeros where it has none. The caller knows its length, and keeps it
+    /// from changing or notices that it did.
+    pub(crate) fn read_body(&self, root: u64, offset: u64, into: &mut [u8]) -> Result<()> {
+        let map = self.map();
+        let root = map.root(root)?;
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let (index, start) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+            let left = (into.len() - done) as u64;
+            let run = map.run(root, index, (start + left).div_ceil(BLOCK_BYTES))?;
+            let count = (run.count * BLOCK_BYTES - start).min(left) as usize;
+            let piece = &mut into[done..done + count];
+            if run.first.is_written() {
+                self.pm.read_bytes(run.first.offset() + start, piece)?;
+            } else {
+                piece.fill(0);
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// The run that begins with block `index` of a file, to its very end, across nodes.
+    fn long_run(&self, property: &Property, index: u64) -> Result<Run> {
+        let map = self.map();
+        let root = map.root(property.root)?;
+        let end = property.size_bytes.div_ceil(BLOCK_BYTES);
+        let mut whole = map.run(root, index, end - index)?;
+        while index + whole.count < end {
+            let at = index + whole.count;
+            let next = map.run(root, at, end - at)?;
+            let expected = match whole.first.is_empty() {
+                true => Tree::EMPTY.word,
+                false => whole.first.word + whole.count * BLOCK_BYTES,
+            };
+            if next.first.word != expected {
+                break;
+            }
+            whole.count += next.count;
+        }
+        Ok(whole)
     }
 }

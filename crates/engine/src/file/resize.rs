@@ -1,18 +1,216 @@
 //! Truncation and fallocate.
+//!
+//! A shorter length commits first; what is behind it is cleared afterwards, and recovery does that if a crash comes in between. A longer
+//! length commits last, when what it will show is durably zero.
 
 use super::AllocateMode;
-use crate::error::Result;
+use super::edit::{Change, Edit};
+use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body};
+use super::release::{ClearMode, Clearing, Freed, from_block};
+use crate::dram::Cachelet;
+use crate::error::{Error, Result};
+use crate::format::Property;
 use crate::fs::{Node, Thread};
-use pmem::Memory;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Acquire;
+use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 
 impl<M: Memory> Thread<'_, M> {
     /// Sets the length. What is cut off is gone, what is added reads as zeros.
-    pub fn truncate(&self, _node: Node, _size_bytes: u64) -> Result<()> {
-        todo!()
+    pub fn truncate(&self, node: Node, size_bytes: u64) -> Result<()> {
+        if size_bytes > SIZE_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
+        self.change_file(node, |cachelet, property| {
+            let mapped = cachelet.mapped.load(Acquire) != 0;
+            if size_bytes > property.size_bytes {
+                let property = self.clear_behind_end(cachelet, property)?;
+                let after = Property { size_bytes, ..self.changed_now(&property) };
+                return self.finish_change(cachelet, &after, self.nothing_new());
+            }
+            if size_bytes == 0 && !mapped {
+                return self.empty(cachelet, property);
+            }
+            self.shorten(cachelet, property, size_bytes, mapped)
+        })
+    }
+
+    /// The proof for a change that shows nothing which is not durable already.
+    fn nothing_new(&self) -> Durable {
+        self.fs.pm.fence(Flushed::nothing())
+    }
+
+    /// Cuts everything off: one property entry, and the old body goes as a whole.
+    fn empty(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
+        let after = Property { size_bytes: 0, blocks: 0, root: 0, ..self.changed_now(property) };
+        self.finish_change(cachelet, &after, self.nothing_new())?;
+        free_body(self, property.root)
+    }
+
+    fn shorten(&self, cachelet: &Cachelet, property: &Property, size_bytes: u64, mapped: bool) -> Result<()> {
+        let map = self.fs.map();
+        let root = map.root(property.root)?;
+        let mut after = Property { size_bytes, ..self.changed_now(property) };
+        let only_block_stays_mapped = size_bytes == 0 && root.level == 0 && root.is_written();
+        if only_block_stays_mapped {
+            after.root = Tree { word: root.word | BLOCK_UNWRITTEN, level: 0 }.to_root();
+        }
+        // From this fence on the rest is gone; recovery clears the pointers that are there still.
+        self.finish_change(cachelet, &after, self.nothing_new())?;
+        if only_block_stays_mapped {
+            let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
+            self.fs.pm.fence(flushed);
+        }
+        let mode = if mapped { ClearMode::Mapped { behind_end: true } } else { ClearMode::All };
+        self.clear_blocks(cachelet, &after, from_block(size_bytes.div_ceil(BLOCK_BYTES)), mode)
+    }
+
+    /// Clears the pointers to a range of blocks and counts the body's blocks anew.
+    fn clear_blocks(&self, cachelet: &Cachelet, property: &Property, range: Range<u64>, mode: ClearMode) -> Result<()> {
+        let root = self.fs.map().root(property.root)?;
+        if root.is_empty() || range.is_empty() {
+            return Ok(());
+        }
+        if root.level == 0 {
+            if range.start > 0 || mode != ClearMode::All {
+                return Ok(());
+            }
+            let after = Property { root: 0, blocks: 0, ..*property };
+            self.finish_change(cachelet, &after, self.nothing_new())?;
+            return free_body(self, property.root);
+        }
+        let (removed, empty) = Clearing::new(self, cachelet, range, mode).run(root)?;
+        if removed == 0 && !empty {
+            return Ok(());
+        }
+        let mut after = Property { blocks: property.blocks.saturating_sub(removed), ..*property };
+        if empty {
+            (after.root, after.blocks) = (0, 0);
+        }
+        self.finish_change(cachelet, &after, self.nothing_new())?;
+        if empty {
+            let mut freed = Freed::new(self);
+            freed.tree(root)?;
+            freed.finish()?;
+        }
+        Ok(())
     }
 
     /// fallocate(2).
-    pub fn allocate(&self, _node: Node, _mode: AllocateMode, _offset: u64, _length: u64) -> Result<()> {
-        todo!()
+    pub fn allocate(&self, node: Node, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Error::Invalid);
+        }
+        let end = offset.checked_add(length).filter(|end| *end <= SIZE_BYTES_MAX).ok_or(Error::TooLarge)?;
+        self.change_file(node, |cachelet, property| match mode {
+            AllocateMode::Allocate { keep_size } => {
+                self.give_blocks(cachelet, property, Change::Allocate, offset..end, keep_size)
+            }
+            AllocateMode::ZeroRange { keep_size } => {
+                let mapped = cachelet.mapped.load(Acquire) != 0;
+                if mapped {
+                    self.zero_in_place(property, offset..end.min(property.size_bytes))?;
+                }
+                let change = if mapped { Change::Allocate } else { Change::Zero };
+                self.give_blocks(cachelet, property, change, offset..end, keep_size)
+            }
+            AllocateMode::PunchHole => self.punch(cachelet, property, offset..end),
+            AllocateMode::CollapseRange => self.collapse(cachelet, property, offset, length),
+            AllocateMode::InsertRange => self.insert(cachelet, property, offset, length),
+        })
+    }
+
+    fn give_blocks(
+        &self,
+        cachelet: &Cachelet,
+        property: &Property,
+        change: Change<'_>,
+        range: Range<u64>,
+        keep_size: bool,
+    ) -> Result<()> {
+        if range.end.div_ceil(BLOCK_BYTES) - range.start / BLOCK_BYTES > self.fs.geometry.blocks {
+            return Err(Error::NoSpace);
+        }
+        let mut property = *property;
+        let mut size_after = property.size_bytes;
+        if !keep_size && range.end > property.size_bytes {
+            property = self.clear_behind_end(cachelet, &property)?;
+            size_after = range.end;
+        }
+        let edit = Edit { change, from: range.start, to: range.end, size_bytes: property.size_bytes };
+        self.replace(cachelet, &property, edit, size_after).map(drop)
+    }
+
+    /// Fills what is written in a range with zeros, where it is; what is not reads as zeros already.
+    fn zero_in_place(&self, property: &Property, range: Range<u64>) -> Result<()> {
+        let map = self.fs.map();
+        let root = map.root(property.root)?;
+        let mut at = range.start;
+        while at < range.end {
+            let index = at / BLOCK_BYTES;
+            let run = map.run(root, index, range.end.div_ceil(BLOCK_BYTES) - index)?;
+            let to = ((index + run.count) * BLOCK_BYTES).min(range.end);
+            if run.first.is_written() {
+                if run.first.is_shared() {
+                    return Err(Error::Busy);
+                }
+                self.fs.pm.stream_zeros(run.first.offset() + at % BLOCK_BYTES, to - at)?.unfenced();
+            }
+            at = to;
+        }
+        self.fs.pm.fence(Flushed::nothing());
+        Ok(())
+    }
+
+    /// Edges first, each atomic by itself; then the whole blocks.
+    fn punch(&self, cachelet: &Cachelet, property: &Property, range: Range<u64>) -> Result<()> {
+        let mut property = *property;
+        let mapped = cachelet.mapped.load(Acquire) != 0;
+        let size_bytes = property.size_bytes;
+        let first = range.start.div_ceil(BLOCK_BYTES);
+        // Behind the end nothing is visible: the last block goes as a whole if all that counts in it goes.
+        let last = match range.end >= size_bytes {
+            true => range.end.div_ceil(BLOCK_BYTES),
+            false => range.end / BLOCK_BYTES,
+        };
+        let head = range.start..range.end.min(first * BLOCK_BYTES);
+        let tail = range.start.max(last * BLOCK_BYTES)..range.end;
+        for edge in [&head, &tail] {
+            let twice = edge == &tail && head == tail;
+            if edge.start < edge.end.min(size_bytes) && !twice {
+                property = self.zero_edge(cachelet, &property, edge.clone(), mapped)?;
+            }
+        }
+        let after = self.changed_now(&property);
+        self.finish_change(cachelet, &after, self.nothing_new())?;
+        let mode = if mapped { ClearMode::Mapped { behind_end: false } } else { ClearMode::All };
+        let last = if mapped { last.min(size_bytes.div_ceil(BLOCK_BYTES)) } else { last.min(BLOCKS_MAX) };
+        if mapped && after.root & 0xf == 0 {
+            let root = self.fs.map().root(after.root)?;
+            if first == 0 && last > 0 && root.is_written() {
+                let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
+                self.fs.pm.fence(flushed);
+            }
+            return Ok(());
+        }
+        self.clear_blocks(cachelet, &after, first..last, mode)
+    }
+
+    /// Zeros in a part of one block, if there is anything but zeros.
+    fn zero_edge(&self, cachelet: &Cachelet, property: &Property, edge: Range<u64>, mapped: bool) -> Result<Property> {
+        let map = self.fs.map();
+        let leaf = map.leaf(map.root(property.root)?, edge.start / BLOCK_BYTES)?;
+        if !leaf.is_written() {
+            return Ok(*property);
+        }
+        if mapped && !leaf.is_shared() {
+            let at = leaf.offset() + edge.start % BLOCK_BYTES;
+            let flushed = self.fs.pm.stream_zeros(at, edge.end - edge.start)?;
+            self.fs.pm.fence(flushed);
+            return Ok(*property);
+        }
+        let size_bytes = property.size_bytes;
+        let edit = Edit { change: Change::Zero, from: edge.start, to: edge.end, size_bytes };
+        self.replace(cachelet, property, edit, size_bytes)
     }
 }

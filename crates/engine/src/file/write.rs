@@ -1,17 +1,390 @@
-//! Writing.
+//! Writing: which way a write takes.
+//!
+//! - Bytes behind the end go in place: into the rest of the last block, and into blocks whose pointers nobody sees until the length
+//!   commits ([`Extension`]). An append never copies what is there.
+//! - Everything else is copied on write ([`super::edit`]).
+//! - A file that programs have mapped shared is written in place where it has blocks, since those must stay where they are.
 
-use crate::error::Result;
+use super::edit::{Change, Edit};
+use super::map::{BLOCK_UNWRITTEN, Map, MapNode, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, slot_of};
+use super::release::{ClearMode, Clearing, Freed, Supply, from_block};
+use crate::dram::Cachelet;
+use crate::error::{Corruption, Error, Result};
+use crate::format::{FileKind, Property};
 use crate::fs::{Node, Thread};
-use pmem::Memory;
+use core::ops::RangeInclusive;
+use core::sync::atomic::Ordering::Acquire;
+use pmem::{BLOCK_BYTES, Flushed, Memory};
 
-impl<M: Memory> Thread<'_, M> {
+impl<'f, M: Memory> Thread<'f, M> {
     /// Writes all of `from` at `offset`: atomic, and persistent when it returns. How many bytes (all, or an error and nothing changed).
-    pub fn write(&self, _node: Node, _offset: u64, _from: &[u8]) -> Result<usize> {
-        todo!()
+    ///
+    /// A file that is mapped shared is written in place instead, piece by piece.
+    pub fn write(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
+        self.change_file(node, |cachelet, property| self.write_locked(cachelet, property, offset, from))?;
+        Ok(from.len())
     }
 
     /// Writes at the end, atomically with finding it; the offset that the bytes got.
-    pub fn append(&self, _node: Node, _from: &[u8]) -> Result<u64> {
-        todo!()
+    pub fn append(&self, node: Node, from: &[u8]) -> Result<u64> {
+        self.change_file(node, |cachelet, property| {
+            self.write_locked(cachelet, property, property.size_bytes, from)?;
+            Ok(property.size_bytes)
+        })
+    }
+
+    /// Runs a change of a regular file under its lock; once more if it found no room and recycling made some.
+    pub(super) fn change_file<T>(
+        &self,
+        node: Node,
+        change: impl Fn(&'f Cachelet, &Property) -> Result<T>,
+    ) -> Result<T> {
+        self.fs.writable()?;
+        let cachelet = self.cachelet(node)?;
+        self.retry_when_full(|| {
+            let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            let property = self.body_property(cachelet)?;
+            if property.kind() != Some(FileKind::Regular) {
+                return Err(Error::Invalid);
+            }
+            change(cachelet, &property)
+        })
+    }
+
+    fn write_locked(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(from.len() as u64).ok_or(Error::TooLarge)?;
+        if end > SIZE_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
+        if cachelet.mapped.load(Acquire) != 0 && offset < property.size_bytes {
+            return self.write_mapped(cachelet, property, offset, from);
+        }
+        self.write_whole(cachelet, property, offset, from).map(drop)
+    }
+
+    /// One atomic write. The new property, published.
+    fn write_whole(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<Property> {
+        let size_bytes = property.size_bytes;
+        let end = offset + from.len() as u64;
+        let edit = Edit { change: Change::Write(from), from: offset, to: end, size_bytes };
+        if offset < size_bytes {
+            return self.replace(cachelet, property, edit, size_bytes.max(end));
+        }
+        let map = self.fs.map();
+        let root = map.root(property.root)?;
+        let last_block_begun = !size_bytes.is_multiple_of(BLOCK_BYTES) && offset / BLOCK_BYTES == size_bytes / BLOCK_BYTES;
+        if last_block_begun {
+            let tail = map.leaf(root, size_bytes / BLOCK_BYTES)?;
+            if !tail.is_written() || tail.is_shared() {
+                return self.replace(cachelet, property, edit, end);
+            }
+            return self.extend(cachelet, property, root, Some(tail), offset, from);
+        }
+        // A gap: what lies behind the old end becomes visible as zeros.
+        let property = if offset > size_bytes { self.clear_behind_end(cachelet, property)? } else { *property };
+        self.extend(cachelet, &property, map.root(property.root)?, None, offset, from)
+    }
+
+    /// Writes in place where there are blocks, and by replacement where there are none.
+    fn write_mapped(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+        let map = self.fs.map();
+        let size_bytes = property.size_bytes;
+        let end = offset + from.len() as u64;
+        let mut property = *property;
+        let mut at = offset;
+        while at < end.min(size_bytes) {
+            let index = at / BLOCK_BYTES;
+            let blocks = end.min(size_bytes).div_ceil(BLOCK_BYTES) - index;
+            let run = map.run(map.root(property.root)?, index, blocks)?;
+            let to = ((index + run.count) * BLOCK_BYTES).min(end).min(size_bytes);
+            let piece = &from[(at - offset) as usize..(to - offset) as usize];
+            if run.first.is_written() && !run.first.is_shared() {
+                self.fs.pm.stream_bytes(run.first.offset() + at % BLOCK_BYTES, piece)?.unfenced();
+            } else {
+                let edit = Edit { change: Change::Write(piece), from: at, to, size_bytes };
+                property = self.replace(cachelet, &property, edit, size_bytes)?;
+            }
+            at = to;
+        }
+        if end > size_bytes {
+            let rest = &from[(size_bytes - offset) as usize..];
+            return self.write_whole(cachelet, &property, size_bytes, rest).map(drop);
+        }
+        let durable = self.fs.pm.fence(Flushed::nothing());
+        self.finish_change(cachelet, &self.changed_now(&property), durable)
+    }
+
+    /// Before a file grows over a gap: makes what lies behind its end in the last block zeros, durably, and takes away what an operation that was
+    /// cut short may have left behind the end. The new property.
+    pub(super) fn clear_behind_end(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
+        let map = self.fs.map();
+        let root = map.root(property.root)?;
+        let size_bytes = property.size_bytes;
+        if root.level > 0 {
+            let behind = from_block(size_bytes.div_ceil(BLOCK_BYTES));
+            Clearing::new(self, cachelet, behind, ClearMode::Written).run(root)?;
+        }
+        let used = size_bytes % BLOCK_BYTES;
+        let tail = if used == 0 { Tree::EMPTY } else { map.leaf(root, size_bytes / BLOCK_BYTES)? };
+        if !tail.is_written() {
+            return Ok(*property);
+        }
+        if tail.is_shared() {
+            let to = size_bytes.next_multiple_of(BLOCK_BYTES);
+            let edit = Edit { change: Change::Zero, from: size_bytes, to, size_bytes };
+            return self.replace(cachelet, property, edit, size_bytes);
+        }
+        let flushed = self.fs.pm.stream_zeros(tail.offset() + used, BLOCK_BYTES - used)?;
+        self.fs.pm.fence(flushed);
+        Ok(*property)
+    }
+
+    /// Writes at or behind the end. `tail`: the last block, if the write begins in it.
+    ///
+    /// At the first fence recovery sees the old length: bytes behind it do not count, and written pointers behind it are cleared. At the second
+    /// one everything that the new length shows is durable.
+    fn extend(
+        &self,
+        cachelet: &Cachelet,
+        property: &Property,
+        root: Tree,
+        tail: Option<Tree>,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<Property> {
+        let map = self.fs.map();
+        let mut extension =
+            Extension { thread: self, map, offset, from, root, supply: Supply::EMPTY, added: 0, flushed: Flushed::nothing() };
+        let end = offset + from.len() as u64;
+        let mut first = offset / BLOCK_BYTES;
+        if let Some(tail) = tail {
+            extension.fill_tail(tail, property.size_bytes)?;
+            first += 1;
+        }
+        let last = (end - 1) / BLOCK_BYTES;
+        if first <= last && let Err(error) = extension.place_all(first..=last) {
+            extension.undo(cachelet, root, first)?;
+            return Err(error);
+        }
+        let Extension { root, mut supply, added, flushed, .. } = extension;
+        let durable = self.fs.pm.fence(flushed);
+        let mut after = self.changed_now(property);
+        after.size_bytes = end;
+        after.root = root.to_root();
+        after.blocks += added;
+        self.finish_change(cachelet, &after, durable)?;
+        supply.give_back(self)?;
+        Ok(after)
+    }
+}
+
+/// A write behind the end. Whatever it stores, nobody sees it before the length commits.
+struct Extension<'t, 'f, 'a, M: Memory> {
+    thread: &'t Thread<'f, M>,
+    map: Map<'t, M>,
+    offset: u64,
+    from: &'a [u8],
+    /// The root that the length will commit with.
+    root: Tree,
+    supply: Supply,
+    added: u64,
+    flushed: Flushed,
+}
+
+impl<'t, M: Memory> Extension<'t, '_, '_, M> {
+    fn note(&mut self, flushed: Flushed) {
+        self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
+    }
+
+    /// The rest of the last block, in place; the gap between the old end and the write becomes zeros.
+    fn fill_tail(&mut self, tail: Tree, size_bytes: u64) -> Result<()> {
+        let (gap, start) = (size_bytes % BLOCK_BYTES, self.offset % BLOCK_BYTES);
+        let count = (self.from.len() as u64).min(BLOCK_BYTES - start);
+        let zeros = self.map.pm.stream_zeros(tail.offset() + gap, start - gap)?;
+        let bytes = self.map.pm.stream_bytes(tail.offset() + start, &self.from[..count as usize])?;
+        self.note(zeros.and(bytes));
+        Ok(())
+    }
+
+    /// Gives blocks with their content to all of `range`.
+    fn place_all(&mut self, range: RangeInclusive<u64>) -> Result<()> {
+        let (first, last) = range.into_inner();
+        if self.root.is_empty() && height_for(last) == 0 {
+            let block = self.take(1, 1)?.0;
+            self.fill(0, block, 1)?;
+            self.root = Tree { word: block, level: 0 };
+            return Ok(());
+        }
+        if height_for(last) == 0 && self.root.level == 0 {
+            // A block that fallocate reserved: the root in the property entry says from now on that it is written.
+            self.usable(self.root)?;
+            self.fill(0, self.root.offset(), 1)?;
+            self.root.word &= !BLOCK_UNWRITTEN;
+            return Ok(());
+        }
+        self.grow(height_for(last))?;
+        // All that can fail for want of room comes first; until then every written pointer behind the end is one of this operation.
+        if self.each_node(first, last, Self::place_missing)? {
+            self.each_node(first, last, Self::convert_reserved)?;
+        }
+        Ok(())
+    }
+
+    /// Applies `step` to the words of each lowest node that lead to blocks of the range, and flushes them; whether any step said so.
+    fn each_node(
+        &mut self,
+        first: u64,
+        last: u64,
+        step: fn(&mut Self, &MapNode, RangeInclusive<u64>, u64) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut said = false;
+        let mut index = first;
+        while index <= last {
+            let stop = last.min(index | (NODE_WORDS - 1));
+            let node = self.leaf_node(index)?;
+            said |= step(self, node, index..=stop, last)?;
+            let words = self.map.pm.offset_of(&node.words[slot_of(index, 1)]);
+            let flushed = self.map.pm.flush_range(words, (stop - index + 1) * 8);
+            self.note(flushed);
+            index = stop + 1;
+        }
+        Ok(said)
+    }
+
+    /// New blocks where there are none; whether there are some that were reserved.
+    fn place_missing(&mut self, node: &MapNode, range: RangeInclusive<u64>, last: u64) -> Result<bool> {
+        let (mut index, stop) = range.into_inner();
+        let mut reserved = false;
+        while index <= stop {
+            let cells = &node.words[slot_of(index, 1)..=slot_of(stop, 1)];
+            let missing = cells.iter().take_while(|cell| cell.load() == 0).count() as u64;
+            if missing == 0 {
+                reserved = true;
+                index += 1;
+                continue;
+            }
+            let (block, count) = self.take(missing, last - index + 1)?;
+            self.fill(index, block, count)?;
+            for (at, cell) in cells[..count as usize].iter().enumerate() {
+                // The proof is the length in the property entry: until that commits, after the fence, recovery clears these pointers.
+                let proof = Flushed::nothing().sealed();
+                // Flushed with all of the node's words by the caller.
+                let _ = self.map.pm.commit(cell, block + at as u64 * BLOCK_BYTES, proof);
+            }
+            index += count;
+        }
+        Ok(reserved)
+    }
+
+    /// Fills reserved blocks where they are and declares them written. Nothing here needs room.
+    fn convert_reserved(&mut self, node: &MapNode, range: RangeInclusive<u64>, _last: u64) -> Result<bool> {
+        for index in range {
+            let cell = &node.words[slot_of(index, 1)];
+            let leaf = self.map.tree(cell.load(), 0)?;
+            if leaf.is_written() {
+                continue;
+            }
+            self.usable(leaf)?;
+            self.fill(index, leaf.offset(), 1)?;
+            // As above: the length decides; and flushed by the caller.
+            let _ = self.map.pm.commit(cell, leaf.offset(), Flushed::nothing().sealed());
+        }
+        Ok(true)
+    }
+
+    /// Refuses a block behind the end that others may name: nothing makes such.
+    fn usable(&self, leaf: Tree) -> Result<()> {
+        if leaf.is_shared() { Err(Corruption::BlockMap(leaf.word).into()) } else { Ok(()) }
+    }
+
+    /// Up to `count` blocks in a row: offset of the first, and how many.
+    fn take(&mut self, count: u64, wanted: u64) -> Result<(u64, u64)> {
+        let run = self.supply.take(self.thread, count, wanted)?;
+        self.added += run.count;
+        Ok((run.first * BLOCK_BYTES, run.count))
+    }
+
+    /// Gives `count` blocks at `to` the content of block `index` and its followers: the bytes to write, zeros around them.
+    fn fill(&mut self, index: u64, to: u64, count: u64) -> Result<()> {
+        let start = index * BLOCK_BYTES;
+        let length = count * BLOCK_BYTES;
+        let end = self.offset + self.from.len() as u64;
+        let low = self.offset.saturating_sub(start).min(length);
+        let high = end.saturating_sub(start).clamp(low, length);
+        let pm = self.map.pm;
+        let bytes = &self.from[(start + low - self.offset) as usize..(start + high - self.offset) as usize];
+        let head = pm.stream_zeros(to, low)?;
+        let body = pm.stream_bytes(to + low, bytes)?;
+        let tail = pm.stream_zeros(to + high, length - high)?;
+        self.note(head.and(body).and(tail));
+        Ok(())
+    }
+
+    /// A node without links. Not durable before the next fence.
+    fn empty_node(&mut self, level: u32) -> Result<Tree> {
+        let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+        self.added += 1;
+        let flushed = self.map.pm.stream_zeros(word, BLOCK_BYTES)?;
+        self.note(flushed);
+        Ok(Tree { word, level })
+    }
+
+    /// Puts nodes over the root until the tree has this height. Nobody knows them before the property entry does.
+    fn grow(&mut self, height: u32) -> Result<()> {
+        if self.root.is_empty() {
+            self.root = self.empty_node(height)?;
+        }
+        while self.root.level < height {
+            let grown = self.empty_node(self.root.level + 1)?;
+            let cell = &self.map.node(grown)?.words[0];
+            // The proof is the property entry, which names the new root only after the fence.
+            let dirty = self.map.pm.commit(cell, self.root.word, Flushed::nothing().sealed());
+            let flushed = self.map.pm.flush(dirty);
+            self.note(flushed);
+            self.root = grown;
+        }
+        Ok(())
+    }
+
+    /// The node that holds the pointer to block `index`; made, with those above it, if it is missing.
+    fn leaf_node(&mut self, index: u64) -> Result<&'t MapNode> {
+        let mut tree = self.root;
+        while tree.level > 1 {
+            let cell = &self.map.node(tree)?.words[slot_of(index, tree.level)];
+            let child = self.map.tree(cell.load(), tree.level - 1)?;
+            tree = match child.is_empty() {
+                false => child,
+                true => {
+                    let fresh = self.empty_node(tree.level - 1)?;
+                    // Recovery follows links behind the end too, to find what is reserved there: no link without a durable node.
+                    let durable = self.map.pm.fence(Flushed::nothing());
+                    let dirty = self.map.pm.commit(cell, fresh.word, durable);
+                    let flushed = self.map.pm.flush(dirty);
+                    self.note(flushed);
+                    fresh
+                }
+            };
+        }
+        self.map.node(tree)
+    }
+
+    /// Takes everything back that was placed from block `first` on. `old`: the root before.
+    fn undo(mut self, cachelet: &Cachelet, old: Tree, first: u64) -> Result<()> {
+        self.supply.give_back(self.thread)?;
+        if self.root.level == 0 || self.root.is_empty() {
+            return Ok(());
+        }
+        Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).run(self.root)?;
+        let mut freed = Freed::new(self.thread);
+        let mut top = self.root;
+        while top != old && top.level > 0 && !top.is_empty() {
+            let below = self.map.child(top, top.level, 0)?;
+            freed.tree(top)?;
+            top = below;
+        }
+        freed.finish()
     }
 }

@@ -1,28 +1,407 @@
-//! Extended attributes.
+//! Extended attributes: all of a file's in one body, which is replaced as a whole.
+//!
+//! The body begins with a header of 64 bytes: CRC-32C of all that follows the header, bytes of the whole body, number of attributes, each a word, and
+//! zeros. Then the attributes, packed: name length (1 byte), value length (4 bytes), name, value.
+//!
+//! Invariants
+//! - A body never changes once the inode names it, so a pinned reader needs no lock and sees one whole set.
+//! - No attributes: no body.
 
-use crate::error::Result;
-use crate::fs::{Node, Thread};
-use pmem::Memory;
+use super::map::{Tree, mark_body};
+use super::release::Supply;
+use crate::dram::{Cachelet, RetiredKind};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{Inode, NAME_BYTES_MAX};
+use crate::fs::{Fs, Node, Thread};
+use core::sync::atomic::Ordering::Relaxed;
+use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, crc32c};
+
+/// Bytes before the first attribute.
+const HEADER_BYTES: u64 = 64;
+/// Bytes before an attribute's name.
+const ENTRY_BYTES: u64 = 5;
+/// The longest value.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+/// The largest body.
+const BODY_BYTES_MAX: u64 = 1 << 20;
+/// Bytes that are copied at a time.
+const PIECE_BYTES: usize = 512;
+
+/// The header.
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    checksum: u32,
+    length: u64,
+    count: u64,
+}
+
+/// One attribute of a body.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Offset in the body.
+    at: u64,
+    name_length: usize,
+    value_length: usize,
+}
+
+impl Entry {
+    fn length(&self) -> u64 {
+        ENTRY_BYTES + (self.name_length + self.value_length) as u64
+    }
+}
+
+/// The attributes of one file as they were at one moment.
+struct Set<'s, M: Memory> {
+    fs: &'s Fs<M>,
+    /// The body's root word; zero for no attributes.
+    root: u64,
+    header: Header,
+}
+
+impl<'s, M: Memory> Set<'s, M> {
+    fn open(fs: &'s Fs<M>, root: u64) -> Result<Self> {
+        let mut set = Set { fs, root, header: Header { checksum: 0, length: HEADER_BYTES, count: 0 } };
+        if root != 0 {
+            let mut words = [0u8; 24];
+            set.read(0, &mut words)?;
+            let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| words[at * 8 + byte]));
+            set.header = Header { checksum: word(0) as u32, length: word(1), count: word(2) };
+            if word(0) >> 32 != 0 || word(1) < HEADER_BYTES || word(1) > BODY_BYTES_MAX {
+                return Err(set.damaged());
+            }
+        }
+        Ok(set)
+    }
+
+    fn damaged(&self) -> Error {
+        Corruption::Xattrs(self.root).into()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        self.fs.read_body(self.root, at, into)
+    }
+
+    /// The attribute at an offset; none at the end.
+    fn entry(&self, at: u64) -> Result<Option<Entry>> {
+        if at == self.header.length {
+            return Ok(None);
+        }
+        let mut head = [0u8; ENTRY_BYTES as usize];
+        if at + ENTRY_BYTES > self.header.length {
+            return Err(self.damaged());
+        }
+        self.read(at, &mut head)?;
+        let value_length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let entry = Entry { at, name_length: head[0] as usize, value_length };
+        if entry.name_length == 0 || value_length > VALUE_BYTES_MAX || at + entry.length() > self.header.length {
+            return Err(self.damaged());
+        }
+        Ok(Some(entry))
+    }
+
+    /// The attribute of a name.
+    fn find(&self, name: &[u8]) -> Result<Option<Entry>> {
+        let mut at = HEADER_BYTES;
+        while let Some(entry) = self.entry(at)? {
+            if entry.name_length == name.len() {
+                let mut buffer = [0u8; NAME_BYTES_MAX];
+                let found = &mut buffer[..entry.name_length];
+                self.read(at + ENTRY_BYTES, found)?;
+                if found == name {
+                    return Ok(Some(entry));
+                }
+            }
+            at += entry.length();
+        }
+        Ok(None)
+    }
+
+    /// Gives all bytes behind the header to `each`, with their offsets, and checks them against the checksum at the end.
+    fn pieces(&self, each: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let mut buffer = [0u8; PIECE_BYTES];
+        let mut at = HEADER_BYTES;
+        let mut checksum = 0;
+        while at < self.header.length {
+            let piece = &mut buffer[..(self.header.length - at).min(PIECE_BYTES as u64) as usize];
+            self.read(at, piece)?;
+            checksum = crc32c(checksum, piece);
+            each(at, piece)?;
+            at += piece.len() as u64;
+        }
+        if checksum != self.header.checksum { Err(self.damaged()) } else { Ok(()) }
+    }
+}
+
+/// Writes a fresh body from its start to its end; nobody can see it. At most one lowest node of blocks.
+struct Writer<'t, 'f, M: Memory> {
+    thread: &'t Thread<'f, M>,
+    root: Tree,
+    length: u64,
+    /// Offset of the block that is being filled.
+    block: u64,
+    supply: Supply,
+    at: u64,
+    blocks: u64,
+}
+
+impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
+    /// A body that will have `length` bytes.
+    fn new(thread: &'t Thread<'f, M>, length: u64) -> Result<Self> {
+        let mut writer =
+            Writer { thread, root: Tree::EMPTY, length, block: 0, supply: Supply::EMPTY, at: 0, blocks: 0 };
+        if length > BLOCK_BYTES {
+            let word = thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+            writer.root = Tree { word, level: 1 };
+            writer.blocks = 1;
+            thread.fs.pm.stream_zeros(word, BLOCK_BYTES)?.unfenced();
+        }
+        Ok(writer)
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.at.is_multiple_of(BLOCK_BYTES) {
+                self.next_block()?;
+            }
+            let used = self.at % BLOCK_BYTES;
+            let (piece, later) = rest.split_at(rest.len().min((BLOCK_BYTES - used) as usize));
+            self.thread.fs.pm.stream_bytes(self.block + used, piece)?.unfenced();
+            self.at += piece.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn next_block(&mut self) -> Result<()> {
+        let index = self.at / BLOCK_BYTES;
+        let wanted = self.length.div_ceil(BLOCK_BYTES).saturating_sub(index).max(1);
+        self.block = self.supply.take(self.thread, 1, wanted)?.first * BLOCK_BYTES;
+        self.blocks += 1;
+        if self.root.is_empty() {
+            self.root = Tree { word: self.block, level: 0 };
+            return Ok(());
+        }
+        let pm = &self.thread.fs.pm;
+        let node = self.thread.fs.map().node(self.root)?;
+        let cell = node.words.get(index as usize).ok_or(Error::TooLarge)?;
+        // The proof is whatever names the root, which comes after a fence.
+        let dirty = pm.commit(cell, self.block, Flushed::nothing().sealed());
+        pm.flush(dirty).unfenced();
+        Ok(())
+    }
+
+    fn first_block(&self) -> Result<u64> {
+        Ok(self.thread.fs.map().leaf(self.root, 0)?.offset())
+    }
+
+    /// Frees everything, after an error.
+    fn discard(mut self) -> Result<()> {
+        self.supply.give_back(self.thread)?;
+        super::free_body(self.thread, self.root.to_root())
+    }
+}
+
+/// Makes a body of up to a block from `bytes`, for an inode that is being made: root word, blocks, and the token that awaits a fence.
+pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) -> Result<(u64, u64, Flushed)> {
+    if bytes.len() as u64 > BLOCK_BYTES {
+        return Err(Error::TooLarge);
+    }
+    let mut writer = Writer::new(thread, bytes.len() as u64)?;
+    match writer.push(bytes) {
+        Ok(()) => {
+            writer.supply.give_back(thread)?;
+            Ok((writer.root.to_root(), writer.blocks, Flushed::nothing()))
+        }
+        Err(error) => {
+            writer.discard()?;
+            Err(error)
+        }
+    }
+}
+
+/// Gives the blocks of the body that holds the extended attributes to `mark`; an error if the body does not verify.
+pub(crate) fn recover_xattrs<M: Memory>(
+    fs: &Fs<M>,
+    inode: &Inode,
+    mark: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<()> {
+    let root = inode.xattrs.load_acquire();
+    if root == 0 {
+        return Ok(());
+    }
+    mark_body(fs, root, mark)?;
+    Set::open(fs, root)?.pieces(&mut |_, _| Ok(()))
+}
+
+/// Refuses a name that no attribute can have.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX { Err(Error::TooSmall(NAME_BYTES_MAX)) } else { Ok(()) }
+}
 
 impl<M: Memory> Thread<'_, M> {
     /// Copies the value of attribute `name` into `value`; its length. `TooSmall` with the length if it does not fit, unless `value` is empty: then
     /// only the length is told.
-    pub fn xattr(&self, _node: Node, _name: &[u8], _value: &mut [u8]) -> Result<usize> {
-        todo!()
+    pub fn xattr(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+        check_name(name)?;
+        let _pin = self.pin();
+        let set = self.xattrs(node)?;
+        let entry = set.find(name)?.ok_or(Error::NoAttribute)?;
+        if value.is_empty() {
+            return Ok(entry.value_length);
+        }
+        if value.len() < entry.value_length {
+            return Err(Error::TooSmall(entry.value_length));
+        }
+        set.read(entry.at + ENTRY_BYTES + entry.name_length as u64, &mut value[..entry.value_length])?;
+        Ok(entry.value_length)
     }
 
     /// Sets an attribute: `create` fails with `Exists` if it is there, `replace` with `NoAttribute` if it is not.
-    pub fn set_xattr(&self, _node: Node, _name: &[u8], _value: &[u8], _create: bool, _replace: bool) -> Result<()> {
-        todo!()
+    pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::TooBig);
+        }
+        self.change_xattr(node, name, Some(value), create, replace)
     }
 
     /// Removes an attribute.
-    pub fn remove_xattr(&self, _node: Node, _name: &[u8]) -> Result<()> {
-        todo!()
+    pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
+        self.change_xattr(node, name, None, false, true)
     }
 
     /// Gives the names of all attributes to `each`.
-    pub fn xattr_names(&self, _node: Node, _each: &mut dyn FnMut(&[u8])) -> Result<()> {
-        todo!()
+    pub fn xattr_names(&self, node: Node, each: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let _pin = self.pin();
+        let set = self.xattrs(node)?;
+        let mut at = HEADER_BYTES;
+        while let Some(entry) = set.entry(at)? {
+            let mut name = [0u8; NAME_BYTES_MAX];
+            let name = &mut name[..entry.name_length];
+            set.read(at + ENTRY_BYTES, name)?;
+            each(name);
+            at += entry.length();
+        }
+        Ok(())
     }
+
+    fn xattrs(&self, node: Node) -> Result<Set<'_, M>> {
+        let inode = self.fs.inode_at(self.cachelet(node)?.inode.load(Relaxed))?;
+        Set::open(self.fs, inode.xattrs.load_acquire())
+    }
+
+    fn change_xattr(&self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
+        self.fs.writable()?;
+        check_name(name)?;
+        let result = self.retry_when_full(|| self.change_xattr_once(node, name, value, create, replace));
+        self.recycle_some();
+        result
+    }
+
+    fn change_xattr_once(
+        &self,
+        node: Node,
+        name: &[u8],
+        value: Option<&[u8]>,
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        let cachelet = self.cachelet(node)?;
+        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let old = self.xattrs(node)?;
+        let entry = old.find(name)?;
+        match entry {
+            Some(_) if create => return Err(Error::Exists),
+            None if replace => return Err(Error::NoAttribute),
+            _ => {}
+        }
+        let new = self.build_xattrs(&old, entry, name, value)?;
+        let durable = self.fs.pm.fence(Flushed::nothing());
+        // At the fence before, recovery sees the old set; from the next one on, the new one. The two stores under that one are independent.
+        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
+        if old.root != 0 {
+            // Readers of attributes have no version to check.
+            self.retire(RetiredKind::Body, old.root, 0);
+        }
+        Ok(())
+    }
+
+    fn commit_xattrs(
+        &self,
+        cachelet: &Cachelet,
+        inode: &Inode,
+        root: u64,
+        durable: Durable,
+    ) -> Result<()> {
+        let mut property = self.property(cachelet)?;
+        property.changed_ns = self.fs.now_ns();
+        let dirty = self.fs.pm.commit(&inode.xattrs, root, durable);
+        let flushed = self.fs.pm.flush(dirty);
+        let committed = self.commit_property(cachelet, &property, durable)?;
+        self.fs.pm.fence(flushed.and(committed));
+        self.publish_property(cachelet, &property);
+        Ok(())
+    }
+
+    /// A body with the attributes of `old` but `entry`, and `name` with `value` if there is one. Empty for no attributes.
+    fn build_xattrs(&self, old: &Set<'_, M>, entry: Option<Entry>, name: &[u8], value: Option<&[u8]>) -> Result<Tree> {
+        let dropped = entry.map_or(0, |entry| entry.length());
+        let added = value.map_or(0, |value| ENTRY_BYTES + (name.len() + value.len()) as u64);
+        let length = old.header.length - dropped + added;
+        let count = old.header.count.saturating_sub(entry.is_some() as u64) + value.is_some() as u64;
+        if length == HEADER_BYTES {
+            return Ok(Tree::EMPTY);
+        }
+        if length > BODY_BYTES_MAX {
+            return Err(Error::NoSpace);
+        }
+        let mut writer = Writer::new(self, length)?;
+        match write_set(&mut writer, old, entry, name, value, count) {
+            Ok(()) => {
+                writer.supply.give_back(self)?;
+                Ok(writer.root)
+            }
+            Err(error) => {
+                writer.discard()?;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn write_set<M: Memory>(
+    writer: &mut Writer<'_, '_, M>,
+    old: &Set<'_, M>,
+    entry: Option<Entry>,
+    name: &[u8],
+    value: Option<&[u8]>,
+    count: u64,
+) -> Result<()> {
+    let mut checksum = 0;
+    let mut push = |writer: &mut Writer<'_, '_, M>, bytes: &[u8]| {
+        checksum = crc32c(checksum, bytes);
+        writer.push(bytes)
+    };
+    writer.push(&[0; HEADER_BYTES as usize])?;
+    let dropped = entry.map_or(0..0, |entry| entry.at..entry.at + entry.length());
+    old.pieces(&mut |at, piece| {
+        let end = at + piece.len() as u64;
+        let before = dropped.start.clamp(at, end) - at;
+        let behind = dropped.end.clamp(at, end) - at;
+        push(writer, &piece[..before as usize])?;
+        push(writer, &piece[behind as usize..])
+    })?;
+    if let Some(value) = value {
+        let length = (value.len() as u32).to_le_bytes();
+        push(writer, &[name.len() as u8, length[0], length[1], length[2], length[3]])?;
+        push(writer, name)?;
+        push(writer, value)?;
+    }
+    let mut header = [0u8; HEADER_BYTES as usize];
+    header[0..8].copy_from_slice(&(checksum as u64).to_le_bytes());
+    header[8..16].copy_from_slice(&writer.at.to_le_bytes());
+    header[16..24].copy_from_slice(&count.to_le_bytes());
+    writer.thread.fs.pm.stream_bytes(writer.first_block()?, &header)?.unfenced();
+    Ok(())
 }

@@ -1,0 +1,305 @@
+//! Copy-on-write changes of a range of a body: new blocks and, where more than one pointer changes, a new subtree, made visible by one store.
+//!
+//! Invariants
+//! - Nothing that is visible changes before the one commit store: a word in a map node (one pointer, or a whole subtree), or the property entry
+//!   (when the root or the length changes too).
+//! - If building fails, everything that was built is freed at once: nobody could see it.
+//! - An unwritten block is filled where it is: until its pointer says "written", it reads as zeros whatever is in it.
+
+use super::map::{BLOCK_UNWRITTEN, Map, Tree, height_for, slot_of, slots_of, span};
+use super::release::{Freed, Supply};
+use crate::dram::Cachelet;
+use crate::error::Result;
+use crate::format::Property;
+use crate::fs::Thread;
+use core::ops::Range;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::fence;
+use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory};
+
+/// What happens to a range of bytes.
+#[derive(Clone, Copy)]
+pub(super) enum Change<'a> {
+    /// It holds these.
+    Write(&'a [u8]),
+    /// It reads as zeros and has blocks.
+    Zero,
+    /// It reads as before and has blocks.
+    Allocate,
+}
+
+/// A change of the bytes `from..to` of a body of `size_bytes`.
+#[derive(Clone, Copy)]
+pub(super) struct Edit<'a> {
+    pub change: Change<'a>,
+    pub from: u64,
+    pub to: u64,
+    /// Bytes of the old body that count; what lies behind them in the last block is taken as zeros.
+    pub size_bytes: u64,
+}
+
+impl Edit<'_> {
+    /// The blocks that are touched.
+    pub fn blocks(&self) -> Range<u64> {
+        self.from / BLOCK_BYTES..self.to.div_ceil(BLOCK_BYTES)
+    }
+
+    /// The bytes of block `index` that change, from the block's start.
+    fn within(&self, index: u64) -> Range<u64> {
+        let start = index * BLOCK_BYTES;
+        let inside = |at: u64| at.clamp(start, start + BLOCK_BYTES) - start;
+        inside(self.from)..inside(self.to)
+    }
+
+    /// Bytes of block `index` that are within the old length.
+    fn visible(&self, index: u64) -> u64 {
+        self.size_bytes.saturating_sub(index * BLOCK_BYTES).min(BLOCK_BYTES)
+    }
+}
+
+/// Builds the new blocks and nodes of an edit.
+struct Builder<'t, 'f, 'a, M: Memory> {
+    thread: &'t Thread<'f, M>,
+    map: Map<'t, M>,
+    edit: Edit<'a>,
+    supply: Supply,
+    /// Blocks and nodes allocated, and those that they take the place of.
+    added: u64,
+    removed: u64,
+    flushed: Flushed,
+}
+
+impl<M: Memory> Builder<'_, '_, '_, M> {
+    fn note(&mut self, flushed: Flushed) {
+        self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
+    }
+
+    /// The tree that takes the place of `old`, which begins with block `base` and is seen as one of `level`.
+    fn build(&mut self, level: u32, base: u64, old: Tree) -> Result<Tree> {
+        let blocks = self.edit.blocks();
+        let touched = base < blocks.end && blocks.start < base + span(level);
+        if !touched && (old.is_empty() || old.level == level) {
+            return Ok(old);
+        }
+        match level {
+            0 => self.leaf(base, old),
+            _ => self.node(level, base, old),
+        }
+    }
+
+    fn node(&mut self, level: u32, base: u64, old: Tree) -> Result<Tree> {
+        let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+        let new = Tree { word, level };
+        self.added += 1;
+        self.removed += (!old.is_empty() && old.level == level) as u64;
+        let map = self.map;
+        let below = span(level - 1);
+        let touched = slots_of(&self.edit.blocks(), level, base);
+        let old_node = if !old.is_empty() && old.level == level { Some(map.node(old)?) } else { None };
+        let (flushed, failure) = map.write_node(word, &mut |slot| {
+            if let (Some(node), false) = (old_node, touched.contains(&slot)) {
+                return Ok(node.words[slot].load());
+            }
+            let child = map.child(old, level, slot)?;
+            Ok(self.build(level - 1, base + slot as u64 * below, child)?.word)
+        })?;
+        self.note(flushed);
+        match failure {
+            None => Ok(new),
+            Some(error) => {
+                self.discard(level, base, old, new)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Frees what was built.
+    fn discard(&self, level: u32, base: u64, old: Tree, new: Tree) -> Result<()> {
+        let mut freed = Freed::new(self.thread);
+        self.map.difference((level, base), &self.edit.blocks(), (new, old), &mut |tree| freed.tree(tree))?;
+        freed.finish()
+    }
+
+    fn take_block(&mut self, index: u64) -> Result<u64> {
+        let block = self.supply.take(self.thread, 1, self.edit.blocks().end - index)?.first;
+        self.added += 1;
+        Ok(block * BLOCK_BYTES)
+    }
+
+    fn leaf(&mut self, index: u64, old: Tree) -> Result<Tree> {
+        let reusable = !old.is_empty() && !old.is_shared();
+        let within = self.edit.within(index);
+        let whole = within.start == 0 && within.end >= self.edit.visible(index);
+        let word = match self.edit.change {
+            Change::Allocate if !old.is_empty() => old.word,
+            Change::Zero if !old.is_empty() && !old.is_written() => old.word,
+            Change::Zero if whole && reusable => old.word | BLOCK_UNWRITTEN,
+            Change::Allocate => self.take_block(index)? | BLOCK_UNWRITTEN,
+            Change::Zero if whole || old.is_empty() => {
+                self.removed += !old.is_empty() as u64;
+                self.take_block(index)? | BLOCK_UNWRITTEN
+            }
+            Change::Write(_) if reusable && !old.is_written() => self.fill(index, old, old.offset())?,
+            Change::Write(_) | Change::Zero => {
+                let block = self.take_block(index)?;
+                self.removed += !old.is_empty() as u64;
+                self.fill(index, old, block)?
+            }
+        };
+        Ok(Tree { word, level: 0 })
+    }
+
+    /// Gives the block at `to` the content that block `index` will have; its word.
+    fn fill(&mut self, index: u64, old: Tree, to: u64) -> Result<u64> {
+        let within = self.edit.within(index);
+        self.keep(index, old, to, 0..within.start)?;
+        let length = within.end - within.start;
+        let flushed = match self.edit.change {
+            Change::Write(bytes) => {
+                let start = (index * BLOCK_BYTES + within.start - self.edit.from) as usize;
+                self.map.pm.stream_bytes(to + within.start, &bytes[start..start + length as usize])?
+            }
+            Change::Zero | Change::Allocate => self.map.pm.stream_zeros(to + within.start, length)?,
+        };
+        self.note(flushed);
+        self.keep(index, old, to, within.end..BLOCK_BYTES)?;
+        Ok(to)
+    }
+
+    /// Copies what stays of block `index`; what never was written, or lies behind the old length, becomes zeros.
+    fn keep(&mut self, index: u64, old: Tree, to: u64, part: Range<u64>) -> Result<()> {
+        let visible = if old.is_written() { self.edit.visible(index) } else { 0 };
+        let copied = visible.clamp(part.start, part.end);
+        if copied > part.start {
+            let from = old.offset() + part.start;
+            let flushed = self.map.pm.stream_within(from, to + part.start, copied - part.start)?;
+            self.note(flushed);
+        }
+        if part.end > copied {
+            let flushed = self.map.pm.stream_zeros(to + copied, part.end - copied)?;
+            self.note(flushed);
+        }
+        Ok(())
+    }
+}
+
+/// Where an edit becomes visible.
+struct Target<'m> {
+    /// The word; none: the root, in the property entry.
+    slot: Option<&'m Commit64>,
+    level: u32,
+    /// First block of what the word leads to.
+    base: u64,
+    tree: Tree,
+}
+
+impl<'m, M: Memory> Map<'m, M> {
+    /// The lowest word above all of `blocks`; the root if `through_root`, or if the tree has to grow.
+    fn target(&self, root: Tree, blocks: &Range<u64>, through_root: bool) -> Result<Target<'m>> {
+        let last = blocks.end - 1;
+        let level = height_for(last).max(if root.is_empty() { 0 } else { root.level });
+        let mut target = Target { slot: None, level, base: 0, tree: root };
+        if through_root || root.is_empty() || level > root.level {
+            return Ok(target);
+        }
+        while target.level > 0 && !target.tree.is_empty() {
+            let slot = slot_of(blocks.start, target.level);
+            if slot != slot_of(last, target.level) {
+                break;
+            }
+            let cell = &self.node(target.tree)?.words[slot];
+            target.level -= 1;
+            target.base += slot as u64 * span(target.level);
+            target.tree = self.tree(cell.load_acquire(), target.level)?;
+            target.slot = Some(cell);
+        }
+        Ok(target)
+    }
+}
+
+impl<M: Memory> Thread<'_, M> {
+    /// Under the cachelet's lock: makes `property` durable and visible. `proof` is that of all that its root and length show.
+    pub(super) fn finish_change(&self, cachelet: &Cachelet, property: &Property, proof: Durable) -> Result<()> {
+        let flushed = self.commit_property(cachelet, property, proof)?;
+        self.fs.pm.fence(flushed);
+        self.publish_property(cachelet, property);
+        Ok(())
+    }
+
+    /// `property` with the times of a change of content now.
+    pub(super) fn changed_now(&self, property: &Property) -> Property {
+        let now = self.fs.now_ns();
+        Property { modified_ns: now, changed_ns: now, ..*property }
+    }
+
+    /// Under the cachelet's lock: applies an edit as a whole and sets the length. The new property, published.
+    ///
+    /// At the first fence recovery sees the old body, since nothing names what was built. At the second one the body is the new one; if
+    /// a crash tears the two stores under it, the body is new or old and the times are new or old, each as a whole.
+    pub(super) fn replace(
+        &self,
+        cachelet: &Cachelet,
+        property: &Property,
+        edit: Edit<'_>,
+        size_after: u64,
+    ) -> Result<Property> {
+        let map = self.fs.map();
+        let blocks = edit.blocks();
+        let target = map.target(map.root(property.root)?, &blocks, size_after != property.size_bytes)?;
+        let (supply, flushed) = (Supply::EMPTY, Flushed::nothing());
+        let mut builder = Builder { thread: self, map, edit, supply, added: 0, removed: 0, flushed };
+        let built = builder.build(target.level, target.base, target.tree);
+        let Builder { mut supply, added, removed, flushed, .. } = builder;
+        let new = match built {
+            Ok(new) => new,
+            Err(error) => {
+                supply.give_back(self)?;
+                return Err(error);
+            }
+        };
+        let durable = self.fs.pm.fence(flushed);
+        let mut after = self.changed_now(property);
+        after.size_bytes = size_after;
+        after.blocks = (property.blocks + added).saturating_sub(removed);
+        match target.slot {
+            None => {
+                after.root = new.to_root();
+                self.finish_change(cachelet, &after, durable)?;
+            }
+            Some(slot) => self.swap(cachelet, slot, new, &after, durable, blocks.end - blocks.start > 1)?,
+        }
+        supply.give_back(self)?;
+        self.free_difference((target.level, target.base), &blocks, target.tree, new)?;
+        Ok(after)
+    }
+
+    /// Commits `new` in a word of the map, and the property with it.
+    fn swap(
+        &self,
+        cachelet: &Cachelet,
+        slot: &Commit64,
+        new: Tree,
+        after: &Property,
+        durable: Durable,
+        several: bool,
+    ) -> Result<()> {
+        // A reader that takes several pieces could take some before this store and others after it: it notices by the version. A single
+        // block is taken in one piece.
+        let version = cachelet.version.load(Relaxed);
+        if several {
+            cachelet.version.store(version.wrapping_add(1), Relaxed);
+            fence(Release);
+        }
+        let dirty = self.fs.pm.commit(slot, new.word, durable);
+        let swapped = self.fs.pm.flush(dirty);
+        let committed = self.commit_property(cachelet, after, durable).map(|flushed| {
+            self.fs.pm.fence(swapped.and(flushed));
+        });
+        if several {
+            cachelet.version.store(version.wrapping_add(2), Release);
+        }
+        committed?;
+        self.publish_property(cachelet, after);
+        Ok(())
+    }
+}

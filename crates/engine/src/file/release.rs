@@ -1,0 +1,242 @@
+//! Getting blocks and giving them back.
+//!
+//! Blocks that lost their last pointer are free at once, without a grace period, although readers take no lock. That is sound because a reader's
+//! answer counts only if the file's version has not moved (see [`super::read`]), and because a walk checks every word that it follows. A grace
+//! period would have to be waited for, now and then, under the file's lock, for which others may wait while they are pinned.
+//!
+//! Invariants
+//! - Blocks are freed only after a fence behind the store that took the last pointer to them away, and after the file's version moved since
+//!   that store (or where no reader's length reaches them).
+//! - A shared block loses one reference; only the last one frees it.
+
+use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, Map, Tree, slots_of, span};
+use crate::alloc::BlockRun;
+use crate::dram::Cachelet;
+use crate::error::Result;
+use crate::fs::Thread;
+use core::ops::Range;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory};
+
+/// Pieces that are freed in one step, after one fence.
+const PIECES: usize = 32;
+
+/// Whether a block is to be freed by whoever drops a pointer to it; takes one reference away if it is shared.
+fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool> {
+    if tree.level > 0 || !tree.is_shared() {
+        return Ok(true);
+    }
+    let shares = thread.fs.dram.block_shares(tree.block())?;
+    Ok(shares.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)).is_err())
+}
+
+/// Frees blocks at once, neighbours together.
+pub(super) struct Freed<'t, 'f, M: Memory> {
+    thread: &'t Thread<'f, M>,
+    run: BlockRun,
+}
+
+impl<'t, 'f, M: Memory> Freed<'t, 'f, M> {
+    pub fn new(thread: &'t Thread<'f, M>) -> Self {
+        Freed { thread, run: BlockRun { first: 0, count: 0 } }
+    }
+
+    /// One data block or node (not what is below it).
+    pub fn tree(&mut self, tree: Tree) -> Result<()> {
+        if !drop_reference(self.thread, tree)? {
+            return Ok(());
+        }
+        if self.run.count > 0 && tree.block() == self.run.first + self.run.count {
+            self.run.count += 1;
+            return Ok(());
+        }
+        let run = core::mem::replace(&mut self.run, BlockRun { first: tree.block(), count: 1 });
+        if run.count > 0 { self.thread.free_blocks(run) } else { Ok(()) }
+    }
+
+    /// The rest.
+    pub fn finish(self) -> Result<()> {
+        if self.run.count > 0 { self.thread.free_blocks(self.run) } else { Ok(()) }
+    }
+}
+
+impl<M: Memory> Thread<'_, M> {
+    /// Frees what the tree `old` has and `new` has not. The change is durable and published. An error here means a damaged image; the blocks are
+    /// then lost until the next scan, but the change stands.
+    pub(super) fn free_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
+        let mut freed = Freed::new(self);
+        self.fs.map().difference(at, range, (old, new), &mut |tree| freed.tree(tree))?;
+        freed.finish()
+    }
+}
+
+/// Blocks allocated ahead, in a row where that can be had.
+pub(super) struct Supply {
+    run: BlockRun,
+}
+
+impl Supply {
+    pub const EMPTY: Supply = Supply { run: BlockRun { first: 0, count: 0 } };
+
+    /// Between one and `count` blocks in a row, of the `wanted` that the operation may still need.
+    pub fn take<M: Memory>(&mut self, thread: &Thread<'_, M>, count: u64, wanted: u64) -> Result<BlockRun> {
+        if self.run.count == 0 {
+            self.run = thread.allocate_blocks(wanted.max(count))?;
+        }
+        let count = count.min(self.run.count);
+        let run = BlockRun { first: self.run.first, count };
+        self.run = BlockRun { first: run.first + count, count: self.run.count - count };
+        Ok(run)
+    }
+
+    /// Gives back what was not used.
+    pub fn give_back<M: Memory>(&mut self, thread: &Thread<'_, M>) -> Result<()> {
+        let run = core::mem::replace(&mut self.run, BlockRun { first: 0, count: 0 });
+        if run.count > 0 { thread.free_blocks(run) } else { Ok(()) }
+    }
+}
+
+/// What [`Clearing`] does with data pointers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClearMode {
+    /// All go.
+    All,
+    /// Written ones go; unwritten ones are room that fallocate reserved behind the end, and stay.
+    Written,
+    /// Blocks stay where programs have mapped them: filled with zeros, and marked unwritten where they are behind the end.
+    Mapped {
+        /// Mark them unwritten.
+        behind_end: bool,
+    },
+}
+
+/// Clears the pointers to a range of blocks in place, and releases what they led to. At every moment a cleared pointer reads as a hole, so a
+/// crash in between leaves part of the range cleared.
+pub(super) struct Clearing<'t, 'f, M: Memory> {
+    map: Map<'t, M>,
+    range: Range<u64>,
+    mode: ClearMode,
+    thread: &'t Thread<'f, M>,
+    cachelet: &'t Cachelet,
+    /// What lost its pointer, subtrees as a whole, and is not freed yet.
+    cut: [Tree; PIECES],
+    cut_count: usize,
+    /// Cleared words that are not flushed yet: neighbours in one node.
+    pending: Option<Dirty>,
+    /// Blocks and nodes released.
+    removed: u64,
+}
+
+impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
+    pub fn new(thread: &'t Thread<'f, M>, cachelet: &'t Cachelet, range: Range<u64>, mode: ClearMode) -> Self {
+        let (map, cut) = (thread.fs.map(), [Tree::EMPTY; PIECES]);
+        Clearing { map, range, mode, thread, cachelet, cut, cut_count: 0, pending: None, removed: 0 }
+    }
+
+    /// Clears below the node `root`, which itself stays; how many blocks and nodes were released, and whether the node is empty now.
+    pub fn run(mut self, root: Tree) -> Result<(u64, bool)> {
+        let empty = self.node(root, 0)?;
+        self.free_cut()?;
+        Ok((self.removed, empty))
+    }
+
+    fn node(&mut self, tree: Tree, base: u64) -> Result<bool> {
+        let node = self.map.node(tree)?;
+        for slot in slots_of(&self.range, tree.level, base) {
+            let cell = &node.words[slot];
+            let child = self.map.tree(cell.load_acquire(), tree.level - 1)?;
+            if child.is_empty() {
+                continue;
+            }
+            match child.level {
+                0 => self.leaf(cell, child)?,
+                _ => self.subtree(cell, child, base + slot as u64 * span(child.level))?,
+            }
+        }
+        self.flush();
+        Ok(node.words.iter().all(|word| word.load() == 0))
+    }
+
+    fn leaf(&mut self, cell: &Commit64, leaf: Tree) -> Result<()> {
+        let pm = self.map.pm;
+        match self.mode {
+            ClearMode::Written if !leaf.is_written() => Ok(()),
+            ClearMode::Mapped { behind_end } if !leaf.is_shared() => {
+                if leaf.is_written() {
+                    let zeros = pm.stream_zeros(leaf.offset(), BLOCK_BYTES)?;
+                    if behind_end {
+                        // Names the block that it named: nothing that would have to be durable becomes visible.
+                        let dirty = pm.commit(cell, leaf.word | BLOCK_UNWRITTEN, zeros.sealed());
+                        self.note(dirty);
+                    }
+                }
+                Ok(())
+            }
+            _ => {
+                let dirty = pm.retract(cell, 0);
+                self.note(dirty);
+                self.removed += 1;
+                self.cut_off(leaf)
+            }
+        }
+    }
+
+    fn subtree(&mut self, cell: &Commit64, child: Tree, base: u64) -> Result<()> {
+        let covered = self.range.start <= base && base + span(child.level) <= self.range.end;
+        if covered && self.mode == ClearMode::All {
+            self.removed += self.map.count(child)?;
+            let dirty = self.map.pm.retract(cell, 0);
+            self.note(dirty);
+            return self.cut_off(child);
+        }
+        // The words cleared so far are in another node: not neighbours.
+        self.flush();
+        if self.node(child, base)? {
+            let dirty = self.map.pm.retract(cell, 0);
+            self.note(dirty);
+            self.removed += 1;
+            self.cut_off(child)?;
+        }
+        Ok(())
+    }
+
+    fn cut_off(&mut self, tree: Tree) -> Result<()> {
+        self.cut[self.cut_count] = tree;
+        self.cut_count += 1;
+        if self.cut_count == PIECES { self.free_cut() } else { Ok(()) }
+    }
+
+    /// Makes the cleared words durable and frees what they led to.
+    fn free_cut(&mut self) -> Result<()> {
+        self.flush();
+        self.map.pm.fence(Flushed::nothing());
+        // Whoever still reads by a pointer that is gone reads again.
+        let version = self.cachelet.version.load(Relaxed);
+        self.cachelet.version.store(version.wrapping_add(2), Release);
+        let mut freed = Freed::new(self.thread);
+        for tree in &self.cut[..core::mem::take(&mut self.cut_count)] {
+            self.map.walk(*tree, &mut |part| freed.tree(part.tree))?;
+        }
+        freed.finish()
+    }
+
+    fn note(&mut self, dirty: Dirty) {
+        self.pending = Some(match self.pending.take() {
+            None => dirty,
+            Some(before) => before.and(dirty),
+        });
+    }
+
+    fn flush(&mut self) {
+        if let Some(dirty) = self.pending.take() {
+            // Fenced before anything is freed.
+            self.map.pm.flush(dirty).unfenced();
+        }
+    }
+}
+
+/// Everything from block `first` on.
+pub(super) fn from_block(first: u64) -> Range<u64> {
+    first..BLOCKS_MAX
+}
+

@@ -1,0 +1,176 @@
+//! Collapsing and inserting ranges: the same blocks at other places. A new tree of nodes over them, made visible by one property entry.
+//!
+//! Invariants
+//! - Nodes that lead only to blocks before the cut are kept; all others are new, so that what is visible does not change while building.
+//! - No data is copied. Where building fails, the new nodes are freed and nothing has changed.
+
+use super::map::{BLOCKS_MAX, Map, SIZE_BYTES_MAX, Tree, height_for, span};
+use super::release::Freed;
+use crate::dram::Cachelet;
+use crate::error::{Error, Result};
+use crate::format::Property;
+use crate::fs::Thread;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Acquire;
+use pmem::{BLOCK_BYTES, Flushed, Memory};
+
+/// Which blocks come where: up to `cut` as before, from `begin` on those that were `from` and its followers, between them nothing.
+#[derive(Clone, Copy)]
+struct Moves {
+    cut: u64,
+    begin: u64,
+    from: u64,
+}
+
+impl Moves {
+    /// Where block `index` was.
+    fn source(&self, index: u64) -> Option<u64> {
+        match index {
+            _ if index < self.cut => Some(index),
+            _ if index < self.begin => None,
+            _ => Some(index - self.begin + self.from),
+        }
+    }
+
+    /// Where blocks `range` were, as two ranges.
+    fn sources(&self, range: &Range<u64>) -> [Range<u64>; 2] {
+        let moved = |at: u64| (at.max(self.begin) - self.begin + self.from).min(BLOCKS_MAX);
+        [range.start.min(self.cut)..range.end.min(self.cut), moved(range.start)..moved(range.end)]
+    }
+}
+
+struct Builder<'t, 'f, M: Memory> {
+    thread: &'t Thread<'f, M>,
+    map: Map<'t, M>,
+    old: Tree,
+    moves: Moves,
+    added: u64,
+}
+
+impl<M: Memory> Builder<'_, '_, M> {
+    /// The new tree of `level` that begins with block `base`. `same`: what the old one has there.
+    fn build(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
+        let end = base + span(level);
+        if end <= self.moves.cut && (same.is_empty() || same.level == level) {
+            return Ok(same);
+        }
+        if level == 0 {
+            return match self.moves.source(base) {
+                Some(source) if source < BLOCKS_MAX => self.map.leaf(self.old, source),
+                _ => Ok(Tree::EMPTY),
+            };
+        }
+        let mut empty = true;
+        for sources in self.moves.sources(&(base..end)) {
+            empty = empty && self.map.next_mapped(self.old, sources)?.is_none();
+        }
+        if empty { Ok(Tree::EMPTY) } else { self.node(level, base, same) }
+    }
+
+    fn node(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
+        let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+        self.added += 1;
+        let map = self.map;
+        let (flushed, failure) = map.write_node(word, &mut |slot| {
+            let child = map.child(same, level, slot)?;
+            Ok(self.build(level - 1, base + slot as u64 * span(level - 1), child)?.word)
+        })?;
+        // Fenced before the property entry names the root.
+        flushed.unfenced();
+        match failure {
+            None => Ok(Tree { word, level }),
+            Some(error) => {
+                self.discard(Tree { word, level }, base)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Frees the new nodes of a tree, bottom up.
+    fn discard(&self, tree: Tree, base: u64) -> Result<()> {
+        if tree.level == 0 || base + span(tree.level) <= self.moves.cut {
+            return Ok(());
+        }
+        for slot in 0..super::map::NODE_WORDS as usize {
+            let child = self.map.child(tree, tree.level, slot)?;
+            if !child.is_empty() {
+                self.discard(child, base + slot as u64 * span(tree.level - 1))?;
+            }
+        }
+        let mut freed = Freed::new(self.thread);
+        freed.tree(tree)?;
+        freed.finish()
+    }
+}
+
+impl<M: Memory> Thread<'_, M> {
+    /// Takes `length` bytes at `offset` out of a file.
+    pub(super) fn collapse(&self, cachelet: &Cachelet, property: &Property, offset: u64, length: u64) -> Result<()> {
+        if !(offset | length).is_multiple_of(BLOCK_BYTES) || offset + length >= property.size_bytes {
+            return Err(Error::Invalid);
+        }
+        let (cut, count) = (offset / BLOCK_BYTES, length / BLOCK_BYTES);
+        let moves = Moves { cut, begin: cut, from: cut + count };
+        self.shift(cachelet, property, moves, property.size_bytes - length, cut..cut + count)
+    }
+
+    /// Puts a hole of `length` bytes into a file at `offset`.
+    pub(super) fn insert(&self, cachelet: &Cachelet, property: &Property, offset: u64, length: u64) -> Result<()> {
+        if !(offset | length).is_multiple_of(BLOCK_BYTES) || offset >= property.size_bytes {
+            return Err(Error::Invalid);
+        }
+        if length > SIZE_BYTES_MAX - property.size_bytes {
+            return Err(Error::TooLarge);
+        }
+        let (cut, count) = (offset / BLOCK_BYTES, length / BLOCK_BYTES);
+        let moves = Moves { cut, begin: cut + count, from: cut };
+        self.shift(cachelet, property, moves, property.size_bytes + length, 0..0)
+    }
+
+    /// Recovery sees the old tree until the property entry is durable, and the new one from then on.
+    fn shift(
+        &self,
+        cachelet: &Cachelet,
+        property: &Property,
+        moves: Moves,
+        size_after: u64,
+        dropped: Range<u64>,
+    ) -> Result<()> {
+        if cachelet.mapped.load(Acquire) != 0 {
+            // Programs have mapped blocks at the places where they are.
+            return Err(Error::Busy);
+        }
+        let map = self.fs.map();
+        let old = map.root(property.root)?;
+        let last = match map.last_mapped(old, 0)? {
+            Some(last) if last >= moves.from => last - moves.from + moves.begin,
+            Some(last) => last,
+            None => 0,
+        };
+        if last >= BLOCKS_MAX {
+            return Err(Error::TooLarge);
+        }
+        let mut builder = Builder { thread: self, map, old, moves, added: 0 };
+        let level = height_for(last).max(if old.is_empty() { 0 } else { old.level });
+        let new = builder.build(level, 0, old)?;
+        let added = builder.added;
+        let durable = self.fs.pm.fence(Flushed::nothing());
+        let gone = |index: u64, level: u32| match level {
+            0 => dropped.contains(&index),
+            _ => index + span(level) > moves.cut,
+        };
+        let mut removed = 0;
+        map.walk(old, &mut |part| {
+            removed += gone(part.index, part.tree.level) as u64;
+            Ok(())
+        })?;
+        let mut after = self.changed_now(property);
+        after.size_bytes = size_after;
+        after.root = new.to_root();
+        after.blocks = (property.blocks + added).saturating_sub(removed);
+        self.finish_change(cachelet, &after, durable)?;
+        let mut freed = Freed::new(self);
+        map.walk(old, &mut |part| if gone(part.index, part.tree.level) { freed.tree(part.tree) } else { Ok(()) })?;
+        freed.finish()
+    }
+}
