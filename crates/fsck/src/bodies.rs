@@ -7,8 +7,8 @@ use crate::check::{Checker, INLINE, Place};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
-use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
 use engine::format::{FileKind, INODES_PER_SEGMENT, Inode};
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
 use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c};
 
 /// Words of a node.
@@ -68,7 +68,8 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn check_body(&mut self, number: u64, inode: &Inode) {
-        let Some((property, _)) = inode.generation(number).and_then(|generation| inode.property(number, generation)) else {
+        let Some((property, _)) = inode.generation(number).and_then(|generation| inode.property(number, generation))
+        else {
             return;
         };
         let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
@@ -211,7 +212,8 @@ impl<M: Memory> Checker<'_, M> {
         match root & 0xf {
             0 => read(offset, bytes),
             1 => {
-                let words = self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS).map_err(|_| "they lie outside")?;
+                let words =
+                    self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS).map_err(|_| "they lie outside")?;
                 let pointers = words.iter().map(|word| word.load()).take_while(|word| *word != 0);
                 for pointer in pointers.take((XATTR_BYTES_MAX / BLOCK_BYTES) as usize) {
                     read(pointer & !(BLOCK_BYTES - 1), bytes)?;
