@@ -1,9 +1,14 @@
 //! Attributes of files: what stat shows and what chmod and its kin change.
 
-use crate::error::Result;
+use crate::dram::Cachelet;
+use crate::error::{Corruption, Result};
 use crate::format::FileKind;
 use crate::fs::{Node, Thread};
-use pmem::Memory;
+use core::sync::atomic::Ordering::Relaxed;
+use pmem::{Flushed, Memory};
+
+/// What a directory's `st_size` says: its names are in a log whose length means nothing to anybody.
+const DIRECTORY_SIZE_BYTES: u64 = 4096;
 
 /// What stat shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +39,6 @@ pub struct Attributes {
     pub modified_ns: i64,
     /// Last change of attributes.
     pub changed_ns: i64,
-    /// Birth.
-    pub born_ns: i64,
 }
 
 /// What to change; `None` leaves a thing as it is. The change time becomes now in any case.
@@ -70,25 +73,123 @@ pub struct SpaceReport {
     pub files_cached: u64,
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<'f, M: Memory> Thread<'f, M> {
     /// The attributes of a file.
-    pub fn stat(&self, _node: Node) -> Result<Attributes> {
-        todo!()
+    pub fn stat(&self, node: Node) -> Result<Attributes> {
+        self.attributes(self.cachelet(node)?)
     }
 
-    /// Changes attributes, if `permit` (which sees the present ones, under the file's lock) lets it; it may also amend the changes.
-    /// Persistent and atomic when it returns.
-    pub fn change(&self, _node: Node, _permit: impl FnOnce(&Attributes) -> Result<Changes>) -> Result<Attributes> {
-        todo!()
+    /// The attributes that a cachelet says.
+    #[inline]
+    pub(crate) fn attributes(&self, cachelet: &Cachelet) -> Result<Attributes> {
+        let property = self.property(cachelet)?;
+        let number = cachelet.number.load(Relaxed);
+        let kind = property.kind().ok_or(Corruption::Inode(number))?;
+        let is_directory = kind == FileKind::Directory;
+        Ok(Attributes {
+            number,
+            generation: cachelet.generation.load(Relaxed),
+            kind,
+            mode: property.mode as u32,
+            links: property.links,
+            uid: property.uid,
+            gid: property.gid,
+            device: if is_directory { 0 } else { cachelet.device.load(Relaxed) },
+            size_bytes: if is_directory { DIRECTORY_SIZE_BYTES } else { property.size_bytes },
+            blocks: if is_directory { 1 } else { property.blocks },
+            accessed_ns: cachelet.accessed_ns.load(Relaxed),
+            modified_ns: property.modified_ns,
+            changed_ns: property.changed_ns,
+        })
     }
 
-    /// Notes that a file was read at `moment_ns`. Lazy: it reaches the image with a later change, sync or detach.
-    pub fn touch_accessed(&self, _node: Node, _moment_ns: i64) -> Result<()> {
-        todo!()
+    /// When a file was born, ns since 1970.
+    pub fn born_ns(&self, node: Node) -> Result<i64> {
+        Ok(self.fs.inode_at(self.cachelet(node)?.inode.load(Relaxed))?.born_ns.load() as i64)
+    }
+
+    /// Changes attributes as `decide` says, which sees the present ones under the file's lock and may refuse. Persistent and atomic when
+    /// it returns.
+    pub fn change(&self, node: Node, decide: impl FnOnce(&Attributes) -> Result<Changes>) -> Result<Attributes> {
+        self.fs.writable()?;
+        let cachelet = self.cachelet(node)?;
+        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let before = self.attributes(cachelet)?;
+        let changes = decide(&before)?;
+        let mut property = self.property_now(cachelet);
+        if let Some(permissions) = changes.permissions {
+            property.mode = property.mode & !0o7777 | (permissions & 0o7777) as u16;
+        }
+        property.uid = changes.uid.unwrap_or(property.uid);
+        property.gid = changes.gid.unwrap_or(property.gid);
+        property.modified_ns = changes.modified_ns.unwrap_or(property.modified_ns);
+        property.changed_ns = self.stamp(cachelet);
+        // The root is as before, hence durable: the entry's own seal is all that recovery needs.
+        let mut flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        if let Some(accessed_ns) = changes.accessed_ns {
+            let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+            // In place and alone: atomic by itself, and nothing depends on its order.
+            flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, stored_access(accessed_ns))));
+        }
+        // Crash before this fence: the earlier entry counts, or the new one wholly.
+        self.fs.pm.fence(flushed);
+        if let Some(accessed_ns) = changes.accessed_ns {
+            cachelet.accessed_ns.store(accessed_ns, Relaxed);
+        }
+        self.publish_property(cachelet, &property);
+        if let Some(modified_ns) = changes.modified_ns {
+            cachelet.modified_ns.store(modified_ns, Relaxed);
+        }
+        self.attributes(cachelet)
+    }
+
+    /// Now, but later than the file's last change: the order of events in a directory must survive a clock that goes backwards, because
+    /// recovery tells newer from older by it.
+    pub(crate) fn stamp(&self, cachelet: &Cachelet) -> i64 {
+        let now = self.fs.now_ns();
+        match FileKind::from_mode(cachelet.mode.load(Relaxed)) {
+            Some(FileKind::Directory) => now.max(cachelet.changed_ns.load(Relaxed).saturating_add(1)),
+            _ => now,
+        }
+    }
+
+    /// Notes that a file was read at `moment_ns`. Lazy: it reaches the image with a later sync or detach.
+    pub fn touch_accessed(&self, node: Node, moment_ns: i64) -> Result<()> {
+        self.cachelet(node)?.accessed_ns.store(moment_ns, Relaxed);
+        Ok(())
+    }
+
+    /// Persists what is kept lazily of a file (access time, a directory's times): what fsync adds to a file system whose calls are
+    /// persistent anyway.
+    pub fn sync(&self, node: Node) -> Result<()> {
+        let flushed = self.write_back(self.cachelet(node)?)?;
+        self.fs.pm.fence(flushed);
+        Ok(())
+    }
+
+    /// The same for all files.
+    pub fn sync_all(&self) -> Result<()> {
+        self.write_back_all()
     }
 
     /// Figures of the whole file system.
     pub fn space(&self) -> Result<SpaceReport> {
-        todo!()
+        let geometry = self.fs.geometry();
+        let header = self.fs.header()?;
+        let blocks = geometry.copy_block() - geometry.data_block;
+        let inodes = geometry.inodes_max() - 1;
+        Ok(SpaceReport {
+            blocks,
+            blocks_free: self.fs.blocks_free()?.min(blocks),
+            inodes,
+            inodes_free: inodes.saturating_sub(self.fs.inodes_used()?),
+            names_cached: header.names.load(Relaxed),
+            files_cached: header.cachelets_used.load(Relaxed),
+        })
     }
+}
+
+/// The word on the image for an access time: zero means "as the birth time", so the very moment zero is stored as its neighbour.
+fn stored_access(accessed_ns: i64) -> u64 {
+    if accessed_ns == 0 { 1 } else { accessed_ns as u64 }
 }

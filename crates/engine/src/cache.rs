@@ -1,30 +1,360 @@
 //! Cachelets: making, finding, referencing and giving them back; and the property entries that persist what they say.
+//!
+//! Invariants
+//! - At most one cachelet stands for an inode: the one its nv pointer names in this epoch (paper III.D). Whoever makes one wins by CAS there.
+//! - A cachelet is taken away only after its state word became dead, by CAS from "no references"; whoever finds a dead one starts again from
+//!   the inode.
+//! - What a cachelet says is on the image, except where `dirty` says otherwise (links and times that are recovered from dentries).
 
-use crate::dram::Cachelet;
-use crate::error::Result;
-use crate::format::Property;
-use crate::fs::Thread;
+use crate::dram::{
+    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_RENAMING, References, RetiredKind,
+};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{FileKind, Inode, Property};
+use crate::fs::{Fs, Node, Thread};
+use crate::mindex::{Hit, NameHash, Target};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::fence;
 use pmem::{Flushed, Memory, Proof};
 
-impl<M: Memory> Thread<'_, M> {
+/// Tries of a loop that only another thread's death could make longer.
+const TRIES_MAX: usize = 1 << 20;
+
+impl<M: Memory> Fs<M> {
+    /// The cachelet that an inode's nv pointer names, if it is this epoch's and still that inode's.
+    fn cachelet_by_pointer(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
+        let index = match self.read_only {
+            // Nothing is written to the image, so the pointers are kept beside it.
+            true => self.dram.inode_links(number)?.load(Acquire),
+            false => {
+                let pointer = inode.nv_pointer.load_acquire();
+                if (pointer >> 32) as u32 != self.epoch {
+                    return Ok(None);
+                }
+                pointer as u32
+            }
+        };
+        if index == 0 || self.dram.cachelet(index)?.number.load(Acquire) != number {
+            return Ok(None);
+        }
+        Ok(Some(index))
+    }
+
+    /// The word of an nv pointer.
+    pub(crate) fn nv_pointer(&self, index: u32) -> u64 {
+        index as u64 | (self.epoch as u64) << 32
+    }
+
+    /// The kind of file that a cachelet stands for.
+    pub(crate) fn kind(&self, cachelet: &Cachelet) -> Result<FileKind> {
+        FileKind::from_mode(cachelet.mode.load(Relaxed)).ok_or(Corruption::Inode(cachelet.number.load(Relaxed)).into())
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// The cachelet of an inode number; made if there is none. No reference is taken: the caller is pinned.
+    pub(crate) fn cachelet_of(&self, number: u64) -> Result<u32> {
+        let inode = self.fs.inode(number)?;
+        for _ in 0..TRIES_MAX {
+            if let Some(index) = self.fs.cachelet_by_pointer(inode, number)? {
+                return Ok(index);
+            }
+            if let Some(index) = self.make_cachelet(inode, number)? {
+                return Ok(index);
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another was faster.
+    fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
+        self.fs.pm.note_read(self.fs.inode_offset(number)?, 192);
+        let before = inode.nv_pointer.load_acquire();
+        let generation = inode.generation(number).ok_or(Corruption::Inode(number))?;
+        let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
+        let index = self.allocate_cachelet()?;
+        let cachelet = self.fs.dram.cachelet(index)?;
+        self.fill_cachelet(cachelet, inode, number, generation, &property, sequence)?;
+        let accessed = inode.accessed_ns.load();
+        let accessed = if accessed == 0 { inode.born_ns.load() } else { accessed };
+        cachelet.accessed_ns.store(accessed as i64, Relaxed);
+        let references = References { references: 0, links: property.links, flags: FLAG_READABLE };
+        cachelet.references.store(references.word(), Relaxed);
+        cachelet.number.store(number, Release);
+        let published = match self.fs.read_only {
+            true => self.fs.dram.inode_links(number)?.compare_exchange(0, index, AcqRel, Acquire).is_ok(),
+            false => self.fs.pm.exchange_volatile(&inode.nv_pointer, before, self.fs.nv_pointer(index)),
+        };
+        if published {
+            return Ok(Some(index));
+        }
+        cachelet.number.store(0, Release);
+        self.free_cachelet(index)?;
+        Ok(None)
+    }
+
+    /// Sets all fields of a cachelet that nobody else can see yet, but `references`, `accessed_ns` and `number`.
+    pub(crate) fn fill_cachelet(
+        &self,
+        cachelet: &Cachelet,
+        inode: &Inode,
+        number: u64,
+        generation: u32,
+        property: &Property,
+        sequence: u32,
+    ) -> Result<()> {
+        let is_directory = property.kind() == Some(FileKind::Directory);
+        cachelet.mode.store(property.mode as u32, Relaxed);
+        cachelet.size_bytes.store(property.size_bytes, Relaxed);
+        cachelet.uid.store(property.uid, Relaxed);
+        cachelet.gid.store(property.gid, Relaxed);
+        cachelet.modified_ns.store(property.modified_ns, Relaxed);
+        cachelet.changed_ns.store(property.changed_ns, Relaxed);
+        cachelet.lock.store(0, Relaxed);
+        cachelet.waiters.store(0, Relaxed);
+        cachelet.inode.store(self.fs.inode_offset(number)?, Relaxed);
+        cachelet.root.store(if is_directory { 0 } else { property.root }, Relaxed);
+        cachelet.entries.store(if is_directory { 0 } else { property.blocks }, Relaxed);
+        cachelet.sequence.store(sequence, Relaxed);
+        cachelet.generation.store(generation, Relaxed);
+        cachelet.directory.store(0, Relaxed);
+        cachelet.dirty.store(0, Relaxed);
+        cachelet.device.store(if is_directory { 0 } else { inode.device.load() }, Relaxed);
+        cachelet.next.store(0, Relaxed);
+        cachelet.mapped.store(0, Relaxed);
+        cachelet.flags.store(property.flags as u32, Relaxed);
+        cachelet.version.store(cachelet.version.load(Relaxed) & !1, Relaxed);
+        Ok(())
+    }
+
+    /// The cachelet that a name leads to. The caller is pinned. Waits out a rename of it.
+    pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
+        let number = hit.dentry.inode.load();
+        if let Target::Cachelet(index) = hit.target
+            && self.fs.dram.cachelet(index)?.number.load(Acquire) == number
+        {
+            return Ok(index);
+        }
+        let index = self.cachelet_of(number)?;
+        self.refine_entry(hash, hit.dentry_offset, index)?;
+        Ok(index)
+    }
+
+    /// Whether a rename is changing the names of this file right now (paper III.E: lookups wait it out).
+    #[inline]
+    pub(crate) fn is_renaming(&self, cachelet: &Cachelet) -> bool {
+        cachelet.references.load(Acquire) & References::flag(FLAG_RENAMING) != 0
+    }
+
+    /// Takes a reference, unless the cachelet is dead.
+    #[inline]
+    pub(crate) fn reference(&self, cachelet: &Cachelet) -> bool {
+        let before = cachelet.references.fetch_add(References::ONE_REFERENCE, AcqRel);
+        if before & References::flag(FLAG_DEAD) == 0 {
+            return true;
+        }
+        cachelet.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+        false
+    }
+
+    /// The root directory, with a reference.
+    pub fn root(&self) -> Result<Node> {
+        self.node(crate::format::ROOT_INODE, None)
+    }
+
+    /// The file of an inode number, with a reference; with a generation, only if it is of that one.
+    pub fn node(&self, number: u64, generation: Option<u32>) -> Result<Node> {
+        let _pin = self.pin();
+        let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
+        for _ in 0..TRIES_MAX {
+            if inode.generation(number).is_none() {
+                return Err(Error::NotFound);
+            }
+            let index = self.cachelet_of(number)?;
+            let cachelet = self.fs.dram.cachelet(index)?;
+            if generation.is_some_and(|generation| generation != cachelet.generation.load(Relaxed)) {
+                return Err(Error::NotFound);
+            }
+            let state = References::from_word(cachelet.references.load(Acquire));
+            if state.flags & FLAG_READABLE == 0 || (state.flags & FLAG_DELETED != 0 && state.references == 0) {
+                return Err(Error::NotFound);
+            }
+            if self.reference(cachelet) {
+                return Ok(Node { cachelet: index, number });
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// One more reference to a node that the caller has one to.
+    pub fn retain(&self, node: Node) -> Result<()> {
+        self.cachelet(node)?.references.fetch_add(References::ONE_REFERENCE, AcqRel);
+        Ok(())
+    }
+
+    /// Gives `count` references back. The last one of a file without names frees it.
+    pub fn release(&self, node: Node, count: u32) {
+        let Ok(cachelet) = self.cachelet(node) else { return };
+        let before = References::from_word(cachelet.references.fetch_sub(count as u64, AcqRel));
+        debug_assert!(before.references >= count, "more references given back than taken");
+        if before.references == count && before.flags & FLAG_DELETED != 0 {
+            let _ = self.make_room();
+            let _pin = self.pin();
+            self.retire_if_unused(node.cachelet, cachelet);
+            drop(_pin);
+            self.recycle_some();
+        }
+    }
+
+    /// Gives one reference back while pinned.
+    pub(crate) fn release_pinned(&self, node: Node) {
+        let Ok(cachelet) = self.cachelet(node) else { return };
+        cachelet.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+        self.retire_if_unused(node.cachelet, cachelet);
+    }
+
+    /// Retires the inode of a cachelet that has neither names nor references; one caller wins. Pinned.
+    pub(crate) fn retire_if_unused(&self, index: u32, cachelet: &Cachelet) {
+        let word = cachelet.references.load(Acquire);
+        let state = References::from_word(word);
+        if state.references != 0 || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0 {
+            return;
+        }
+        if cachelet.references.compare_exchange(word, word | References::flag(FLAG_DEAD), AcqRel, Acquire).is_ok() {
+            self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
+        }
+    }
+
     /// The attributes of a cachelet as one consistent set, without a lock. For a directory `root` and `blocks` are zero.
-    pub(crate) fn property(&self, _cachelet: &Cachelet) -> Result<Property> {
-        todo!()
+    pub(crate) fn property(&self, cachelet: &Cachelet) -> Result<Property> {
+        for _ in 0..TRIES_MAX {
+            let version = cachelet.version.load(Acquire);
+            if version & 1 == 1 {
+                core::hint::spin_loop();
+                continue;
+            }
+            let property = self.property_now(cachelet);
+            fence(Acquire);
+            if cachelet.version.load(Relaxed) == version {
+                return Ok(property);
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// The attributes of a cachelet that nobody else changes (its lock is held).
+    pub(crate) fn property_now(&self, cachelet: &Cachelet) -> Property {
+        let mode = cachelet.mode.load(Relaxed);
+        let is_directory = FileKind::from_mode(mode) == Some(FileKind::Directory);
+        Property {
+            mode: mode as u16,
+            flags: cachelet.flags.load(Relaxed) as u16,
+            links: References::from_word(cachelet.references.load(Relaxed)).links,
+            uid: cachelet.uid.load(Relaxed),
+            gid: cachelet.gid.load(Relaxed),
+            size_bytes: cachelet.size_bytes.load(Relaxed),
+            blocks: if is_directory { 0 } else { cachelet.entries.load(Relaxed) },
+            modified_ns: cachelet.modified_ns.load(Relaxed),
+            changed_ns: cachelet.changed_ns.load(Relaxed),
+            root: if is_directory { 0 } else { cachelet.root.load(Relaxed) },
+        }
     }
 
     /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes it; the caller fences. `proof` says that
     /// what `property.root` names is durable.
-    pub(crate) fn commit_property(
-        &self,
-        _cachelet: &Cachelet,
-        _property: &Property,
-        _proof: impl Proof,
-    ) -> Result<Flushed> {
-        todo!()
+    pub(crate) fn commit_property(&self, cachelet: &Cachelet, property: &Property, proof: impl Proof) -> Result<Flushed> {
+        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let sequence = cachelet.sequence.load(Relaxed).wrapping_add(1);
+        cachelet.sequence.store(sequence, Relaxed);
+        let number = cachelet.number.load(Relaxed);
+        Ok(write_property(self.fs, inode, property, sequence, number, cachelet.generation.load(Relaxed), proof))
     }
 
-    /// Under the cachelet's lock, after the fence: shows `property` to everybody.
-    pub(crate) fn publish_property(&self, _cachelet: &Cachelet, _property: &Property) {
-        todo!()
+    /// Under the cachelet's lock, after the fence: shows `property` to everybody. Links are not taken from it: they live in the state word.
+    pub(crate) fn publish_property(&self, cachelet: &Cachelet, property: &Property) {
+        let is_directory = property.kind() == Some(FileKind::Directory);
+        let version = cachelet.version.load(Relaxed);
+        cachelet.version.store(version.wrapping_add(1), Relaxed);
+        fence(Release);
+        cachelet.mode.store(property.mode as u32, Relaxed);
+        cachelet.flags.store(property.flags as u32, Relaxed);
+        cachelet.uid.store(property.uid, Relaxed);
+        cachelet.gid.store(property.gid, Relaxed);
+        cachelet.size_bytes.store(property.size_bytes, Relaxed);
+        if is_directory {
+            // Creations and removals move a directory's times without its lock, and only forward.
+            cachelet.changed_ns.fetch_max(property.changed_ns, Relaxed);
+        } else {
+            cachelet.modified_ns.store(property.modified_ns, Relaxed);
+            cachelet.changed_ns.store(property.changed_ns, Relaxed);
+            cachelet.entries.store(property.blocks, Relaxed);
+            cachelet.root.store(property.root, Relaxed);
+        }
+        cachelet.version.store(version.wrapping_add(2), Release);
     }
+
+    /// Persists what a cachelet keeps lazily: a directory's times and links, an access time. The caller fences.
+    pub(crate) fn write_back(&self, cachelet: &'f Cachelet) -> Result<Flushed> {
+        let mut flushed = Flushed::nothing();
+        if self.fs.read_only || cachelet.number.load(Acquire) == 0 {
+            return Ok(flushed);
+        }
+        if cachelet.dirty.load(Acquire) & DIRTY != 0 {
+            let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            cachelet.dirty.fetch_and(!DIRTY, AcqRel);
+            let property = self.property_now(cachelet);
+            // Nothing new is named: the seal is all that recovery needs.
+            flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        }
+        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let accessed = cachelet.accessed_ns.load(Relaxed) as u64;
+        let known = inode.accessed_ns.load();
+        if accessed != known && !(known == 0 && accessed == inode.born_ns.load()) {
+            flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, accessed)));
+        }
+        Ok(flushed)
+    }
+
+    /// Persists everything that is kept lazily, in all cachelets, and retires what lost its last user unnoticed. For sync and detach.
+    pub(crate) fn write_back_all(&self) -> Result<()> {
+        let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
+        let mut flushed = Flushed::nothing();
+        for index in 1..end as u32 {
+            let _pin = self.pin();
+            let cachelet = self.fs.dram.cachelet(index)?;
+            let dead = References::from_word(cachelet.references.load(Acquire)).flags & FLAG_DEAD != 0;
+            if cachelet.number.load(Acquire) != 0 && !dead {
+                flushed = flushed.and(self.write_back(cachelet)?);
+            }
+        }
+        self.fs.pm.fence(flushed);
+        Ok(())
+    }
+}
+
+/// Writes a property entry and flushes it. See [`Thread::commit_property`].
+pub(crate) fn write_property<M: Memory>(
+    fs: &Fs<M>,
+    inode: &Inode,
+    property: &Property,
+    sequence: u32,
+    number: u64,
+    generation: u32,
+    proof: impl Proof,
+) -> Flushed {
+    let entry = &inode.properties[(sequence & 1) as usize];
+    let words = property.words();
+    let mut dirty = None;
+    for (cell, word) in entry.words.iter().zip(words) {
+        let stored = fs.pm.set64(cell, word);
+        dirty = Some(match dirty {
+            None => stored,
+            Some(dirty) => stored.and(dirty),
+        });
+    }
+    let sealed = fs.pm.commit(&entry.seal, Property::seal(&words, sequence, number, generation), proof);
+    fs.pm.flush(match dirty {
+        None => sealed,
+        Some(dirty) => sealed.and(dirty),
+    })
 }

@@ -134,6 +134,12 @@ impl<M: Memory> Fs<M> {
         self.platform.now_ns()
     }
 
+    pub(crate) fn blocks_free(&self) -> Result<u64> {
+        todo!()
+    }
+    pub(crate) fn inodes_used(&self) -> Result<u64> {
+        todo!()
+    }
     /// Refuses if nothing may change.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }

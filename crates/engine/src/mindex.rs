@@ -1,1 +1,605 @@
-//! The mindex.
+//! The mindex (paper III.C): one global hash from (parent inode, name) to the dentry and to the cachelet or, before there is one, straight to the
+//! inode (the inode quick path).
+//!
+//! Main buckets are cache lines in an array that grows one bucket at a time (linear hashing): memory and cache footprint follow the number of
+//! names, and no call ever pays for a rehash. A bucket that is full continues in overflow buckets.
+//!
+//! Invariants
+//! - A bucket's chain changes only under its lock, and only while its version is odd (but for an entry's value, which is one word).
+//! - Readers take no lock. They are pinned, so a dentry or cachelet that an entry names is not used for something else; they read again when the
+//!   version moved. A miss counts only if the number of buckets still leads to the same bucket.
+//! - Bucket `n` comes into use by splitting bucket `n - L`, L the highest power of two not above `n`, under the grow lock and that bucket's lock.
+
+use crate::dram::{BUCKET_ENTRIES, BUCKETS_MIN, Bucket, BucketEntry};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{DENTRY_HEADER_BYTES, Dentry};
+use crate::fs::{Fs, Thread};
+use crate::lock::Held;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::fence;
+use pmem::{Memory, Pm};
+
+/// Chains longer than this are not the mindex's: somebody scribbled over the DRAM region.
+const CHAIN_MAX: usize = 4096;
+/// Names per bucket on average, above which the table grows.
+const NAMES_PER_BUCKET: u64 = 2;
+/// Names that a thread makes before it reports them and grows the table by as much.
+const REPORT_NAMES: i64 = 64;
+
+const LOW_40: u64 = (1 << 40) - 1;
+const IS_INODE: u64 = 1 << 39;
+
+/// 48 bits of the hash of a name in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NameHash(u64);
+
+impl NameHash {
+    fn key_bits(self) -> u64 {
+        self.0 >> 24 << 40
+    }
+
+    fn value_bits(self) -> u64 {
+        (self.0 & 0xff_ffff) << 40
+    }
+
+    fn of_entry(key: u64, value: u64) -> NameHash {
+        NameHash(key >> 40 << 24 | value >> 40)
+    }
+
+    /// The bucket of this hash when there are `buckets`.
+    fn bucket(self, buckets: u64) -> u64 {
+        let level = 1 << buckets.max(1).ilog2();
+        let wide = self.0 & (2 * level - 1);
+        if wide < buckets { wide } else { self.0 & (level - 1) }
+    }
+}
+
+/// What an entry leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A cachelet; it must be checked to be still that inode's.
+    Cachelet(u32),
+    /// The offset of the inode.
+    Inode(u64),
+}
+
+impl Target {
+    fn bits(self) -> u64 {
+        match self {
+            Target::Cachelet(index) => index as u64,
+            Target::Inode(offset) => (offset >> 8) | IS_INODE,
+        }
+    }
+
+    fn from_value(value: u64) -> Target {
+        let bits = value & LOW_40;
+        if bits & IS_INODE != 0 { Target::Inode((bits & !IS_INODE) << 8) } else { Target::Cachelet(bits as u32) }
+    }
+}
+
+/// A name that was found.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit<'f> {
+    /// Its dentry.
+    pub dentry: &'f Dentry,
+    /// The dentry's offset.
+    pub dentry_offset: u64,
+    /// Where it leads.
+    pub target: Target,
+}
+
+/// A bucket that is held, found to lead to a given name.
+pub(crate) struct HeldBucket<'f> {
+    bucket: &'f Bucket,
+    _held: Held<'f>,
+}
+
+/// Multiplies to 128 bits and folds: the mixing step of wyhash.
+#[inline(always)]
+fn fold(a: u64, b: u64) -> u64 {
+    let wide = a as u128 * b as u128;
+    wide as u64 ^ (wide >> 64) as u64
+}
+
+/// Eight bytes at most, as a number.
+#[inline(always)]
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0u8; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+impl<M: Memory> Fs<M> {
+    /// The hash of a name: keyed by a seed that is drawn per DRAM region, so nobody can choose names that collide.
+    #[inline]
+    pub(crate) fn hash_name(&self, parent: u64, name: &[u8]) -> NameHash {
+        const A: u64 = 0x9e37_79b9_7f4a_7c15;
+        const B: u64 = 0xd6e8_feb8_6659_fd93;
+        let mut state = fold(self.hash_seed ^ parent, A ^ name.len() as u64);
+        let (words, rest) = name.as_chunks::<8>();
+        for chunk in words {
+            state = fold(state ^ u64::from_le_bytes(*chunk), B ^ self.hash_seed);
+        }
+        state = fold(state ^ word(rest), A ^ self.hash_seed);
+        NameHash(fold(state, B) >> 16)
+    }
+
+    /// Prepares an empty mindex in a fresh DRAM region.
+    pub(crate) fn init_mindex(&self) -> Result<()> {
+        let header = self.header()?;
+        header.buckets.store(BUCKETS_MIN.min(self.dram.layout.buckets_max), Release);
+        header.overflow_next.store(1, Release);
+        Ok(())
+    }
+
+    /// Asks for the lines that a lookup of this hash will touch first.
+    #[inline]
+    pub(crate) fn prefetch_bucket(&self, hash: NameHash) {
+        if let Ok(header) = self.header() {
+            let index = hash.bucket(header.buckets.load(Relaxed));
+            self.dram.region.prefetch(self.dram.layout.buckets + index * size_of::<Bucket>() as u64);
+        }
+    }
+
+    /// Looks a name up. The caller is pinned.
+    #[inline]
+    pub(crate) fn find(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<Option<Hit<'_>>> {
+        let header = self.header()?;
+        loop {
+            let buckets = header.buckets.load(Acquire);
+            let index = hash.bucket(buckets);
+            let main = self.dram.bucket(index)?;
+            let version = main.version.load(Acquire);
+            if version & 1 == 1 {
+                core::hint::spin_loop();
+                continue;
+            }
+            let found = self.search(main, parent, name, hash)?;
+            fence(Acquire);
+            if main.version.load(Relaxed) != version {
+                continue;
+            }
+            match found {
+                Some((_, hit)) => return Ok(Some(hit)),
+                None if hash.bucket(header.buckets.load(Acquire)) == index => return Ok(None),
+                None => continue,
+            }
+        }
+    }
+
+    /// The entry of a name in a chain.
+    #[inline]
+    fn search<'f>(
+        &'f self,
+        main: &'f Bucket,
+        parent: u64,
+        name: &[u8],
+        hash: NameHash,
+    ) -> Result<Option<(&'f BucketEntry, Hit<'f>)>> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            for entry in &bucket.entries {
+                let key = entry.key.load(Relaxed);
+                if key & !LOW_40 != hash.key_bits() || key == 0 {
+                    continue;
+                }
+                let value = entry.value.load(Relaxed);
+                if value & !LOW_40 != hash.value_bits() {
+                    continue;
+                }
+                let target = Target::from_value(value);
+                self.prefetch_target(target);
+                let dentry_offset = (key & LOW_40) << 6;
+                let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
+                if self.names(dentry, dentry_offset, parent, name) {
+                    return Ok(Some((entry, Hit { dentry, dentry_offset, target })));
+                }
+            }
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(None);
+            }
+            bucket = self.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// Whether a dentry is that of `name` in `parent`.
+    #[inline(always)]
+    fn names(&self, dentry: &Dentry, offset: u64, parent: u64, name: &[u8]) -> bool {
+        self.pm.note_read(offset, DENTRY_HEADER_BYTES + name.len() as u64);
+        dentry.parent.load() == parent
+            && dentry.seal.load() as u8 as usize == name.len()
+            && self.pm.bytes_equal(offset + DENTRY_HEADER_BYTES, name)
+    }
+
+    /// The cachelet is needed whenever the name matches: load it while the name is compared.
+    #[inline(always)]
+    fn prefetch_target(&self, target: Target) {
+        match target {
+            Target::Cachelet(index) => {
+                let offset = self.dram.layout.cachelets + index as u64 * 128;
+                self.dram.region.prefetch(offset);
+                self.dram.region.prefetch(offset + 64);
+            }
+            Target::Inode(offset) => self.pm.prefetch(offset),
+        }
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Holds the bucket of a name: nobody else makes or removes that name meanwhile.
+    pub(crate) fn hold_bucket(&self, hash: NameHash) -> Result<HeldBucket<'f>> {
+        let header = self.fs.header()?;
+        loop {
+            let index = hash.bucket(header.buckets.load(Acquire));
+            let bucket = self.fs.dram.bucket(index)?;
+            let held = self.lock(&bucket.lock, &bucket.waiters)?;
+            if hash.bucket(header.buckets.load(Acquire)) == index {
+                return Ok(HeldBucket { bucket, _held: held });
+            }
+        }
+    }
+
+    /// Holds the buckets of two names, in an order that is the same for everybody; the second is none if it is the first one's.
+    pub(crate) fn hold_buckets(&self, a: NameHash, b: NameHash) -> Result<(HeldBucket<'f>, Option<HeldBucket<'f>>)> {
+        let header = self.fs.header()?;
+        loop {
+            let buckets = header.buckets.load(Acquire);
+            let (index_a, index_b) = (a.bucket(buckets), b.bucket(buckets));
+            let first = self.fs.dram.bucket(index_a.min(index_b))?;
+            let second = self.fs.dram.bucket(index_a.max(index_b))?;
+            let held_first = HeldBucket { bucket: first, _held: self.lock(&first.lock, &first.waiters)? };
+            let held_second = if index_a == index_b {
+                None
+            } else {
+                Some(HeldBucket { bucket: second, _held: self.lock(&second.lock, &second.waiters)? })
+            };
+            let now = header.buckets.load(Acquire);
+            if (a.bucket(now), b.bucket(now)) != (index_a, index_b) {
+                continue;
+            }
+            return Ok(if index_a <= index_b {
+                (held_first, held_second)
+            } else {
+                match held_second {
+                    Some(second) => (second, Some(held_first)),
+                    None => (held_first, None),
+                }
+            });
+        }
+    }
+
+    /// Looks a name up in a held bucket.
+    pub(crate) fn find_held(
+        &self,
+        held: &HeldBucket<'f>,
+        parent: u64,
+        name: &[u8],
+        hash: NameHash,
+    ) -> Result<Option<Hit<'f>>> {
+        Ok(self.fs.search(held.bucket, parent, name, hash)?.map(|(_, hit)| hit))
+    }
+
+    /// Makes sure that the held bucket has room for one more name, so that the insertion after a fence cannot fail.
+    pub(crate) fn reserve_entry(&self, held: &HeldBucket<'f>) -> Result<&'f BucketEntry> {
+        let mut bucket = held.bucket;
+        for _ in 0..CHAIN_MAX {
+            if let Some(entry) = bucket.entries.iter().find(|entry| entry.key.load(Relaxed) == 0) {
+                return Ok(entry);
+            }
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                let index = self.allocate_overflow()?;
+                let fresh = self.fs.dram.overflow(index)?;
+                // One word: a reader sees the chain with or without the empty bucket.
+                bucket.overflow.store(index, Release);
+                return Ok(&fresh.entries[0]);
+            }
+            bucket = self.fs.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// Puts a name into an entry that `reserve_entry` gave. Plain stores only.
+    pub(crate) fn insert_entry(
+        &self,
+        held: &HeldBucket<'f>,
+        entry: &BucketEntry,
+        hash: NameHash,
+        dentry_offset: u64,
+        target: Target,
+    ) {
+        held.change(|| {
+            entry.value.store(target.bits() | hash.value_bits(), Relaxed);
+            entry.key.store(dentry_offset >> 6 | hash.key_bits(), Relaxed);
+        });
+        self.count_names(1);
+    }
+
+    /// Takes the entry of a dentry out of a held bucket.
+    pub(crate) fn remove_entry(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64) -> Result<bool> {
+        let Some(entry) = self.entry_of(held, hash, dentry_offset)? else { return Ok(false) };
+        held.change(|| {
+            entry.key.store(0, Relaxed);
+            entry.value.store(0, Relaxed);
+        });
+        self.count_names(-1);
+        Ok(true)
+    }
+
+    /// Makes the entry of one dentry lead to another one, for a name that is replaced.
+    pub(crate) fn replace_entry(
+        &self,
+        held: &HeldBucket<'f>,
+        hash: NameHash,
+        old_dentry: u64,
+        new_dentry: u64,
+        target: Target,
+    ) -> Result<bool> {
+        let Some(entry) = self.entry_of(held, hash, old_dentry)? else { return Ok(false) };
+        held.change(|| {
+            entry.value.store(target.bits() | hash.value_bits(), Relaxed);
+            entry.key.store(new_dentry >> 6 | hash.key_bits(), Relaxed);
+        });
+        Ok(true)
+    }
+
+    /// Makes the entry of a dentry lead to a cachelet from now on, if nobody holds the bucket; else some later lookup will.
+    pub(crate) fn refine_entry(&self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
+        let header = self.fs.header()?;
+        let index = hash.bucket(header.buckets.load(Acquire));
+        let bucket = self.fs.dram.bucket(index)?;
+        let Some(held) = self.try_lock(&bucket.lock, &bucket.waiters) else { return Ok(()) };
+        if hash.bucket(header.buckets.load(Acquire)) != index {
+            return Ok(());
+        }
+        let held = HeldBucket { bucket, _held: held };
+        if let Some(entry) = self.entry_of(&held, hash, dentry_offset)? {
+            entry.value.store(Target::Cachelet(cachelet).bits() | hash.value_bits(), Release);
+        }
+        Ok(())
+    }
+
+    fn entry_of(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64) -> Result<Option<&'f BucketEntry>> {
+        let key = dentry_offset >> 6 | hash.key_bits();
+        let mut bucket = held.bucket;
+        for _ in 0..CHAIN_MAX {
+            if let Some(entry) = bucket.entries.iter().find(|entry| entry.key.load(Relaxed) == key) {
+                return Ok(Some(entry));
+            }
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(None);
+            }
+            bucket = self.fs.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// Counts names made (or removed) by this thread; now and then tells all, and grows the table.
+    fn count_names(&self, change: i64) {
+        let delta = (self.slot.names_delta.load(Relaxed) as i64).wrapping_add(change);
+        self.slot.names_delta.store(delta as u64, Relaxed);
+    }
+
+    /// Reports what `count_names` gathered and grows the table by as much as it needs. Holds no bucket, so that a split can.
+    pub(crate) fn settle_names(&self) -> Result<()> {
+        let delta = self.slot.names_delta.load(Relaxed) as i64;
+        if delta.abs() < REPORT_NAMES {
+            return Ok(());
+        }
+        self.slot.names_delta.store(0, Relaxed);
+        let header = self.fs.header()?;
+        let names = header.names.fetch_add(delta as u64, AcqRel).wrapping_add(delta as u64);
+        self.grow(names)
+    }
+
+    /// Grows the table for a total of `names`, as far as the layout allows.
+    pub(crate) fn grow(&self, names: u64) -> Result<()> {
+        let header = self.fs.header()?;
+        let wanted = (names / NAMES_PER_BUCKET).min(self.fs.dram.layout.buckets_max);
+        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted {
+            return Ok(());
+        }
+        let Some(_growing) = self.try_lock(&header.grow_lock, &header.reserved0) else { return Ok(()) };
+        while header.buckets.load(Relaxed) < wanted {
+            self.split_next()?;
+        }
+        Ok(())
+    }
+
+    /// Brings one more bucket into use. Under the grow lock.
+    fn split_next(&self) -> Result<()> {
+        let header = self.fs.header()?;
+        let fresh_index = header.buckets.load(Acquire);
+        let level = 1u64 << fresh_index.ilog2();
+        let source = self.fs.dram.bucket(fresh_index - level)?;
+        let fresh = self.fs.dram.bucket(fresh_index)?;
+        let held = HeldBucket { bucket: source, _held: self.lock(&source.lock, &source.waiters)? };
+        // Room first: once entries move, nothing may fail.
+        let moving = self.count_moving(source, fresh_index)?;
+        self.provide_chain(fresh, moving)?;
+        held.change(|| -> Result<()> {
+            self.move_entries(source, fresh, fresh_index)?;
+            // Published inside the change: a reader that misses here sees the version move or the new number.
+            header.buckets.store(fresh_index + 1, Release);
+            Ok(())
+        })
+    }
+
+    fn count_moving(&self, source: &Bucket, fresh_index: u64) -> Result<usize> {
+        let mut count = 0;
+        self.each_entry(source, |entry| {
+            let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+            count += usize::from(key != 0 && NameHash::of_entry(key, value).bucket(fresh_index + 1) == fresh_index);
+        })?;
+        Ok(count)
+    }
+
+    /// Gives a bucket that is not in use yet a chain with room for `count` names.
+    fn provide_chain(&self, fresh: &'f Bucket, count: usize) -> Result<()> {
+        let mut bucket = fresh;
+        let mut room = BUCKET_ENTRIES;
+        while room < count {
+            let index = match bucket.overflow.load(Relaxed) {
+                0 => {
+                    let index = self.allocate_overflow()?;
+                    bucket.overflow.store(index, Relaxed);
+                    index
+                }
+                index => index,
+            };
+            bucket = self.fs.dram.overflow(index)?;
+            room += BUCKET_ENTRIES;
+        }
+        Ok(())
+    }
+
+    fn move_entries(&self, source: &Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
+        let mut into = fresh;
+        let mut position = 0;
+        let mut failed = None;
+        self.each_entry(source, |entry| {
+            let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+            if key == 0 || NameHash::of_entry(key, value).bucket(fresh_index + 1) != fresh_index {
+                return;
+            }
+            if position == BUCKET_ENTRIES {
+                match self.fs.dram.overflow(into.overflow.load(Relaxed)) {
+                    Ok(next) => (into, position) = (next, 0),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if failed.is_none() {
+                into.entries[position].value.store(value, Relaxed);
+                into.entries[position].key.store(key, Relaxed);
+                entry.key.store(0, Relaxed);
+                entry.value.store(0, Relaxed);
+                position += 1;
+            }
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => self.trim_chain(source),
+        }
+    }
+
+    /// Gives back overflow buckets that became empty. Only inside a change: readers on them read again.
+    fn trim_chain(&self, main: &Bucket) -> Result<()> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(());
+            }
+            let following = self.fs.dram.overflow(next)?;
+            if following.entries.iter().all(|entry| entry.key.load(Relaxed) == 0) {
+                bucket.overflow.store(following.overflow.load(Relaxed), Relaxed);
+                self.free_overflow(next)?;
+            } else {
+                bucket = following;
+            }
+        }
+        Ok(())
+    }
+
+    fn each_entry(&self, main: &Bucket, mut visit: impl FnMut(&BucketEntry)) -> Result<()> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            bucket.entries.iter().for_each(&mut visit);
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(());
+            }
+            bucket = self.fs.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// An empty overflow bucket.
+    fn allocate_overflow(&self) -> Result<u32> {
+        let header = self.fs.header()?;
+        loop {
+            let head = header.overflow_free.load(Acquire);
+            let index = head as u32;
+            if index == 0 {
+                break;
+            }
+            let bucket = self.fs.dram.overflow(index)?;
+            let next = bucket.overflow.load(Relaxed) as u64 | ((head >> 32).wrapping_add(1)) << 32;
+            if header.overflow_free.compare_exchange(head, next, AcqRel, Relaxed).is_ok() {
+                bucket.overflow.store(0, Relaxed);
+                return Ok(index);
+            }
+        }
+        let index = header.overflow_next.fetch_add(1, Relaxed);
+        if index >= self.fs.dram.layout.overflow_max {
+            header.overflow_next.fetch_sub(1, Relaxed);
+            return Err(Error::NoMemory);
+        }
+        Ok(index as u32)
+    }
+
+    fn free_overflow(&self, index: u32) -> Result<()> {
+        let header = self.fs.header()?;
+        let bucket = self.fs.dram.overflow(index)?;
+        loop {
+            let head = header.overflow_free.load(Acquire);
+            bucket.overflow.store(head as u32, Relaxed);
+            let fresh = index as u64 | ((head >> 32).wrapping_add(1)) << 32;
+            if header.overflow_free.compare_exchange(head, fresh, AcqRel, Relaxed).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl HeldBucket<'_> {
+    /// Runs `stores` while the version is odd. Plain stores: no locked instruction between a flush and its fence.
+    fn change<R>(&self, stores: impl FnOnce() -> R) -> R {
+        let version = self.bucket.version.load(Relaxed);
+        self.bucket.version.store(version.wrapping_add(1), Relaxed);
+        fence(Release);
+        let result = stores();
+        self.bucket.version.store(version.wrapping_add(2), Release);
+        result
+    }
+}
+
+/// The name of a dentry, copied out.
+pub(crate) fn dentry_name<'b, M: Memory>(fs: &Fs<M>, offset: u64, length: u8, into: &'b mut [u8; 256]) -> Result<&'b [u8]> {
+    let name = &mut into[..length as usize];
+    fs.pm
+        .read_bytes(offset + DENTRY_HEADER_BYTES, name)
+        .map_err(|_| Error::Corrupt(Corruption::Dentry(offset)))?;
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hash_has_exactly_one_bucket_and_moves_only_to_the_bucket_that_is_split_off() {
+        for buckets in 1..200u64 {
+            for hash in (0..4000u64).map(|n| NameHash(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16)) {
+                let (before, after) = (hash.bucket(buckets), hash.bucket(buckets + 1));
+                assert!(before < buckets && after <= buckets);
+                let level = 1 << buckets.ilog2();
+                assert!(before == after || (after == buckets && before == buckets - level));
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_keeps_dentry_target_and_hash() {
+        for target in [Target::Cachelet(7), Target::Cachelet(u32::MAX), Target::Inode(0x1234_5600), Target::Inode((1 << 46) - 256)] {
+            let hash = NameHash(0xabcd_ef01_2345);
+            let (key, value) = ((1u64 << 45) >> 6 | hash.key_bits(), target.bits() | hash.value_bits());
+            assert_eq!(Target::from_value(value), target);
+            assert_eq!(NameHash::of_entry(key, value), hash);
+            assert_eq!((key & LOW_40) << 6, 1 << 45);
+        }
+    }
+}

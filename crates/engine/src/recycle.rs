@@ -11,6 +11,21 @@ impl<M: Memory> Thread<'_, M> {
         todo!()
     }
 
+    /// Stub.
+    pub(crate) fn make_room(&self) -> Result<()> {
+        todo!()
+    }
+
+    /// Stub.
+    pub(crate) fn recycle_some(&self) {
+        todo!()
+    }
+
+    /// Stub.
+    pub(crate) fn reclaim(&self) -> Result<bool> {
+        todo!()
+    }
+
     /// Recycles what can be, at most `limit` things; how many. Must not be called pinned.
     pub fn recycle(&self, _limit: usize) -> Result<usize> {
         todo!()

@@ -1,1 +1,164 @@
-//! Stub.
+//! A memory that is as slow as one likes, for measurements on machines that have only fast memory.
+
+use std::cell::Cell;
+use std::hint;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::LINE_BYTES;
+use crate::memory::Memory;
+
+/// How much slower than this machine's memory; zero is no wait at all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Delays {
+    /// Nanoseconds for each line that is read from the medium.
+    pub read_ns: u64,
+    /// Nanoseconds for each line that is written to the medium.
+    pub write_ns: u64,
+}
+
+/// Passes time. The real one is [`Spin`]; a test may count instead.
+pub trait Wait: Send + Sync + 'static {
+    /// Returns `ns` nanoseconds later.
+    fn wait(&self, ns: u64);
+}
+
+impl<W: Wait> Wait for std::sync::Arc<W> {
+    fn wait(&self, ns: u64) {
+        (**self).wait(ns);
+    }
+}
+
+/// Waits by watching the processor's time stamp counter: too short for a clock or a sleep, and exact to some 20 ns.
+#[derive(Debug, Clone, Copy)]
+pub struct Spin {
+    // Fixed point: a division in every wait would cost as much as a short wait.
+    ticks_per_1024_ns: u64,
+}
+
+impl Spin {
+    /// Calibrates the counter against the clock, the first time in a process (10 ms).
+    pub fn new() -> Spin {
+        static TICKS_PER_1024_NS: OnceLock<u64> = OnceLock::new();
+        Spin { ticks_per_1024_ns: *TICKS_PER_1024_NS.get_or_init(calibrate) }
+    }
+}
+
+impl Default for Spin {
+    fn default() -> Spin {
+        Spin::new()
+    }
+}
+
+impl Wait for Spin {
+    fn wait(&self, ns: u64) {
+        let start = ticks();
+        let ticks_to_wait = ((ns as u128 * self.ticks_per_1024_ns as u128) >> 10) as u64;
+        // If the thread moves to a processor whose counter is behind, the difference wraps and the wait ends early.
+        while ticks().wrapping_sub(start) < ticks_to_wait {
+            hint::spin_loop();
+        }
+    }
+}
+
+fn ticks() -> u64 {
+    // SAFETY: rdtsc is part of the x86-64 baseline and touches no memory; user space may read it unless a process
+    // forbids itself to.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+fn calibrate() -> u64 {
+    let (clock, start) = (Instant::now(), ticks());
+    while clock.elapsed() < Duration::from_millis(10) {
+        hint::spin_loop();
+    }
+    let (ns, ticks) = (clock.elapsed().as_nanos() as u64, ticks().wrapping_sub(start));
+    // At least one tick, so that a counter that stands still (an emulator) shows as short waits, not as none.
+    ((ticks as u128 * 1024 / ns as u128) as u64).max(1)
+}
+
+/// Memory with delays.
+///
+/// - A read that the engine reports ([`Region::note_read`](crate::Region::note_read), and copies out of the region)
+///   waits `read_ns` for each line that it touches, at once: a load cannot go on without its data. Lines of one read
+///   are charged one after the other, so a long copy, which real memory would overlap, comes out slow rather than fast.
+/// - A flush or a streaming store waits `write_ns` for each line, **at the next fence** of the thread: on real hardware
+///   a flush returns at once and the fence waits until the lines have left. This is how emulators of persistent memory
+///   charge writes. It rewards few lines and few fences; work between flush and fence is not set off against the wait,
+///   which real hardware would do, so an operation that overlaps well comes out too slow rather than too fast. A line
+///   that is flushed twice is charged twice.
+/// - A plain store costs nothing: it goes to the cache.
+///
+/// What is charged belongs to the thread, not to the region, as with the fence itself: a fence on one region waits
+/// for the flushes that the same thread made on another.
+#[derive(Debug)]
+pub struct Delayed<W: Wait = Spin> {
+    delays: Delays,
+    wait: W,
+}
+
+thread_local! {
+    static OWED_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Delayed {
+    /// Delays by spinning.
+    pub fn new(delays: Delays) -> Delayed {
+        Delayed::with_wait(delays, Spin::new())
+    }
+}
+
+impl<W: Wait> Delayed<W> {
+    /// Delays by other means.
+    pub fn with_wait(delays: Delays, wait: W) -> Delayed<W> {
+        Delayed { delays, wait }
+    }
+
+    /// How slow it is.
+    pub fn delays(&self) -> Delays {
+        self.delays
+    }
+
+    fn owe(&self, offset: u64, length: u64) {
+        let ns = self.delays.write_ns.saturating_mul(lines(offset, length));
+        OWED_NS.set(OWED_NS.get().saturating_add(ns));
+    }
+}
+
+/// Lines that `length` bytes at `offset` touch.
+fn lines(offset: u64, length: u64) -> u64 {
+    if length == 0 { 0 } else { (offset + length - 1) / LINE_BYTES - offset / LINE_BYTES + 1 }
+}
+
+impl<W: Wait> Memory for Delayed<W> {
+    const WATCHED: bool = true;
+
+    #[inline]
+    fn stored(&self, _: u64, _: &[u8]) {}
+
+    #[inline]
+    fn streamed(&self, offset: u64, bytes: &[u8]) {
+        self.owe(offset, bytes.len() as u64);
+    }
+
+    #[inline]
+    fn flushed(&self, offset: u64, length: u64) {
+        self.owe(offset, length);
+    }
+
+    #[inline]
+    fn fenced(&self) {
+        let ns = OWED_NS.replace(0);
+        if ns > 0 {
+            self.wait.wait(ns);
+        }
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, length: u64) {
+        let ns = self.delays.read_ns.saturating_mul(lines(offset, length));
+        if ns > 0 {
+            self.wait.wait(ns);
+        }
+    }
+}

@@ -53,6 +53,12 @@ impl FlushKind {
     }
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// The lines that this thread flushed, by address: no program can see a missing flush, so the tests look here.
+    pub(crate) static FLUSHED_LINES: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// Writes back the lines that hold `address .. address + length`.
 ///
 /// # Safety
@@ -63,6 +69,8 @@ pub(crate) unsafe fn flush_lines(address: *const u8, length: usize) {
     let mut line = address as usize & !63;
     let end = address as usize + length;
     while line < end {
+        #[cfg(test)]
+        FLUSHED_LINES.with_borrow_mut(|lines| lines.push(line));
         // SAFETY: by this function's contract the line is mapped; flushing changes no bytes.
         unsafe {
             match kind {
@@ -78,7 +86,7 @@ pub(crate) unsafe fn flush_lines(address: *const u8, length: usize) {
 /// Waits until the flushes and streaming stores of this thread have reached the medium.
 #[inline(always)]
 pub(crate) fn store_fence() {
-    // SAFETY: sfence has no operands and is part of the x86-64 baseline. It is not declared `nomem`, so the compiler moves no
-    // store across it either.
+    // SAFETY: sfence has no operands and is part of the x86-64 baseline. It is not declared `nomem`, so the compiler
+    // moves no store across it either.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }

@@ -49,11 +49,17 @@
 mod cell;
 mod checksum;
 mod copy;
+#[cfg(test)]
+mod copy_tests;
 mod flush;
 mod memory;
 mod region;
 mod token;
 
+#[cfg(feature = "std")]
+mod backing;
+#[cfg(feature = "std")]
+mod crash;
 #[cfg(feature = "std")]
 mod delay;
 #[cfg(feature = "std")]
@@ -61,10 +67,20 @@ mod map;
 #[cfg(feature = "std")]
 mod recorder;
 
+#[cfg(feature = "std")]
+pub use backing::{Backing, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
 pub use checksum::crc32c;
+#[cfg(feature = "std")]
+pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
+#[cfg(feature = "std")]
+pub use delay::{Delayed, Delays, Spin, Wait};
 pub use flush::FlushKind;
+#[cfg(feature = "std")]
+pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
+#[cfg(feature = "std")]
+pub use recorder::{Bytes, Event, Recorded, Recorder};
 pub use region::{BadOffset, Region};
 pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
 

@@ -1,1 +1,615 @@
-//! Stub.
+//! Mapping of images: regular files, files in memory, DAX files and DAX devices, and anonymous memory.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+
+use crate::backing::Backing;
+use crate::memory::Memory;
+use crate::region::Region;
+
+/// The unit of mapping.
+const PAGE_BYTES: u64 = 4096;
+/// A huge page: mappings of at least this begin at a multiple of it, so that they can be collapsed.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// 64 TiB: half of what a process can address, so that several images and the rest of the process fit beside.
+const LENGTH_BYTES_MAX: u64 = 1 << 46;
+
+/// What may be done to a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store is a fault.
+    ReadOnly,
+    /// Loads and stores, shared with everybody who maps the same.
+    ReadWrite,
+}
+
+impl Access {
+    fn words(self) -> &'static str {
+        match self {
+            Access::ReadOnly => "reading",
+            Access::ReadWrite => "reading and writing",
+        }
+    }
+}
+
+/// Why something could not be mapped, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// There is nothing at the path.
+    #[error("{} does not exist: check the path, or make an image there first", path.display())]
+    Missing {
+        /// What was to be mapped.
+        path: PathBuf,
+    },
+    /// Something is where a new file was to be made.
+    #[error("{} exists already: choose another name, or remove it first", path.display())]
+    Exists {
+        /// What was to be made.
+        path: PathBuf,
+    },
+    /// The file's or file system's permissions forbid it.
+    #[error(
+        "no permission to open {} for {}: have its owner allow it (chmod, chown), use a writable file system, or open it \
+         read-only",
+        path.display(), access.words()
+    )]
+    Permission {
+        /// What was to be mapped.
+        path: PathBuf,
+        /// What for.
+        access: Access,
+    },
+    /// Opening failed for another reason.
+    #[error("cannot open {} for {}: {source}; mend that and try again", path.display(), access.words())]
+    Open {
+        /// What was to be mapped.
+        path: PathBuf,
+        /// What for.
+        access: Access,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A directory, a block device, a pipe ...
+    #[error(
+        "{} is {kind}, not a regular file or a /dev/dax* device: name one of these (a /dev/pmem* block device needs a file \
+         system with the dax option, or ndctl's devdax mode)",
+        path.display()
+    )]
+    NotMappable {
+        /// What was to be mapped.
+        path: PathBuf,
+        /// What it is, with an article.
+        kind: &'static str,
+    },
+    /// Not even one page.
+    #[error(
+        "{} holds {length} bytes, less than one page of 4096: give it a size first (for example truncate -s 1G)",
+        path.display()
+    )]
+    Empty {
+        /// What was to be mapped.
+        path: PathBuf,
+        /// Its length.
+        length: u64,
+    },
+    /// More than a process can map beside everything else.
+    #[error(
+        "{} holds {length} bytes, more than the {LENGTH_BYTES_MAX} that can be mapped: make it smaller",
+        name(path)
+    )]
+    TooLarge {
+        /// What was to be mapped; none for anonymous memory.
+        path: Option<PathBuf>,
+        /// Its length.
+        length: u64,
+    },
+    /// The system does not say how large the device is.
+    #[error(
+        "cannot learn the size of the DAX device {} from {}: {source}; check that /sys is mounted and the device is enabled \
+         (daxctl list)",
+        path.display(), attribute.display()
+    )]
+    DaxSize {
+        /// The device.
+        path: PathBuf,
+        /// Where its size was looked for.
+        attribute: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The device is smaller than the alignment that it demands of mappings.
+    #[error(
+        "the DAX device {} holds {length} bytes, less than its alignment of {align}: make it larger, or give its namespace a \
+         smaller alignment (ndctl create-namespace --align)",
+        path.display()
+    )]
+    DaxAlignment {
+        /// The device.
+        path: PathBuf,
+        /// Its length.
+        length: u64,
+        /// The alignment of its mappings.
+        align: u64,
+    },
+    /// A new file could not be made.
+    #[error("cannot create {} with {length} bytes: {source}; choose a directory that is writable and has room", path.display())]
+    Create {
+        /// What was to be made.
+        path: PathBuf,
+        /// How large.
+        length: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel refused to map.
+    #[error(
+        "cannot map {} ({length} bytes): {source}; check the limits of memory and address space (ulimit -v, \
+         vm.max_map_count), and that the file system can map shared",
+        name(path)
+    )]
+    Mmap {
+        /// What was to be mapped; none for anonymous memory.
+        path: Option<PathBuf>,
+        /// How much of it.
+        length: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A region that stores was asked of a mapping that does not.
+    #[error("the mapping is read-only: map it for reading and writing to change anything")]
+    ReadOnly,
+}
+
+fn name(path: &Option<PathBuf>) -> String {
+    path.as_ref().map_or_else(|| "anonymous memory".to_owned(), |path| path.display().to_string())
+}
+
+/// Mapped memory, shared with every process that maps the same, and the open file behind it.
+///
+/// The length is the file's, rounded down to whole pages (of the device's alignment for a DAX device), and does not
+/// follow when the file grows. The file stays open, so that locks can be taken on it.
+///
+/// A file that is truncated while it is mapped takes its pages away: the next access is a SIGBUS. Turning that into an
+/// I/O error of the call in flight belongs beside this type (it knows the address ranges: [`address`](Mapping::address)
+/// and [`length`](Mapping::length)), as a table of ranges that a signal handler searches and a place to resume at.
+/// Until it exists, truncating a mapped image ends the processes that use it.
+#[derive(Debug)]
+pub struct Mapping {
+    address: NonNull<u8>,
+    length: u64,
+    access: Access,
+    backing: Backing,
+    file: Option<File>,
+}
+
+// SAFETY: the mapping is not tied to a thread; its bytes are handed out by raw address or as regions only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method changes the mapping itself.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the file or DAX device at `path`.
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Mapping, MapError> {
+        let path = path.as_ref();
+        let mode = match access {
+            Access::ReadOnly => OFlags::RDONLY,
+            Access::ReadWrite => OFlags::RDWR,
+        };
+        // Not blocking, lest a pipe at the path holds us for ever before we can say that it is one.
+        let flags = mode | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| open_error(path, access, errno))?;
+        Mapping::from_file(File::from(file), path, access)
+    }
+
+    /// Maps a file that is open already (handed over by another process, or at a descriptor of the caller's choice).
+    /// `path` is for messages only.
+    pub fn from_file(file: File, path: impl AsRef<Path>, access: Access) -> Result<Mapping, MapError> {
+        let path = path.as_ref();
+        let metadata = file.metadata().map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
+        let kind = metadata.file_type();
+        if kind.is_char_device() {
+            let device = metadata.rdev();
+            let attributes = format!("/sys/dev/char/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+            return Mapping::of_dax_device(file, path, access, Path::new(&attributes));
+        }
+        if !kind.is_file() {
+            return Err(MapError::NotMappable { path: path.to_owned(), kind: kind_words(kind) });
+        }
+        Mapping::of_regular_file(file, path, access, metadata.len())
+    }
+
+    /// Makes a sparse file of `length` bytes (rounded up to whole pages) with exactly the permissions `mode`, and maps
+    /// it. Nobody sees the file before it has its size and permissions, where the file system allows (all that matter
+    /// do).
+    pub fn create(path: impl AsRef<Path>, length: u64, mode: u32) -> Result<Mapping, MapError> {
+        let path = path.as_ref();
+        if length > LENGTH_BYTES_MAX {
+            return Err(MapError::TooLarge { path: Some(path.to_owned()), length });
+        }
+        let length = length.next_multiple_of(PAGE_BYTES);
+        let file = create_file(path, length, Mode::from_raw_mode(mode)).map_err(|errno| match errno {
+            Errno::EXIST => MapError::Exists { path: path.to_owned() },
+            _ => MapError::Create { path: path.to_owned(), length, source: errno.into() },
+        })?;
+        Mapping::of_regular_file(file, path, Access::ReadWrite, length)
+    }
+
+    /// Maps `length` bytes (rounded up to whole pages) of zeros without a file, shared with children that are forked
+    /// later.
+    pub fn anonymous(length: u64) -> Result<Mapping, MapError> {
+        if length > LENGTH_BYTES_MAX {
+            return Err(MapError::TooLarge { path: None, length });
+        }
+        let length = length.max(1).next_multiple_of(PAGE_BYTES);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that is a hint only: nothing that exists is replaced.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(
+                hint(length),
+                length as usize,
+                protection,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|errno| MapError::Mmap { path: None, length, source: errno.into() })?;
+        Ok(Mapping::new(address, length, Access::ReadWrite, Backing::Anonymous, None))
+    }
+
+    fn of_regular_file(file: File, path: &Path, access: Access, length: u64) -> Result<Mapping, MapError> {
+        if length > LENGTH_BYTES_MAX {
+            return Err(MapError::TooLarge { path: Some(path.to_owned()), length });
+        }
+        let mapped = length / PAGE_BYTES * PAGE_BYTES;
+        if mapped == 0 {
+            return Err(MapError::Empty { path: path.to_owned(), length });
+        }
+        let (address, backing) = match map_file(&file, mapped, access, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+            Ok(address) => (address, Backing::Dax),
+            // The file system does not do DAX, or the kernel does not know to ask: through the page cache, then.
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                let address = map_file(&file, mapped, access, MapFlags::SHARED)
+                    .map_err(|errno| mmap_error(path, access, mapped, errno))?;
+                (address, Backing::of_plain_file(file.as_fd()))
+            }
+            Err(errno) => return Err(mmap_error(path, access, mapped, errno)),
+        };
+        Ok(Mapping::new(address, mapped, access, backing, Some(file)))
+    }
+
+    fn of_dax_device(file: File, path: &Path, access: Access, attributes: &Path) -> Result<Mapping, MapError> {
+        let length = dax_length(path, attributes)?;
+        // The kernel chooses the address: it alone knows the alignment that the device's pages need.
+        let address = map_file(&file, length, access, MapFlags::SHARED)
+            .map_err(|errno| mmap_error(path, access, length, errno))?;
+        Ok(Mapping::new(address, length, access, Backing::DaxDevice, Some(file)))
+    }
+
+    fn new(address: *mut c_void, length: u64, access: Access, backing: Backing, file: Option<File>) -> Mapping {
+        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address zero unless told to");
+        Mapping { address, length, access, backing, file }
+    }
+
+    /// Bytes that are mapped.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The address of the first byte; never make a reference of it.
+    pub fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    /// What may be done to the bytes.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// What is mapped.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// The open file, to take locks on; none for anonymous memory.
+    pub fn file(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
+
+    /// A region over the whole mapping, which it keeps mapped.
+    pub fn region<M: Memory>(self: &Arc<Self>, memory: M) -> Result<MappedRegion<M>, MapError> {
+        if self.access == Access::ReadOnly {
+            return Err(MapError::ReadOnly);
+        }
+        // SAFETY: the mapping is writable, and nobody stores otherwise than through regions.
+        Ok(unsafe { self.region_for_reading(memory) })
+    }
+
+    /// A region over the whole mapping even if it is read-only.
+    ///
+    /// # Safety
+    /// If the mapping is read-only, nothing is stored through the region: a store is a fault that ends the process.
+    pub unsafe fn region_for_reading<M: Memory>(self: &Arc<Self>, memory: M) -> MappedRegion<M> {
+        // SAFETY: mapped and page-aligned for as long as the mapping lives, which the returned value holds on to;
+        // readable, and writable or not written by this function's contract. This type hands out a raw address and
+        // regions, no references.
+        let region = unsafe { Region::new(self.address(), self.length, memory) };
+        MappedRegion { region, mapping: Arc::clone(self) }
+    }
+
+    /// Brings a range to the disk where the kernel holds changes back ([`Backing::File`]), and waits for it. Where a
+    /// fence is all that can be done, or nothing is writable, does nothing.
+    pub fn sync(&self, range: Range<u64>) -> io::Result<()> {
+        let pages = self.pages_around(range)?;
+        if !self.backing.needs_sync() || self.access == Access::ReadOnly || pages.is_empty() {
+            return Ok(());
+        }
+        let (address, length) = self.place(&pages);
+        // SAFETY: whole pages of this mapping; msync changes no bytes.
+        Ok(unsafe { rustix::mm::msync(address, length, MsyncFlags::SYNC) }?)
+    }
+
+    /// Asks for huge pages behind a range, now, and says whether all of it got them. Best effort: a kernel before 6.1,
+    /// a file system that has none or memory in fragments mean "no", and nothing else changes. Pages that were never
+    /// touched are filled.
+    pub fn collapse_huge(&self, range: Range<u64>) -> bool {
+        let Ok(pages) = self.pages_around(range) else { return false };
+        let (address, length) = self.place(&pages);
+        // SAFETY: whole pages of this mapping; collapsing moves bytes to other memory, at the same addresses, under the
+        // kernel's locks.
+        unsafe { libc::madvise(address, length, libc::MADV_COLLAPSE) == 0 }
+    }
+
+    /// Has the kernel provide memory for a range and prepare it for stores, so that first touches cost nothing later.
+    /// An error tells that memory or space on the file system is used up (before a store would fault on it), or a
+    /// kernel before 5.14.
+    pub fn populate_write(&self, range: Range<u64>) -> io::Result<()> {
+        let pages = self.pages_around(range)?;
+        let (address, length) = self.place(&pages);
+        // SAFETY: whole pages of this mapping; populating changes no bytes.
+        Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxPopulateWrite) }?)
+    }
+
+    /// Gives the memory or disk blocks of a range back; it reads as zeros afterwards, everywhere it is mapped. The
+    /// range must consist of whole pages, since nothing beside it may vanish.
+    pub fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        if !range.start.is_multiple_of(PAGE_BYTES) || !range.end.is_multiple_of(PAGE_BYTES) {
+            return Err(Errno::INVAL.into());
+        }
+        let pages = self.pages_around(range)?;
+        let (address, length) = self.place(&pages);
+        // SAFETY: whole pages of this mapping. That their bytes become zeros is a store like another process's: regions
+        // allow for it.
+        Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxRemove) }?)
+    }
+
+    /// The whole pages that hold `range`, or an error if it does not lie inside.
+    fn pages_around(&self, range: Range<u64>) -> io::Result<Range<u64>> {
+        if range.start > range.end || range.end > self.length {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(range.start / PAGE_BYTES * PAGE_BYTES..range.end.next_multiple_of(PAGE_BYTES))
+    }
+
+    fn place(&self, pages: &Range<u64>) -> (*mut c_void, usize) {
+        (self.address().wrapping_add(pages.start as usize).cast(), (pages.end - pages.start) as usize)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: regions over the mapping hold an `Arc` of it, so that none is left; the range is what was mapped. A
+        // failure leaves the memory mapped, which harms nobody.
+        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.length as usize) };
+    }
+}
+
+/// A region together with the mapping that it lies in, which stays mapped at least as long.
+pub struct MappedRegion<M: Memory> {
+    region: Region<M>,
+    mapping: Arc<Mapping>,
+}
+
+impl<M: Memory> MappedRegion<M> {
+    /// The mapping behind the region.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+}
+
+impl<M: Memory> Deref for MappedRegion<M> {
+    type Target = Region<M>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Region<M> {
+        &self.region
+    }
+}
+
+fn open_error(path: &Path, access: Access, errno: Errno) -> MapError {
+    let path = path.to_owned();
+    match errno {
+        Errno::NOENT => MapError::Missing { path },
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => MapError::Permission { path, access },
+        Errno::ISDIR => MapError::NotMappable { path, kind: "a directory" },
+        Errno::NXIO => MapError::NotMappable { path, kind: "a socket, a pipe or a device without a driver" },
+        _ => MapError::Open { path, access, source: errno.into() },
+    }
+}
+
+fn mmap_error(path: &Path, access: Access, length: u64, errno: Errno) -> MapError {
+    let path = path.to_owned();
+    match errno {
+        // The descriptor was not opened for what the mapping is to do.
+        Errno::ACCESS | Errno::PERM => MapError::Permission { path, access },
+        _ => MapError::Mmap { path: Some(path), length, source: errno.into() },
+    }
+}
+
+fn kind_words(kind: std::fs::FileType) -> &'static str {
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_block_device() {
+        "a block device"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "something else"
+    }
+}
+
+/// Bytes of a DAX device that can be mapped, from the attributes that the kernel shows for it.
+fn dax_length(path: &Path, attributes: &Path) -> Result<u64, MapError> {
+    let subsystem = std::fs::read_link(attributes.join("subsystem")).unwrap_or_default();
+    if subsystem.file_name().is_none_or(|name| name != "dax") {
+        return Err(MapError::NotMappable { path: path.to_owned(), kind: "a character device of another kind" });
+    }
+    let number = |attribute: PathBuf| -> Result<u64, MapError> {
+        let read = || std::fs::read_to_string(&attribute)?.trim().parse::<u64>().map_err(io::Error::other);
+        read().map_err(|source| MapError::DaxSize { path: path.to_owned(), attribute: attribute.clone(), source })
+    };
+    let length = number(attributes.join("size"))?;
+    // Kernels before 5.10 do not show the alignment; they align to huge pages by default.
+    let shown = attributes.join("align");
+    let align = if shown.exists() { number(shown)?.max(PAGE_BYTES) } else { HUGE_PAGE_BYTES };
+    if length < align {
+        return Err(MapError::DaxAlignment { path: path.to_owned(), length, align });
+    }
+    if length > LENGTH_BYTES_MAX {
+        return Err(MapError::TooLarge { path: Some(path.to_owned()), length });
+    }
+    Ok(length / align * align)
+}
+
+fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result<*mut c_void, Errno> {
+    let protection = match access {
+        Access::ReadOnly => ProtFlags::READ,
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+    };
+    // SAFETY: a new mapping at an address that is a hint only: nothing that exists is replaced.
+    unsafe { rustix::mm::mmap(hint(length), length as usize, protection, flags, file, 0) }
+}
+
+/// An address at a multiple of the huge page size where `length` bytes were free a moment ago: only there can a shared
+/// mapping be collapsed to huge pages, and where huge shmem is off the kernel does not choose one by itself. If another
+/// thread takes the place first, the kernel maps elsewhere and only the huge pages are lost.
+fn hint(length: u64) -> *mut c_void {
+    if length < HUGE_PAGE_BYTES {
+        return ptr::null_mut();
+    }
+    let wide = (length + HUGE_PAGE_BYTES) as usize;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping where the kernel likes, without access, which nobody else knows of and which is unmapped as
+    // a whole.
+    unsafe {
+        let Ok(free) = rustix::mm::mmap_anonymous(ptr::null_mut(), wide, ProtFlags::empty(), flags) else {
+            return ptr::null_mut();
+        };
+        let _ = rustix::mm::munmap(free, wide);
+        free.wrapping_byte_add(free.cast::<u8>().align_offset(HUGE_PAGE_BYTES as usize))
+    }
+}
+
+/// A new file of `length` bytes with the permissions `mode` whatever the umask. Built without a name and then linked,
+/// so that who opens the path finds the whole file or none. (Tools that list mappings show the maker's as "#number
+/// (deleted)", by the inode that had no name; it is the file at the path.)
+fn create_file(path: &Path, length: u64, mode: Mode) -> Result<File, Errno> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let prepare = |file: &File| -> Result<(), Errno> {
+        rustix::fs::fchmod(file, mode)?;
+        rustix::fs::ftruncate(file, length)
+    };
+    match rustix::fs::open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => {
+            let file = File::from(file);
+            prepare(&file)?;
+            let unnamed = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+            rustix::fs::linkat(CWD, unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
+            Ok(file)
+        }
+        // No nameless files there.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+            let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+            prepare(&file).inspect_err(|_| {
+                let _ = rustix::fs::unlink(path);
+            })?;
+            Ok(file)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// Attributes as the kernel shows them for a DAX device.
+    fn attributes(subsystem: &str, size: Option<&str>, align: Option<&str>) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        symlink(format!("../../bus/{subsystem}"), directory.path().join("subsystem")).unwrap();
+        for (name, value) in [("size", size), ("align", align)] {
+            if let Some(value) = value {
+                fs::write(directory.path().join(name), value).unwrap();
+            }
+        }
+        directory
+    }
+
+    fn length_of(subsystem: &str, size: Option<&str>, align: Option<&str>) -> Result<u64, MapError> {
+        dax_length(Path::new("/dev/dax0.0"), attributes(subsystem, size, align).path())
+    }
+
+    #[test]
+    fn a_dax_device_is_mapped_in_whole_units_of_its_alignment() {
+        assert_eq!(length_of("dax", Some("16777216\n"), Some("2097152\n")).unwrap(), 16 << 20);
+        assert_eq!(length_of("dax", Some("5242880"), Some("2097152")).unwrap(), 4 << 20);
+        assert_eq!(
+            length_of("dax", Some("5242880"), None).unwrap(),
+            4 << 20,
+            "an old kernel does not show the alignment"
+        );
+        assert_eq!(length_of("dax", Some("12288"), Some("4096")).unwrap(), 12288);
+    }
+
+    #[test]
+    fn a_dax_device_that_cannot_be_mapped_is_explained() {
+        let error = length_of("dax", Some("1048576"), Some("2097152")).unwrap_err();
+        assert!(matches!(error, MapError::DaxAlignment { length: 1_048_576, align: 2_097_152, .. }), "{error}");
+        let error = length_of("dax", None, None).unwrap_err();
+        assert!(matches!(error, MapError::DaxSize { .. }), "{error}");
+        let error = length_of("dax", Some("many"), None).unwrap_err();
+        assert!(matches!(error, MapError::DaxSize { .. }), "{error}");
+        let error = length_of("dax", Some("18446744073709551615"), Some("4096")).unwrap_err();
+        assert!(matches!(error, MapError::TooLarge { .. }), "{error}");
+        let error = length_of("tty", Some("16777216"), None).unwrap_err();
+        assert!(matches!(error, MapError::NotMappable { .. }), "{error}");
+    }
+
+    #[test]
+    fn refusals_to_open_keep_their_cause_apart() {
+        let at = |errno| open_error(Path::new("image"), Access::ReadWrite, errno);
+        assert!(matches!(at(Errno::NOENT), MapError::Missing { .. }));
+        assert!(matches!(at(Errno::ACCESS), MapError::Permission { .. }));
+        assert!(matches!(at(Errno::ROFS), MapError::Permission { .. }));
+        assert!(matches!(at(Errno::ISDIR), MapError::NotMappable { .. }));
+        assert!(matches!(at(Errno::MFILE), MapError::Open { .. }));
+    }
+}

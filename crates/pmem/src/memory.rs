@@ -11,9 +11,10 @@ pub trait Memory: Send + Sync + 'static {
     fn stored(&self, offset: u64, bytes: &[u8]);
     /// `bytes` at `offset` were stored past the cache: durable at the next fence without a flush.
     fn streamed(&self, offset: u64, bytes: &[u8]);
-    /// Flushes for the lines of `offset .. offset + length` were issued.
+    /// Flushes for the lines of `offset .. offset + length` are about to be issued: whatever was reported as stored
+    /// before this is covered by them, whatever is reported later need not be.
     fn flushed(&self, offset: u64, length: u64);
-    /// A fence was issued: what was flushed before by this thread is durable.
+    /// A fence was issued and has completed: what was flushed before by this thread is durable.
     fn fenced(&self);
     /// `length` bytes at `offset` are about to be read from the medium.
     fn read(&self, offset: u64, length: u64);
@@ -35,4 +36,30 @@ impl Memory for Direct {
     fn fenced(&self) {}
     #[inline(always)]
     fn read(&self, _: u64, _: u64) {}
+}
+
+/// One memory behind several owners: the test keeps the recorder that the region reports to.
+#[cfg(feature = "std")]
+impl<M: Memory> Memory for std::sync::Arc<M> {
+    const WATCHED: bool = M::WATCHED;
+    #[inline(always)]
+    fn stored(&self, offset: u64, bytes: &[u8]) {
+        (**self).stored(offset, bytes);
+    }
+    #[inline(always)]
+    fn streamed(&self, offset: u64, bytes: &[u8]) {
+        (**self).streamed(offset, bytes);
+    }
+    #[inline(always)]
+    fn flushed(&self, offset: u64, length: u64) {
+        (**self).flushed(offset, length);
+    }
+    #[inline(always)]
+    fn fenced(&self) {
+        (**self).fenced();
+    }
+    #[inline(always)]
+    fn read(&self, offset: u64, length: u64) {
+        (**self).read(offset, length);
+    }
 }

@@ -24,7 +24,8 @@ pub struct Region<M: Memory = Direct> {
     memory: M,
 }
 
-// SAFETY: everything behind `base` is reached as atomics or copied by volatile-like block copies, so threads may share it.
+// SAFETY: everything behind `base` is reached as atomics or by the block copies of `copy`, which allow for races, so threads may
+// share it.
 unsafe impl<M: Memory> Send for Region<M> {}
 // SAFETY: as above.
 unsafe impl<M: Memory> Sync for Region<M> {}
@@ -118,6 +119,17 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 4 }
     }
 
+    /// Replaces `old` by `new` in a field whose value means nothing after a crash (an nv pointer); whether it did. Never flushed on purpose.
+    #[inline]
+    pub fn exchange_volatile(&self, cell: &Cell64, old: u64, new: u64) -> bool {
+        let offset = self.offset_of(cell);
+        let done = cell.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if done {
+            self.note_stored(offset, &new.to_le_bytes());
+        }
+        done
+    }
+
     /// Stores a word that makes other bytes count, given the proof that they are durable or certify themselves. A release
     /// store: whoever reads the word with acquire sees what it names.
     #[inline(always)]
@@ -153,11 +165,12 @@ impl<M: Memory> Region<M> {
     #[inline(always)]
     pub fn flush_range(&self, offset: u64, length: u64) -> Flushed {
         if self.contains(offset, length) {
-            // SAFETY: in bounds, hence mapped.
-            unsafe { flush::flush_lines(self.base.add(offset as usize), length as usize) };
+            // Told first: a store of another thread that falls between the flush and the report must not count as flushed.
             if M::WATCHED {
                 self.memory.flushed(offset, length);
             }
+            // SAFETY: in bounds, hence mapped.
+            unsafe { flush::flush_lines(self.base.add(offset as usize), length as usize) };
         } else {
             debug_assert!(false, "flush outside the region");
         }
@@ -181,7 +194,7 @@ impl<M: Memory> Region<M> {
         self.fence(flushed)
     }
 
-    /// Stores bytes in place (names, inline targets) by relaxed atomic words where they are aligned, bytes elsewhere.
+    /// Stores bytes in place (names, inline targets) by relaxed atomics of the largest aligned pieces that fit.
     pub fn write_bytes(&self, offset: u64, bytes: &[u8]) -> Result<Dirty, BadOffset> {
         let length = bytes.len() as u64;
         if !self.contains(offset, length) {
@@ -189,7 +202,7 @@ impl<M: Memory> Region<M> {
         }
         // SAFETY: the destination is in bounds, the source is a slice, and they do not overlap (a caller's slice is not in a region
         // by the contract of `new`).
-        unsafe { copy::store_bytes(self.base.add(offset as usize), bytes) };
+        unsafe { copy::store_bytes(self.base.add(offset as usize), bytes.as_ptr(), bytes.len()) };
         self.note_stored(offset, bytes);
         Ok(Dirty { start: offset, end: offset + length })
     }
@@ -202,7 +215,7 @@ impl<M: Memory> Region<M> {
             return Err(BadOffset { offset, length });
         }
         // SAFETY: as in `write_bytes`.
-        unsafe { copy::stream(self.base.add(offset as usize), bytes) };
+        unsafe { copy::stream(self.base.add(offset as usize), bytes.as_ptr(), bytes.len()) };
         if M::WATCHED {
             self.memory.streamed(offset, bytes);
         }
@@ -212,6 +225,9 @@ impl<M: Memory> Region<M> {
     /// Fills a range with zeros past the cache: durable at the next fence.
     pub fn stream_zeros(&self, offset: u64, length: u64) -> Result<Flushed, BadOffset> {
         static ZEROS: [u8; 4096] = [0; 4096];
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length });
+        }
         let mut flushed = Flushed(());
         let mut done = 0;
         while done < length {
@@ -222,8 +238,28 @@ impl<M: Memory> Region<M> {
         Ok(flushed)
     }
 
-    /// Copies bytes within the region (a block's unchanged part into its copy): durable at the next fence.
+    /// Copies bytes within the region (a block's unchanged part into its copy): durable at the next fence. The ranges must not
+    /// overlap.
     pub fn stream_within(&self, from: u64, to: u64, length: u64) -> Result<Flushed, BadOffset> {
+        for offset in [from, to] {
+            if !self.contains(offset, length) {
+                return Err(BadOffset { offset, length });
+            }
+        }
+        if from.abs_diff(to) < length {
+            return Err(BadOffset { offset: to, length });
+        }
+        if M::WATCHED {
+            return self.stream_within_watched(from, to, length);
+        }
+        // SAFETY: both ranges are in bounds and do not overlap by the checks above; that others may write them meanwhile the copy
+        // allows for.
+        unsafe { copy::stream(self.base.add(to as usize), self.base.add(from as usize), length as usize) };
+        Ok(Flushed(()))
+    }
+
+    /// The same through a buffer: who watches is to see the very bytes that were stored, whoever changes the source meanwhile.
+    fn stream_within_watched(&self, from: u64, to: u64, length: u64) -> Result<Flushed, BadOffset> {
         let mut buffer = [0u8; 512];
         let mut flushed = Flushed(());
         let mut done = 0;
@@ -245,7 +281,7 @@ impl<M: Memory> Region<M> {
             return Err(BadOffset { offset, length });
         }
         self.note_read(offset, length);
-        // SAFETY: the source is in bounds, the destination is a slice outside of any region.
+        // SAFETY: the source is in bounds, the destination is a slice outside of any region. A race is allowed for by the copy.
         unsafe { copy::load_bytes(self.base.add(offset as usize), into) };
         Ok(())
     }

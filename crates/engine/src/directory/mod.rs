@@ -1,10 +1,23 @@
 //! Names: lookup, creation, removal, links, renames, and reading directories. All by (directory, name); no operation locks a directory.
+//!
+//! Where exclusion is needed it is per name (its bucket in the mindex) or per inode (its cachelet's lock). Order of locks, to be free of
+//! deadlock: a directory's cachelet lock, then buckets, then a file's cachelet lock.
+//!
+//! Every change of names goes the same way: allocate; hold the bucket; check; write the records and flush them; one fence; show it in DRAM by
+//! plain stores; let go. Nobody can act on a name that is not durable, because the mindex gets it after the fence.
 
-use crate::attributes::Attributes;
-use crate::error::Result;
-use crate::format::FileKind;
-use crate::fs::{Node, Thread};
-use pmem::Memory;
+mod compact;
+mod create;
+mod evict;
+mod index;
+mod log;
+mod lookup;
+mod read;
+mod remove;
+mod rename;
+
+use crate::error::{Error, Result};
+use crate::format::{FileKind, NAME_BYTES_MAX};
 
 /// What to make.
 #[derive(Debug, Clone, Copy)]
@@ -56,107 +69,14 @@ pub struct DirectoryHint {
     pub log_version: u32,
 }
 
-impl<M: Memory> Thread<'_, M> {
-    /// The root directory, with a reference.
-    pub fn root(&self) -> Result<Node> {
-        todo!()
-    }
+/// The most links of a file that is no directory.
+pub const LINKS_MAX: u32 = 65_000;
 
-    /// The file of an inode number, with a reference; with a generation, only if it is of that one.
-    pub fn node(&self, _number: u64, _generation: Option<u32>) -> Result<Node> {
-        todo!()
+/// Refuses what cannot be a name.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::NameTooLong);
     }
-
-    /// One more reference to a node that the caller has one to.
-    pub fn retain(&self, _node: Node) -> Result<()> {
-        todo!()
-    }
-
-    /// Gives `count` references back. The last one of a file without names frees it.
-    pub fn release(&self, _node: Node, _count: u32) {
-        todo!()
-    }
-
-    /// The file of a name, with a reference.
-    pub fn lookup(&self, _directory: Node, _name: &[u8]) -> Result<Node> {
-        todo!()
-    }
-
-    /// Attributes by name, without taking a reference: what stat needs.
-    pub fn stat_name(&self, _directory: Node, _name: &[u8]) -> Result<Attributes> {
-        todo!()
-    }
-
-    /// Makes a file, directory, symbolic link or special file; `Exists` if the name is taken. With a reference.
-    pub fn create(&self, _directory: Node, _name: &[u8], _new: &NewNode<'_>) -> Result<Node> {
-        todo!()
-    }
-
-    /// Makes a file without a name (O_TMPFILE), with a reference. It can be given a name by `link`.
-    pub fn create_unnamed(&self, _new: &NewNode<'_>) -> Result<Node> {
-        todo!()
-    }
-
-    /// Gives a file another name. `permit` sees the file's attributes.
-    pub fn link(&self, _node: Node, _directory: Node, _name: &[u8]) -> Result<()> {
-        todo!()
-    }
-
-    /// Removes a name of a file that is no directory, if `permit` lets it after seeing the file's attributes.
-    pub fn unlink(
-        &self,
-        _directory: Node,
-        _name: &[u8],
-        _permit: impl FnOnce(&Attributes) -> Result<()>,
-    ) -> Result<()> {
-        todo!()
-    }
-
-    /// Removes an empty directory, if `permit` lets it.
-    pub fn remove_directory(
-        &self,
-        _directory: Node,
-        _name: &[u8],
-        _permit: impl FnOnce(&Attributes) -> Result<()>,
-    ) -> Result<()> {
-        todo!()
-    }
-
-    /// Renames. `permit` sees what moves and what is replaced or exchanged.
-    pub fn rename(
-        &self,
-        _from: (Node, &[u8]),
-        _to: (Node, &[u8]),
-        _flags: RenameFlags,
-        _permit: impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
-    ) -> Result<()> {
-        todo!()
-    }
-
-    /// The inode number of a directory's `..`.
-    pub fn parent(&self, _directory: Node) -> Result<u64> {
-        todo!()
-    }
-
-    /// The name of inode `child` in `directory`, copied into `name`; its length. For getcwd by `..`.
-    pub fn name_of(&self, _directory: Node, _child: u64, _name: &mut [u8; 255]) -> Result<usize> {
-        todo!()
-    }
-
-    /// Gives the names after `cookie` to `entry` in the order of cookies until it returns `false` or there are no more. A name that exists
-    /// during a whole scan is given exactly once, whatever happens meanwhile.
-    pub fn read_directory(
-        &self,
-        _directory: Node,
-        _cookie: u64,
-        _hint: &mut DirectoryHint,
-        _entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
-    ) -> Result<()> {
-        todo!()
-    }
-
-    /// The target of a symbolic link, copied into `target`; its length (`TooSmall` never: it is cut).
-    pub fn read_link(&self, _node: Node, _target: &mut [u8]) -> Result<usize> {
-        todo!()
-    }
+    let valid = !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|byte| *byte == b'/' || *byte == 0);
+    if valid { Ok(()) } else { Err(Error::Invalid) }
 }

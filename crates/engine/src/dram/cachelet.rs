@@ -19,6 +19,9 @@ pub const FLAG_RENAMING: u8 = 4;
 /// Flag of the state word: no links, no references; the inode is being recycled and cannot be referenced again.
 pub const FLAG_DEAD: u8 = 8;
 
+/// Flag of the state word: made without a name (O_TMPFILE); it may be given its first one, unlike a file that lost its last.
+pub const FLAG_UNNAMED: u8 = 16;
+
 /// Bit of [`Cachelet::entries`]: the directory is removed; nothing can be made in it.
 pub const ENTRIES_DEAD: u64 = 1 << 63;
 

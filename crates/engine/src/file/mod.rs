@@ -6,6 +6,8 @@ mod resize;
 mod write;
 mod xattr;
 
+pub(crate) use map::{free_body, write_new_body};
+
 /// What fallocate does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocateMode {

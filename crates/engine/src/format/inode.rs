@@ -7,7 +7,7 @@
 //! into the inode: two slots, used in turn.)
 //!
 //! Invariants
-//! - `birth` is zero for a free inode, and then `inline` and `accessed_ns` are zero too; both are durable before the number is used again.
+//! - The high half of `birth` is zero for a free inode, and then `inline` and `accessed_ns` are zero too; both are durable before the number is used again.
 //! - An entry counts only if its seal verifies against the inode's number and generation, so an earlier life's entry never does.
 //! - Entry `i` holds sequences of parity `i`.
 
@@ -79,7 +79,8 @@ impl FileKind {
 /// An inode: 256 bytes, four lines.
 #[repr(C, align(256))]
 pub struct Inode {
-    /// Generation (low half) and CRC-32C of number, kind, device, birth time and generation (high half). Zero: free.
+    /// Generation (low half) and CRC-32C of number, kind, device, birth time and generation (high half; one where it computes to zero). High
+    /// half zero: free, and the low half is the last life's generation.
     pub birth: Commit64,
     /// The inode's own number, so that a stray offset is noticed.
     pub number: Cell64,
@@ -117,7 +118,7 @@ impl Inode {
     pub fn generation(&self, number: u64) -> Option<u32> {
         let birth = self.birth.load_acquire();
         let generation = birth as u32;
-        let whole = birth != 0
+        let whole = birth >> 32 != 0
             && self.number.load() == number
             && birth == Self::birth_word(number, self.kind.load(), self.device.load(), self.born_ns.load(), generation);
         whole.then_some(generation)
@@ -131,7 +132,17 @@ impl Inode {
         bytes[12..16].copy_from_slice(&device.to_le_bytes());
         bytes[16..24].copy_from_slice(&born_ns.to_le_bytes());
         bytes[24..28].copy_from_slice(&generation.to_le_bytes());
-        (crc32c(0, &bytes) as u64) << 32 | generation as u64
+        (crc32c(0, &bytes).max(1) as u64) << 32 | generation as u64
+    }
+
+    /// The birth word of this inode once it is free.
+    pub fn free_word(&self) -> u64 {
+        self.birth.load() & 0xffff_ffff
+    }
+
+    /// The generation of the next life of a free inode.
+    pub fn next_generation(&self) -> u32 {
+        (self.birth.load() as u32).wrapping_add(1).max(FIRST_GENERATION)
     }
 
     /// The newer valid property entry with its sequence, or none: the inode never came to life, or is damaged.

@@ -14,15 +14,24 @@ pub const LOG_SLOTS: u64 = 504;
 /// The first cookie of a directory; smaller ones are for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 16;
 
+/// How the slots of a page relate to cookies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LogPageKind {
+    /// Slot `i` belongs to cookie `first_cookie + i`. The last page of a log is of this kind.
+    Append = 1,
+    /// The slots' dentries say their cookies, which ascend from `first_cookie`.
+    Compacted = 2,
+}
+
 /// A log page.
 #[repr(C, align(4096))]
 pub struct LogPage {
-    /// CRC-32C (high half) of owner and first cookie; the kind of page, 1 (low half).
+    /// CRC-32C (high half) of owner, first cookie and kind; [`LogPageKind`] (low half).
     pub seal: Cell64,
     /// The inode number of the directory.
     pub owner: Cell64,
-    /// The cookie of slot 0 when the page was opened for appending; slot `i` then gives cookie `first_cookie + i`. In a compacted page, the cookie of
-    /// its first entry.
+    /// The smallest cookie that the page may hold.
     pub first_cookie: Cell64,
     /// The next page.
     pub next: Commit64,
@@ -37,16 +46,25 @@ unsafe impl Layout for LogPage {}
 
 impl LogPage {
     /// The seal of a page of directory `owner`.
-    pub fn seal_word(owner: u64, first_cookie: u64) -> u64 {
-        let mut bytes = [0u8; 16];
+    pub fn seal_word(owner: u64, first_cookie: u64, kind: LogPageKind) -> u64 {
+        let mut bytes = [0u8; 20];
         bytes[0..8].copy_from_slice(&owner.to_le_bytes());
         bytes[8..16].copy_from_slice(&first_cookie.to_le_bytes());
-        (crc32c(0, &bytes) as u64) << 32 | 1
+        bytes[16..20].copy_from_slice(&(kind as u32).to_le_bytes());
+        (crc32c(0, &bytes) as u64) << 32 | kind as u64
     }
 
     /// Whether this is a log page of directory `owner`.
     pub fn belongs_to(&self, owner: u64) -> bool {
-        self.owner.load() == owner && self.seal.load() == Self::seal_word(owner, self.first_cookie.load())
+        self.kind(owner).is_some()
+    }
+
+    /// The kind of page, if it is one of directory `owner`.
+    pub fn kind(&self, owner: u64) -> Option<LogPageKind> {
+        let seal = self.seal.load();
+        let kind = if seal as u32 == LogPageKind::Append as u32 { LogPageKind::Append } else { LogPageKind::Compacted };
+        let whole = self.owner.load() == owner && seal == Self::seal_word(owner, self.first_cookie.load(), kind);
+        whole.then_some(kind)
     }
 }
 

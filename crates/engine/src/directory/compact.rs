@@ -1,0 +1,231 @@
+//! Log compaction (paper III.G): when most of a directory's log is holes, the names that count move to fresh pages, and the space of the
+//! others is recycled.
+//!
+//! Nobody is kept out: an append page is opened first, so that all later claims land behind it; once those who were inside have left, nothing in
+//! front of it is being written, and only that part is copied. Removals meanwhile change dentries, not slots.
+//!
+//! Invariants
+//! - The head of the log changes by one store, after the new pages and the directory's times are durable.
+//! - Old pages and dead dentries become free only a grace period after that, and after all cleared journal slots are durably clear.
+//! - The compacting bit is held from beginning to end; the cachelet's lock only for moments, because others wait for it while they are pinned.
+
+use super::log::Tail;
+use crate::alloc::BlockRun;
+use crate::dram::{Cachelet, DirectoryState, RetiredKind};
+use crate::error::{Error, Result};
+use crate::format::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, LOG_SLOTS, LogPage, LogPageKind, Valid, slot_address};
+use crate::fs::{Node, Thread};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
+
+/// Fewer holes than this are not worth a compaction (paper: 100 dentries).
+const HOLES_MIN: u64 = 500;
+/// Bit of a directory's `mapped` word: somebody compacts or evicts it.
+pub(super) const MAINTAINED: u32 = 4;
+
+/// The chain that replaces the compacted part.
+struct NewChain {
+    /// First page, or zero: nothing counts.
+    first: u64,
+    /// Last page.
+    last: u64,
+    /// Names in the last page.
+    used: u64,
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Compacts a directory's log if holes outweigh names. Not pinned. A failure (no space) leaves the log as it is.
+    pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
+        let directory = self.cachelet(node)?;
+        let holes = directory.device.load(Relaxed) as u64;
+        if holes < HOLES_MIN || holes < directory.entries.load(Relaxed) {
+            return Ok(());
+        }
+        self.compact(directory)
+    }
+
+    /// Compacts now, unless somebody is at it. Not pinned; the caller has a reference to the directory.
+    pub(crate) fn compact(&self, directory: &'f Cachelet) -> Result<()> {
+        let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
+        if !is_indexed() || directory.mapped.fetch_or(MAINTAINED, AcqRel) & MAINTAINED != 0 {
+            return Ok(());
+        }
+        let result = if is_indexed() { self.compact_maintained(directory) } else { Ok(()) };
+        directory.mapped.fetch_and(!MAINTAINED, AcqRel);
+        match result {
+            Err(Error::NoSpace) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn compact_maintained(&self, directory: &'f Cachelet) -> Result<()> {
+        let number = directory.number.load(Relaxed);
+        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
+        let boundary = {
+            let _held = self.lock(&directory.lock, &directory.waiters)?;
+            let tail = Tail(directory.root.load(Acquire));
+            if tail.page() == 0 {
+                return Ok(());
+            }
+            let first_cookie = self.fs.log_page(tail.page(), number)?.0.first_cookie.load() + LOG_SLOTS;
+            self.open_page(directory, tail, first_cookie)?
+        };
+        self.wait_for_grace()?;
+        let old_head = inode.log.load_acquire();
+        let chain = match self.copy_names(number, old_head, boundary) {
+            Ok(chain) => chain,
+            Err((chain, error)) => {
+                self.free_chain(number, &chain)?;
+                return Err(error);
+            }
+        };
+        self.swap_log(directory, &chain, boundary)?;
+        let holes = self.retire_old(number, old_head, boundary, &chain)?;
+        directory.device.fetch_sub(holes.min(directory.device.load(Relaxed) as u64) as u32, Relaxed);
+        Ok(())
+    }
+
+    /// Copies the slots that count, from `old_head` up to `boundary`, into new pages, flushed.
+    fn copy_names(&self, owner: u64, old_head: u64, boundary: u64) -> core::result::Result<NewChain, (NewChain, Error)> {
+        let mut chain = NewChain { first: 0, last: 0, used: 0 };
+        let mut offset = old_head;
+        while offset != boundary {
+            match self.copy_page(owner, offset, &mut chain) {
+                Ok(next) if next != 0 => offset = next,
+                Ok(_) => return Err((chain, crate::error::Corruption::LogPage(offset).into())),
+                Err(error) => return Err((chain, error)),
+            }
+        }
+        match self.link_new(owner, &chain, boundary) {
+            Ok(()) => Ok(chain),
+            Err(error) => Err((chain, error)),
+        }
+    }
+
+    fn copy_page(&self, owner: u64, offset: u64, chain: &mut NewChain) -> Result<u64> {
+        let (page, _) = self.fs.log_page(offset, owner)?;
+        for slot in &page.slots {
+            let word = slot.load_acquire();
+            let Some((dentry, _, facts)) = self.fs.dentry_of_slot(word, owner)? else { continue };
+            if Valid::from_word(dentry.valid.load_acquire()).valid {
+                self.append_copied(owner, chain, word, facts.cookie)?;
+            }
+        }
+        Ok(page.next.load_acquire())
+    }
+
+    fn append_copied(&self, owner: u64, chain: &mut NewChain, word: u64, cookie: u64) -> Result<()> {
+        if chain.last == 0 || chain.used == LOG_SLOTS {
+            let fresh = self.new_page(owner, cookie, LogPageKind::Compacted)?;
+            self.link_new(owner, chain, fresh)?;
+            if chain.first == 0 {
+                chain.first = fresh;
+            }
+            (chain.last, chain.used) = (fresh, 0);
+        }
+        let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
+        // Nothing leads here yet: the head's commit is what counts.
+        let _ = self.fs.pm.commit(&page.slots[chain.used as usize], word, Flushed::nothing().sealed());
+        chain.used += 1;
+        Ok(())
+    }
+
+    /// Links the last new page to what follows it and flushes it whole: it is full, or the chain ends.
+    fn link_new(&self, _owner: u64, chain: &NewChain, next: u64) -> Result<()> {
+        if chain.last != 0 {
+            let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
+            let _ = self.fs.pm.commit(&page.next, next, Flushed::nothing().sealed());
+            let _ = self.fs.pm.flush_all(page);
+        }
+        Ok(())
+    }
+
+    /// Makes the new chain the log.
+    fn swap_log(&self, directory: &'f Cachelet, chain: &NewChain, boundary: u64) -> Result<()> {
+        let pm = &self.fs.pm;
+        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
+        let _held = self.lock(&directory.lock, &directory.waiters)?;
+        // The dentries that go carry the times of removals: the directory's entry must say them first.
+        let property = self.property_now(directory);
+        let times = self.commit_property(directory, &property, Flushed::nothing().sealed())?;
+        let journal = self.flush_journal()?;
+        let durable = pm.fence(times.and(journal));
+        let head = if chain.first == 0 { boundary } else { chain.first };
+        // Crash before this is durable: the old log, whole. After: the new one. The pages of the other are free either way.
+        pm.persist(pm.commit(&inode.log, head, durable));
+        directory.directory.fetch_add(1 << 8, AcqRel);
+        Ok(())
+    }
+
+    /// Flushes the seals of all journal slots that threads have used: the cleared ones must be durably clear before what they named is
+    /// recycled.
+    fn flush_journal(&self) -> Result<Flushed> {
+        let used = self.fs.header()?.slots_high.load(Acquire).min(JOURNAL_SLOTS);
+        let start = self.fs.geometry.journal_block * BLOCK_BYTES;
+        let mut flushed = Flushed::nothing();
+        for index in 0..used {
+            flushed = flushed.and(self.fs.pm.flush_range(start + index * JOURNAL_SLOT_BYTES, 8));
+        }
+        Ok(flushed)
+    }
+
+    /// Retires the old pages and the dentries that were not copied; how many slots those were. Old and new chain are walked side by side:
+    /// what the new one lacks was dead when it was written.
+    fn retire_old(&self, owner: u64, old_head: u64, boundary: u64, chain: &NewChain) -> Result<u64> {
+        let mut holes = 0;
+        let mut copied = (chain.first, 0u64);
+        let mut offset = old_head;
+        while offset != boundary {
+            self.make_room()?;
+            let page = self.fs.log_page(offset, owner)?.0;
+            for slots in page.slots.chunks(32) {
+                self.make_room()?;
+                for slot in slots {
+                    let word = slot.load_acquire();
+                    if word == 0 {
+                        continue;
+                    }
+                    if self.copied_word(owner, &mut copied, boundary)? == word {
+                        copied.1 += 1;
+                    } else {
+                        holes += 1;
+                        self.retire_dentry(word, owner)?;
+                    }
+                }
+            }
+            let next = page.next.load_acquire();
+            self.retire(RetiredKind::Blocks, offset / BLOCK_BYTES, 1);
+            offset = next;
+        }
+        Ok(holes)
+    }
+
+    /// The next word of the new chain at a position, or zero behind its end.
+    fn copied_word(&self, owner: u64, position: &mut (u64, u64), boundary: u64) -> Result<u64> {
+        if position.1 == LOG_SLOTS && position.0 != 0 {
+            *position = (self.fs.log_page(position.0, owner)?.0.next.load_acquire(), 0);
+        }
+        if position.0 == 0 || position.0 == boundary {
+            return Ok(0);
+        }
+        Ok(self.fs.log_page(position.0, owner)?.0.slots[position.1 as usize].load_acquire())
+    }
+
+    fn retire_dentry(&self, word: u64, owner: u64) -> Result<()> {
+        if self.fs.dentry_of_slot(word, owner)?.is_some() {
+            self.retire(RetiredKind::Dentry, slot_address(word), 0);
+        }
+        Ok(())
+    }
+
+    /// Frees a chain that nothing leads to.
+    fn free_chain(&self, owner: u64, chain: &NewChain) -> Result<()> {
+        let mut offset = chain.first;
+        while offset != 0 {
+            let next = if offset == chain.last { 0 } else { self.fs.log_page(offset, owner)?.0.next.load_acquire() };
+            self.free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
+            offset = next;
+        }
+        Ok(())
+    }
+}

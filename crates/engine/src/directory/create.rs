@@ -1,0 +1,385 @@
+//! Making names (paper III.E and III.F, algorithm 1): create, link, files without a name.
+//!
+//! What persists is four lines: the inode's identity, its first property entry, the dentry, and the log slot. All certify themselves, so they
+//! share one fence. A crash before it leaves any part of them; recovery follows a slot only where dentry, identity and property entry all
+//! verify, else it drops the slot, and nobody had been told that the call succeeded.
+
+use super::log::ClaimedSlot;
+use super::{LINKS_MAX, NewNode, check_name};
+use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, References};
+use crate::error::{Error, Result};
+use crate::file::write_new_body;
+use crate::format::{
+    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_INLINE, Property, SlotTag, Valid, dentry_lines,
+    slot_word,
+};
+use crate::fs::{Node, Thread};
+use crate::mindex::{NameHash, Target};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
+
+/// A name that was prepared: space for its dentry and its place in the log are claimed.
+pub(super) struct PreparedName<'f> {
+    pub directory: &'f Cachelet,
+    pub parent: u64,
+    pub dentry_offset: u64,
+    pub slot: ClaimedSlot<'f>,
+    lines: u64,
+}
+
+/// An inode that was prepared: number and cachelet are allocated, long targets are written.
+struct PreparedInode<'f> {
+    number: u64,
+    cachelet_index: u32,
+    cachelet: &'f Cachelet,
+    inode: &'f Inode,
+    property: Property,
+    moment_ns: i64,
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Makes a file, directory, symbolic link or special file; `Exists` if the name is taken. With a reference.
+    pub fn create(&self, directory: Node, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
+        self.fs.writable()?;
+        check_name(name)?;
+        let hash = self.fs.hash_name(directory.number, name);
+        self.fs.prefetch_bucket(hash);
+        let result = self.retry_when_full(|| self.create_once(directory, name, hash, new));
+        self.settle_names()?;
+        self.recycle_some();
+        result
+    }
+
+    /// Runs an operation again, once, if it found no space but recycling made some. Not pinned.
+    pub(crate) fn retry_when_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        self.make_room()?;
+        match operation() {
+            Err(Error::NoSpace | Error::NoInodes) if self.reclaim()? => operation(),
+            result => result,
+        }
+    }
+
+    fn create_once(&self, directory: Node, name: &[u8], hash: NameHash, new: &NewNode<'_>) -> Result<Node> {
+        let (_pin, parent) = self.pin_indexed(directory)?;
+        if self.fs.find(directory.number, name, hash)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let prepared = self.prepare_name(parent, directory.number, name.len())?;
+        let fresh = match self.prepare_inode(new, parent) {
+            Ok(fresh) => fresh,
+            Err(error) => return Err(self.give_up_name(&prepared, error)),
+        };
+        match self.publish_created(&prepared, &fresh, name, hash, new) {
+            Ok(node) => Ok(node),
+            Err(error) => {
+                self.give_up_inode(&fresh)?;
+                Err(self.give_up_name(&prepared, error))
+            }
+        }
+    }
+
+    /// Claims what a new name needs. Counting it first keeps the directory from being removed meanwhile.
+    pub(super) fn prepare_name(&self, directory: &'f Cachelet, parent: u64, length: usize) -> Result<PreparedName<'f>> {
+        let before = directory.entries.fetch_add(1, AcqRel);
+        if before & ENTRIES_DEAD != 0 {
+            directory.entries.fetch_sub(1, AcqRel);
+            return Err(Error::NotFound);
+        }
+        let lines = dentry_lines(length);
+        let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match self.claim_slot(directory) {
+            Ok(slot) => Ok(PreparedName { directory, parent, dentry_offset, slot, lines }),
+            Err(error) => {
+                self.free_lines(dentry_offset, lines)?;
+                Err(error)
+            }
+        });
+        if claimed.is_err() {
+            directory.entries.fetch_sub(1, AcqRel);
+        }
+        claimed
+    }
+
+    /// Gives back what `prepare_name` claimed; the slot stays a hole. Returns the error that led here.
+    pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
+        prepared.directory.entries.fetch_sub(1, AcqRel);
+        prepared.directory.device.fetch_add(1, Relaxed);
+        match self.free_lines(prepared.dentry_offset, prepared.lines) {
+            Ok(()) => error,
+            Err(worse) => worse,
+        }
+    }
+
+    fn prepare_inode(&self, new: &NewNode<'_>, parent: &Cachelet) -> Result<PreparedInode<'f>> {
+        let number = self.allocate_inode()?;
+        let prepared = self.allocate_cachelet().and_then(|cachelet_index| {
+            let moment_ns = self.stamp(parent);
+            let property = self.first_property(new, moment_ns)?;
+            Ok(PreparedInode {
+                number,
+                cachelet_index,
+                cachelet: self.fs.dram.cachelet(cachelet_index)?,
+                inode: self.fs.inode(number)?,
+                property,
+                moment_ns,
+            })
+        });
+        if prepared.is_err() {
+            self.free_inode(number)?;
+        }
+        prepared
+    }
+
+    /// The first property entry of a new inode. A long symlink target is written and durable when this returns.
+    fn first_property(&self, new: &NewNode<'_>, moment_ns: i64) -> Result<Property> {
+        let mut property = Property {
+            mode: (new.kind.mode_bits() | new.permissions & 0o7777) as u16,
+            flags: 0,
+            links: if new.kind == FileKind::Directory { 2 } else { 1 },
+            uid: new.uid,
+            gid: new.gid,
+            size_bytes: 0,
+            blocks: 0,
+            modified_ns: moment_ns,
+            changed_ns: moment_ns,
+            root: 0,
+        };
+        if new.kind == FileKind::Symlink {
+            if new.target.is_empty() || new.target.len() as u64 >= BLOCK_BYTES {
+                return Err(if new.target.is_empty() { Error::NotFound } else { Error::NameTooLong });
+            }
+            property.size_bytes = new.target.len() as u64;
+            if new.target.len() <= INLINE_BYTES_MAX {
+                property.flags = PROPERTY_INLINE;
+            } else {
+                let (root, blocks, flushed) = write_new_body(self, new.target)?;
+                (property.root, property.blocks) = (root, blocks);
+                self.fs.pm.fence(flushed);
+            }
+        }
+        Ok(property)
+    }
+
+    fn give_up_inode(&self, fresh: &PreparedInode<'f>) -> Result<()> {
+        crate::file::free_body(self, fresh.property.root)?;
+        self.free_cachelet(fresh.cachelet_index)?;
+        self.free_inode(fresh.number)
+    }
+
+    fn publish_created(
+        &self,
+        prepared: &PreparedName<'f>,
+        fresh: &PreparedInode<'f>,
+        name: &[u8],
+        hash: NameHash,
+        new: &NewNode<'_>,
+    ) -> Result<Node> {
+        let held = self.hold_bucket(hash)?;
+        if self.find_held(&held, prepared.parent, name, hash)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let entry = self.reserve_entry(&held)?;
+        // From here to the fence: plain stores and flushes only.
+        let inode = self.write_inode(fresh, new, prepared.parent)?;
+        let dentry = self.write_dentry(prepared, fresh.number, new.kind, name, fresh.moment_ns)?;
+        self.fill_new_cachelet(fresh)?;
+        // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
+        self.fs.pm.fence(inode.and(dentry));
+        self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
+        drop(held);
+        if new.kind == FileKind::Directory {
+            prepared.directory.references.fetch_add(References::ONE_LINK, AcqRel);
+        }
+        self.touch_directory(prepared.directory, fresh.moment_ns);
+        Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
+    }
+
+    /// Writes identity, first property entry and inline target of a new inode, and flushes them.
+    fn write_inode(&self, fresh: &PreparedInode<'f>, new: &NewNode<'_>, parent: u64) -> Result<Flushed> {
+        let pm = &self.fs.pm;
+        let inode = fresh.inode;
+        let generation = inode.next_generation();
+        let kind = new.kind as u32;
+        let born = fresh.moment_ns as u64;
+        let mut dirty = pm
+            .set64(&inode.number, fresh.number)
+            .and(pm.set32(&inode.kind, kind))
+            .and(pm.set32(&inode.device, new.device))
+            .and(pm.set64(&inode.born_ns, born))
+            .and(pm.retract(&inode.log, 0))
+            .and(pm.retract(&inode.xattrs, 0))
+            .and(pm.set64(&inode.nv_pointer, self.fs.nv_pointer(fresh.cachelet_index)));
+        let sealed = Flushed::nothing().sealed();
+        dirty = dirty.and(pm.commit(&inode.parent, if new.kind == FileKind::Directory { parent } else { 0 }, sealed));
+        let birth = Inode::birth_word(fresh.number, kind, new.device, born, generation);
+        let flushed = pm.flush(dirty.and(pm.commit(&inode.birth, birth, Flushed::nothing().sealed())));
+        let proof = Flushed::nothing().sealed();
+        let property = crate::cache::write_property(self.fs, inode, &fresh.property, 0, fresh.number, generation, proof);
+        if fresh.property.flags & PROPERTY_INLINE == 0 {
+            return Ok(flushed.and(property));
+        }
+        let inline = pm.write_bytes(pm.offset_of(&inode.inline), new.target)?;
+        Ok(flushed.and(property).and(pm.flush(inline)))
+    }
+
+    /// Writes a dentry and the log slot that names it, and flushes both. Recovery verifies the dentry's seal before it follows the slot.
+    pub(super) fn write_dentry(
+        &self,
+        prepared: &PreparedName<'f>,
+        inode: u64,
+        kind: FileKind,
+        name: &[u8],
+        moment_ns: i64,
+    ) -> Result<Flushed> {
+        let flushed = self.write_dentry_alone(prepared, inode, kind, name, moment_ns)?;
+        let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
+        let slot = self.fs.pm.commit(prepared.slot.word, word, flushed.sealed());
+        Ok(self.fs.pm.flush(slot))
+    }
+
+    /// Writes and flushes a dentry that nothing names yet.
+    pub(super) fn write_dentry_alone(
+        &self,
+        prepared: &PreparedName<'f>,
+        inode: u64,
+        kind: FileKind,
+        name: &[u8],
+        moment_ns: i64,
+    ) -> Result<Flushed> {
+        let pm = &self.fs.pm;
+        let offset = prepared.dentry_offset;
+        let dentry = pm.get(Pm::<Dentry>::new(offset))?;
+        let facts =
+            DentryFacts { inode, parent: prepared.parent, cookie: prepared.slot.cookie, kind, name_length: name.len() as u8 };
+        let valid = Valid { valid: true, moment_ns: moment_ns.max(0) as u64 };
+        let dirty = pm
+            .set64(&dentry.inode, inode)
+            .and(pm.set64(&dentry.parent, facts.parent))
+            .and(pm.set64(&dentry.cookie, facts.cookie))
+            .and(pm.write_bytes(offset + crate::format::DENTRY_HEADER_BYTES, name)?)
+            .and(pm.commit(&dentry.valid, valid.word(), Flushed::nothing().sealed()))
+            .and(pm.set64(&dentry.seal, facts.seal(name)));
+        Ok(pm.flush(dirty))
+    }
+
+    fn fill_new_cachelet(&self, fresh: &PreparedInode<'f>) -> Result<()> {
+        // As `write_inode` has just written it.
+        let generation = fresh.inode.birth.load() as u32;
+        let cachelet = fresh.cachelet;
+        self.fill_cachelet(cachelet, fresh.inode, fresh.number, generation, &fresh.property, 0)?;
+        cachelet.accessed_ns.store(fresh.moment_ns, Relaxed);
+        if fresh.property.kind() == Some(FileKind::Directory) {
+            // A new directory is empty: nothing to index.
+            cachelet.directory.store(crate::dram::DirectoryState::Indexed as u32, Relaxed);
+        }
+        let state = References { references: 1, links: fresh.property.links, flags: FLAG_READABLE };
+        cachelet.references.store(state.word(), Relaxed);
+        cachelet.number.store(fresh.number, Release);
+        Ok(())
+    }
+
+    /// Makes a file without a name (O_TMPFILE), with a reference. It can be given a name by `link`. After a crash it is gone.
+    pub fn create_unnamed(&self, directory: Node, new: &NewNode<'_>) -> Result<Node> {
+        self.fs.writable()?;
+        if new.kind == FileKind::Directory {
+            return Err(Error::Invalid);
+        }
+        self.retry_when_full(|| {
+            let (_pin, parent) = self.pin_indexed(directory)?;
+            if parent.entries.load(Acquire) & ENTRIES_DEAD != 0 {
+                return Err(Error::NotFound);
+            }
+            let node = self.make_unnamed(parent, new, 0)?;
+            let state = References { references: 1, links: 0, flags: FLAG_READABLE | FLAG_DELETED | FLAG_UNNAMED };
+            self.cachelet(node)?.references.store(state.word(), Release);
+            Ok(node)
+        })
+    }
+
+    /// Makes an inode, durably, that no dentry names (yet): after a crash recovery frees it. With a reference. Pinned.
+    pub(super) fn make_unnamed(&self, parent: &Cachelet, new: &NewNode<'_>, links: u32) -> Result<Node> {
+        let mut fresh = self.prepare_inode(new, parent)?;
+        fresh.property.links = links;
+        let flushed = self.write_inode(&fresh, new, 0)?;
+        self.fill_new_cachelet(&fresh)?;
+        self.fs.pm.fence(flushed);
+        Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
+    }
+
+    /// Gives a file another name.
+    pub fn link(&self, node: Node, directory: Node, name: &[u8]) -> Result<()> {
+        self.fs.writable()?;
+        check_name(name)?;
+        let hash = self.fs.hash_name(directory.number, name);
+        let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
+        self.settle_names()?;
+        self.recycle_some();
+        result
+    }
+
+    fn link_once(&self, node: Node, directory: Node, name: &[u8], hash: NameHash) -> Result<()> {
+        let (_pin, parent) = self.pin_indexed(directory)?;
+        let cachelet = self.cachelet(node)?;
+        let kind = self.fs.kind(cachelet)?;
+        if kind == FileKind::Directory {
+            return Err(Error::IsADirectory);
+        }
+        if self.fs.find(directory.number, name, hash)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let prepared = self.prepare_name(parent, directory.number, name.len())?;
+        match self.publish_link(&prepared, node, cachelet, kind, name, hash) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.give_up_name(&prepared, error)),
+        }
+    }
+
+    fn publish_link(
+        &self,
+        prepared: &PreparedName<'f>,
+        node: Node,
+        cachelet: &'f Cachelet,
+        kind: FileKind,
+        name: &[u8],
+        hash: NameHash,
+    ) -> Result<()> {
+        let held = self.hold_bucket(hash)?;
+        if self.find_held(&held, prepared.parent, name, hash)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let entry = self.reserve_entry(&held)?;
+        let file = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        self.add_link(cachelet)?;
+        let moment_ns = self.stamp(prepared.directory);
+        let mut property = self.property_now(cachelet);
+        property.changed_ns = moment_ns;
+        let attributes = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        let dentry = self.write_dentry(prepared, node.number, kind, name, moment_ns)?;
+        // Crash here: links are recounted from dentries, and the name is there or not.
+        self.fs.pm.fence(attributes.and(dentry));
+        self.publish_property(cachelet, &property);
+        drop(file);
+        self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
+        drop(held);
+        self.touch_directory(prepared.directory, moment_ns);
+        Ok(())
+    }
+
+    /// Counts one more link, unless the last one went (a file made without any may get its first) or there are too many.
+    fn add_link(&self, cachelet: &Cachelet) -> Result<()> {
+        loop {
+            let word = cachelet.references.load(Acquire);
+            let mut state = References::from_word(word);
+            if state.links == 0 && state.flags & FLAG_UNNAMED == 0 {
+                return Err(Error::NotFound);
+            }
+            if state.links >= LINKS_MAX {
+                return Err(Error::TooManyLinks);
+            }
+            state.links += 1;
+            state.flags &= !(FLAG_DELETED | FLAG_UNNAMED);
+            if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+}

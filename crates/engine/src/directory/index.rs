@@ -1,0 +1,206 @@
+//! Indexing a directory on first access (paper III.C): all its names enter the mindex, after which a miss there is an answer.
+//!
+//! Invariants
+//! - The state goes Absent → Indexing → Indexed → Evicting → Absent; each change is made under the directory's cachelet lock.
+//! - Whoever is pinned and sees Indexed may rely on it until it unpins: eviction waits for a grace period after announcing itself.
+
+use super::log::Tail;
+use crate::dram::{Cachelet, DirectoryState};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPageKind, NAME_BYTES_MAX, Valid, slot_address,
+    slot_tag,
+};
+use crate::fs::{Fs, Node, Thread};
+use crate::grace::Pin;
+use crate::mindex::{NameHash, Target};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use pmem::{Memory, Pm};
+
+/// How far ahead of the insertion names are hashed and buckets are asked for.
+const AHEAD: usize = 16;
+
+/// A name on its way into the mindex.
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    hash: Option<NameHash>,
+    dentry: u64,
+    inode: u64,
+}
+
+impl DirectoryState {
+    pub(super) fn of(directory: &Cachelet) -> DirectoryState {
+        match directory.directory.load(Acquire) & 0xff {
+            0 => DirectoryState::Absent,
+            1 => DirectoryState::Indexing,
+            2 => DirectoryState::Indexed,
+            _ => DirectoryState::Evicting,
+        }
+    }
+
+    /// Sets the state; the version above it moves whenever positions in the log may have changed.
+    pub(super) fn set(directory: &Cachelet, state: DirectoryState) {
+        let word = directory.directory.load(Relaxed);
+        directory.directory.store(word & !0xff | state as u32, Release);
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// The dentry that a log slot names, if it is one of directory `owner` that looks whole.
+    pub(crate) fn dentry_of_slot(&self, word: u64, owner: u64) -> Result<Option<(&Dentry, u64, DentryFacts)>> {
+        if word == 0 || slot_tag(word).is_none() {
+            return Ok(None);
+        }
+        let offset = slot_address(word);
+        let corrupt = Error::Corrupt(Corruption::Dentry(offset));
+        let dentry = self.pm.get(Pm::<Dentry>::new(offset)).map_err(|_| corrupt)?;
+        let Some(facts) = dentry.facts() else {
+            // A creation that is being written right now, or never was finished.
+            return Ok(None);
+        };
+        let whole = facts.parent == owner && self.pm.contains(offset, DENTRY_HEADER_BYTES + facts.name_length as u64);
+        Ok(whole.then_some((dentry, offset, facts)))
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Pins, with all names of the directory in the mindex: then a miss there means that there is no such name.
+    pub(crate) fn pin_indexed(&self, node: Node) -> Result<(Pin<'_, 'f, M>, &'f Cachelet)> {
+        let directory = self.cachelet(node)?;
+        if self.fs.kind(directory)? != FileKind::Directory {
+            return Err(Error::NotADirectory);
+        }
+        loop {
+            let pin = self.pin();
+            if DirectoryState::of(directory) == DirectoryState::Indexed {
+                return Ok((pin, directory));
+            }
+            drop(pin);
+            self.index_directory(directory)?;
+        }
+    }
+
+    /// Brings all names of a directory into the mindex, or waits for whoever is at it. Not pinned.
+    fn index_directory(&self, directory: &'f Cachelet) -> Result<()> {
+        let _held = self.lock(&directory.lock, &directory.waiters)?;
+        if DirectoryState::of(directory) != DirectoryState::Absent {
+            return Ok(());
+        }
+        DirectoryState::set(directory, DirectoryState::Indexing);
+        let result = self.index_log(directory);
+        match result {
+            Ok(()) => DirectoryState::set(directory, DirectoryState::Indexed),
+            Err(_) => {
+                let _ = self.remove_names(directory);
+                DirectoryState::set(directory, DirectoryState::Absent);
+            }
+        }
+        self.settle_names()?;
+        result
+    }
+
+    fn index_log(&self, directory: &'f Cachelet) -> Result<()> {
+        let number = directory.number.load(Relaxed);
+        let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
+        let (mut names, mut holes) = (0u64, 0u64);
+        let mut tail = Tail(0);
+        let mut pages = 0;
+        let mut pending = [Pending::default(); AHEAD];
+        while offset != 0 {
+            pages += 1;
+            if pages > self.fs.geometry.blocks {
+                return Err(Corruption::LogPage(offset).into());
+            }
+            let (page, kind) = self.fs.log_page(offset, number)?;
+            self.fs.pm.note_read(offset, 4096);
+            let mut end = 0;
+            for (index, slot) in page.slots.iter().enumerate() {
+                let word = slot.load_acquire();
+                if let Some(ahead) = page.slots.get(index + AHEAD) {
+                    self.fs.pm.prefetch(slot_address(ahead.load()));
+                }
+                if word != 0 {
+                    end = index as u64 + 1;
+                }
+                if self.index_slot(word, number, &mut pending[index % AHEAD])? {
+                    names += 1;
+                } else if word != 0 {
+                    holes += 1;
+                }
+            }
+            // Slots that nobody will claim any more.
+            let usable = if kind == LogPageKind::Append { end } else { LOG_SLOTS };
+            tail = Tail::new(offset, usable);
+            offset = page.next.load_acquire();
+        }
+        for waiting in &mut pending {
+            self.index_pending(waiting)?;
+        }
+        directory.root.store(tail.0, Relaxed);
+        directory.device.store(holes.min(u32::MAX as u64) as u32, Relaxed);
+        let dead = directory.entries.load(Relaxed) & crate::dram::ENTRIES_DEAD;
+        directory.entries.store(names | dead, Release);
+        Ok(())
+    }
+
+    /// Queues the name of a slot, if it counts, and inserts the one that was queued `AHEAD` names before.
+    fn index_slot(&self, word: u64, owner: u64, pending: &mut Pending) -> Result<bool> {
+        let Some((dentry, offset, facts)) = self.fs.dentry_of_slot(word, owner)? else { return Ok(false) };
+        if !Valid::from_word(dentry.valid.load_acquire()).valid {
+            return Ok(false);
+        }
+        debug_assert!(facts.cookie >= FIRST_COOKIE);
+        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
+        let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
+        let hash = self.fs.hash_name(owner, name);
+        self.fs.prefetch_bucket(hash);
+        self.index_pending(pending)?;
+        *pending = Pending { hash: Some(hash), dentry: offset, inode: facts.inode };
+        Ok(true)
+    }
+
+    fn index_pending(&self, pending: &mut Pending) -> Result<()> {
+        let Some(hash) = pending.hash.take() else { return Ok(()) };
+        {
+            let held = self.hold_bucket(hash)?;
+            let entry = self.reserve_entry(&held)?;
+            let target = match self.fs.inode_offset(pending.inode) {
+                Ok(offset) => Target::Inode(offset),
+                // The lookup will say what is wrong with it.
+                Err(_) => Target::Cachelet(0),
+            };
+            self.insert_entry(&held, entry, hash, pending.dentry, target);
+        }
+        self.settle_names()
+    }
+
+    /// Takes all names of a directory out of the mindex. Under its lock; nobody else relies on them.
+    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<()> {
+        let number = directory.number.load(Relaxed);
+        let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
+        let mut pages = 0;
+        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
+        while offset != 0 && pages < self.fs.geometry.blocks {
+            pages += 1;
+            let (page, _) = self.fs.log_page(offset, number)?;
+            for slot in &page.slots {
+                let Ok(Some((_, dentry, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else { continue };
+                let name = crate::mindex::dentry_name(self.fs, dentry, facts.name_length, &mut buffer)?;
+                let hash = self.fs.hash_name(number, name);
+                let held = self.hold_bucket(hash)?;
+                self.remove_entry(&held, hash, dentry)?;
+            }
+            offset = page.next.load_acquire();
+        }
+        Ok(())
+    }
+
+    /// Notes that a directory changed at `moment_ns`: in DRAM only, since the dentry carries the moment.
+    pub(super) fn touch_directory(&self, directory: &Cachelet, moment_ns: i64) {
+        directory.modified_ns.fetch_max(moment_ns, Relaxed);
+        directory.changed_ns.fetch_max(moment_ns, Relaxed);
+        if directory.dirty.load(Relaxed) & crate::dram::DIRTY == 0 {
+            directory.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Appending to a directory's log (paper III.F): slots are claimed by CAS on the tail, which lives in DRAM; what is not zero in the log is the
+//! truth, so the tail needs no persisting.
+//!
+//! Invariants
+//! - A claimed slot is its claimer's alone. It stays zero for ever if the claimer fails: a hole.
+//! - The last page is an append page (or the log is empty). It is linked durably before anybody claims a slot in it.
+
+use crate::dram::Cachelet;
+use crate::error::{Corruption, Error, Result};
+use crate::format::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind};
+use crate::fs::{Fs, Thread};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Commit64, Memory, Pm};
+
+/// A slot of a directory's log that is this operation's to fill.
+#[derive(Clone, Copy)]
+pub(super) struct ClaimedSlot<'f> {
+    /// The word.
+    pub word: &'f Commit64,
+    /// The cookie that goes with it.
+    pub cookie: u64,
+}
+
+/// The tail of a log as one word: page number and next slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tail(pub u64);
+
+impl Tail {
+    pub(super) fn new(page: u64, slot: u64) -> Tail {
+        Tail(page / BLOCK_BYTES << 10 | slot)
+    }
+
+    pub(super) fn page(self) -> u64 {
+        (self.0 >> 10) * BLOCK_BYTES
+    }
+
+    pub(super) fn slot(self) -> u64 {
+        self.0 & 1023
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// The log page at an offset, checked to be one of directory `owner`.
+    pub(crate) fn log_page(&self, offset: u64, owner: u64) -> Result<(&LogPage, LogPageKind)> {
+        let corrupt = Error::Corrupt(Corruption::LogPage(offset));
+        let page = self.pm.get(Pm::<LogPage>::new(offset)).map_err(|_| corrupt)?;
+        let kind = page.kind(owner).ok_or(corrupt)?;
+        Ok((page, kind))
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Claims the next slot of a directory's log. The directory is indexed, so its tail is known.
+    pub(super) fn claim_slot(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
+        loop {
+            let tail = Tail(directory.root.load(Acquire));
+            if tail.page() == 0 || tail.slot() >= LOG_SLOTS {
+                self.extend_log(directory, tail)?;
+                continue;
+            }
+            let next = Tail(tail.0 + 1);
+            if directory.root.compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
+            let cookie = page.first_cookie.load() + tail.slot();
+            return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie });
+        }
+    }
+
+    /// Gives a directory's log another page (paper, algorithm 1, lines 5 to 9).
+    fn extend_log(&self, directory: &'f Cachelet, full: Tail) -> Result<()> {
+        let _held = self.lock(&directory.lock, &directory.waiters)?;
+        if directory.root.load(Acquire) != full.0 {
+            return Ok(());
+        }
+        let first_cookie = match full.page() {
+            0 => FIRST_COOKIE,
+            page => self.fs.pm.get(Pm::<LogPage>::new(page))?.first_cookie.load() + LOG_SLOTS,
+        };
+        self.open_page(directory, full, first_cookie)?;
+        Ok(())
+    }
+
+    /// Links a new append page behind the tail's page, durably, and lets slots be claimed in it. Under the directory's lock.
+    pub(super) fn open_page(&self, directory: &'f Cachelet, tail: Tail, first_cookie: u64) -> Result<u64> {
+        let pm = &self.fs.pm;
+        let number = directory.number.load(Relaxed);
+        let offset = self.new_page(number, first_cookie, LogPageKind::Append)?;
+        let durable = pm.fence(pmem::Flushed::nothing());
+        // Crash before the link is durable: nothing names the page, its block is free again.
+        let dirty = match tail.page() {
+            0 => pm.commit(&self.fs.inode_at(directory.inode.load(Relaxed))?.log, offset, durable),
+            last => pm.commit(&self.fs.log_page(last, number)?.0.next, offset, durable),
+        };
+        pm.persist(dirty);
+        directory.root.store(Tail::new(offset, 0).0, Release);
+        Ok(offset)
+    }
+
+    /// A fresh log page: zeros behind a header, flushed. The caller fences before it links the page.
+    pub(super) fn new_page(&self, owner: u64, first_cookie: u64, kind: LogPageKind) -> Result<u64> {
+        let pm = &self.fs.pm;
+        let run = self.allocate_blocks(1)?;
+        let offset = run.first * BLOCK_BYTES;
+        let zeros = pm.stream_zeros(offset, BLOCK_BYTES)?;
+        let page = pm.get(Pm::<LogPage>::new(offset))?;
+        let dirty = pm
+            .set64(&page.owner, owner)
+            .and(pm.set64(&page.first_cookie, first_cookie))
+            .and(pm.set64(&page.seal, LogPage::seal_word(owner, first_cookie, kind)));
+        let _ = zeros.and(pm.flush(dirty));
+        Ok(offset)
+    }
+}

@@ -1,0 +1,164 @@
+//! Reading directories, by the log: readdir, getcwd's step upwards, link targets.
+//!
+//! Invariant: a cookie is a dentry's for its life, cookies ascend along the log, and compaction keeps both. So "after cookie c" means the same
+//! at any time, and a name that is there during a whole scan is met exactly once.
+
+use super::{DirectoryEntry, DirectoryHint};
+use crate::dram::{Cachelet, DirectoryState};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid};
+use crate::fs::{Node, Thread};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use pmem::{BLOCK_BYTES, Memory};
+
+/// Names younger than this may not be durable yet: they are looked up before they are shown. Several ticks of the coarse clock.
+const YOUNG_NS: i64 = 20_000_000;
+/// Dentries are asked for this many slots ahead.
+const AHEAD: usize = 8;
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// The inode number of a directory's `..`.
+    pub fn parent(&self, directory: Node) -> Result<u64> {
+        let cachelet = self.cachelet(directory)?;
+        if self.fs.kind(cachelet)? != FileKind::Directory {
+            return Err(Error::NotADirectory);
+        }
+        Ok(self.fs.inode_at(cachelet.inode.load(Relaxed))?.parent.load_acquire())
+    }
+
+    /// The name of inode `child` in `directory`, copied into `name`; its length. For getcwd by `..`.
+    pub fn name_of(&self, directory: Node, child: u64, name: &mut [u8; 255]) -> Result<usize> {
+        let mut length = 0;
+        self.read_directory(directory, 0, &mut DirectoryHint::default(), &mut |entry| {
+            if entry.number == child {
+                length = entry.name.len();
+                name[..length].copy_from_slice(entry.name);
+            }
+            length == 0
+        })?;
+        if length == 0 { Err(Error::NotFound) } else { Ok(length) }
+    }
+
+    /// Gives the names after `cookie` to `entry` in the order of cookies until it returns `false` or there are no more. A name that exists
+    /// during a whole scan is given exactly once, whatever happens meanwhile. `entry` must not call back into the file system.
+    pub fn read_directory(
+        &self,
+        directory: Node,
+        cookie: u64,
+        hint: &mut DirectoryHint,
+        entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let _pin = self.pin();
+        let cachelet = self.cachelet(directory)?;
+        if self.fs.kind(cachelet)? != FileKind::Directory {
+            return Err(Error::NotADirectory);
+        }
+        let log_version = cachelet.directory.load(Acquire) >> 8;
+        let mut offset = self.first_page(cachelet, cookie, hint, log_version)?;
+        let mut pages = 0;
+        while offset != 0 {
+            pages += 1;
+            if pages > self.fs.geometry.blocks {
+                return Err(Corruption::LogPage(offset).into());
+            }
+            let (page, kind) = self.fs.log_page(offset, directory.number)?;
+            *hint = DirectoryHint { page: offset, log_version };
+            if !self.read_page(cachelet, page, kind, cookie, entry)? {
+                return Ok(());
+            }
+            offset = page.next.load_acquire();
+        }
+        Ok(())
+    }
+
+    /// The page that holds the first cookie after `cookie`: from the hint if it is of this version of the log, else by walking the chain.
+    fn first_page(&self, directory: &Cachelet, cookie: u64, hint: &DirectoryHint, log_version: u32) -> Result<u64> {
+        let number = directory.number.load(Relaxed);
+        let head = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
+        let usable = hint.page != 0 && hint.page % BLOCK_BYTES == 0 && hint.log_version == log_version;
+        let mut offset = match usable.then(|| self.fs.log_page(hint.page, number)) {
+            Some(Ok((page, _))) if page.first_cookie.load() <= cookie => hint.page,
+            _ => head,
+        };
+        for _ in 0..self.fs.geometry.blocks {
+            if offset == 0 {
+                return Ok(0);
+            }
+            let next = self.fs.log_page(offset, number)?.0.next.load_acquire();
+            if next == 0 || self.fs.log_page(next, number)?.0.first_cookie.load() > cookie {
+                return Ok(offset);
+            }
+            offset = next;
+        }
+        Err(Corruption::LogPage(offset).into())
+    }
+
+    /// Gives the names of a page; whether to go on.
+    fn read_page(
+        &self,
+        directory: &Cachelet,
+        page: &LogPage,
+        kind: LogPageKind,
+        cookie: u64,
+        entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        let number = directory.number.load(Relaxed);
+        let first = match kind {
+            LogPageKind::Append => (cookie + 1).saturating_sub(page.first_cookie.load()) as usize,
+            LogPageKind::Compacted => 0,
+        };
+        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
+        for index in first..page.slots.len() {
+            if let Some(ahead) = page.slots.get(index + AHEAD) {
+                self.fs.pm.prefetch(crate::format::slot_address(ahead.load()));
+            }
+            let word = page.slots[index].load_acquire();
+            let Some((dentry, offset, facts)) = self.fs.dentry_of_slot(word, number)? else { continue };
+            let valid = Valid::from_word(dentry.valid.load_acquire());
+            if !valid.valid || facts.cookie <= cookie {
+                continue;
+            }
+            let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
+            if self.is_young(valid) && !self.is_published(directory, number, name)? {
+                continue;
+            }
+            if !entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name }) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_young(&self, valid: Valid) -> bool {
+        (self.fs.now_ns()).saturating_sub(valid.moment_ns as i64) < YOUNG_NS
+    }
+
+    /// Whether a young name is durable. The mindex has it only then; in a directory that is not indexed nobody is creating.
+    fn is_published(&self, directory: &Cachelet, number: u64, name: &[u8]) -> Result<bool> {
+        if DirectoryState::of(directory) != DirectoryState::Indexed {
+            return Ok(true);
+        }
+        let hash = self.fs.hash_name(number, name);
+        if self.fs.find(number, name, hash)?.is_some() {
+            return Ok(true);
+        }
+        // Its creator, or a rename, may be between fence and insertion: it holds the bucket.
+        let held = self.hold_bucket(hash)?;
+        Ok(self.find_held(&held, number, name, hash)?.is_some())
+    }
+
+    /// The target of a symbolic link, copied into `target` and cut there; its length as far as it was copied.
+    pub fn read_link(&self, node: Node, target: &mut [u8]) -> Result<usize> {
+        let cachelet = self.cachelet(node)?;
+        if self.fs.kind(cachelet)? != FileKind::Symlink {
+            return Err(Error::Invalid);
+        }
+        if cachelet.flags.load(Relaxed) as u16 & PROPERTY_INLINE == 0 {
+            return self.read(node, 0, target);
+        }
+        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let length = (cachelet.size_bytes.load(Relaxed) as usize).min(target.len()).min(crate::format::INLINE_BYTES_MAX);
+        self.fs.pm.read_bytes(self.fs.pm.offset_of(&inode.inline), &mut target[..length])?;
+        Ok(length)
+    }
+}

@@ -1,0 +1,185 @@
+//! Removing names (paper III.E and III.F): one atomic store of <invalid, mtime> into the dentry, one line flushed, one fence.
+//!
+//! The dentry itself, its log slot and the inode are recycled behind: the inode when its last user is gone, dentries when the directory's log
+//! is compacted.
+
+use super::check_name;
+use crate::attributes::Attributes;
+use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DELETED, References};
+use crate::error::{Error, Result};
+use crate::format::{Dentry, FileKind, Valid};
+use crate::fs::{Node, Thread};
+use crate::mindex::NameHash;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use pmem::{Flushed, Memory};
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Removes a name of a file that is no directory, if `permit` lets it after seeing the file's attributes.
+    pub fn unlink(&self, directory: Node, name: &[u8], permit: impl Fn(&Attributes) -> Result<()>) -> Result<()> {
+        self.fs.writable()?;
+        check_name(name)?;
+        let hash = self.fs.hash_name(directory.number, name);
+        self.fs.prefetch_bucket(hash);
+        self.make_room()?;
+        {
+            let (_pin, parent) = self.pin_indexed(directory)?;
+            self.unlink_pinned(parent, directory.number, name, hash, &permit)?;
+        }
+        self.after_removal(directory)
+    }
+
+    fn unlink_pinned(
+        &self,
+        parent: &'f Cachelet,
+        parent_number: u64,
+        name: &[u8],
+        hash: NameHash,
+        permit: &impl Fn(&Attributes) -> Result<()>,
+    ) -> Result<()> {
+        let held = self.hold_bucket(hash)?;
+        let hit = self.find_held(&held, parent_number, name, hash)?.ok_or(Error::NotFound)?;
+        let number = hit.dentry.inode.load();
+        let index = self.cachelet_of(number)?;
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let attributes = self.attributes(cachelet)?;
+        if attributes.kind == FileKind::Directory {
+            return Err(Error::IsADirectory);
+        }
+        permit(&attributes)?;
+        let moment_ns = self.stamp(parent);
+        let unlinked = self.drop_link(cachelet, moment_ns)?;
+        let flushed = self.invalidate(hit.dentry, moment_ns);
+        // Crash before this fence: the name is there or not, as the word in the dentry's line says.
+        self.fs.pm.fence(flushed.and(unlinked));
+        self.remove_entry(&held, hash, hit.dentry_offset)?;
+        drop(held);
+        self.retire_if_unused(index, cachelet);
+        self.count_removal(parent, moment_ns);
+        Ok(())
+    }
+
+    /// Counts one link less. With others left, the new number goes to the image too, under the same fence as the name.
+    pub(super) fn drop_link(&self, cachelet: &'f Cachelet, moment_ns: i64) -> Result<Flushed> {
+        let mut state;
+        loop {
+            let word = cachelet.references.load(Acquire);
+            state = References::from_word(word);
+            state.links = state.links.saturating_sub(1);
+            if state.links == 0 {
+                state.flags |= FLAG_DELETED;
+            }
+            if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
+                break;
+            }
+        }
+        if state.links == 0 {
+            cachelet.changed_ns.store(moment_ns, Relaxed);
+            return Ok(Flushed::nothing());
+        }
+        let _file = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let mut property = self.property_now(cachelet);
+        property.changed_ns = moment_ns;
+        let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        self.publish_property(cachelet, &property);
+        Ok(flushed)
+    }
+
+    /// Makes a dentry not count from `moment_ns` on: one store, one line.
+    pub(super) fn invalidate(&self, dentry: &Dentry, moment_ns: i64) -> Flushed {
+        let word = Valid { valid: false, moment_ns: moment_ns.max(0) as u64 }.word();
+        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, word))
+    }
+
+    /// A directory has one name less and one hole more in its log.
+    pub(super) fn count_removal(&self, directory: &Cachelet, moment_ns: i64) {
+        directory.entries.fetch_sub(1, AcqRel);
+        directory.device.fetch_add(1, Relaxed);
+        self.touch_directory(directory, moment_ns);
+    }
+
+    /// What may be done when a name went, not pinned: compaction, recycling.
+    pub(super) fn after_removal(&self, directory: Node) -> Result<()> {
+        self.settle_names()?;
+        self.compact_if_worth_it(directory)?;
+        self.recycle_some();
+        Ok(())
+    }
+
+    /// Removes an empty directory, if `permit` lets it.
+    pub fn remove_directory(&self, directory: Node, name: &[u8], permit: impl Fn(&Attributes) -> Result<()>) -> Result<()> {
+        self.fs.writable()?;
+        check_name(name)?;
+        let hash = self.fs.hash_name(directory.number, name);
+        self.fs.prefetch_bucket(hash);
+        self.make_room()?;
+        loop {
+            let (pin, parent) = self.pin_indexed(directory)?;
+            let (index, victim, number) = self.find_cachelet(directory.number, name, hash)?;
+            if self.fs.kind(victim)? != FileKind::Directory {
+                return Err(Error::NotADirectory);
+            }
+            if DirectoryState::of(victim) == DirectoryState::Indexed {
+                match self.remove_directory_pinned(parent, directory.number, name, hash, index, &permit) {
+                    // Another file has the name now.
+                    Err(Error::Busy) => continue,
+                    result => result?,
+                }
+                break;
+            }
+            // Whether it is empty is known once it is indexed, which must not happen while a bucket is held.
+            if !self.reference(victim) {
+                continue;
+            }
+            drop(pin);
+            let node = Node { cachelet: index, number };
+            let indexed = self.pin_indexed(node).map(|_| ());
+            self.release(node, 1);
+            indexed?;
+        }
+        self.after_removal(directory)
+    }
+
+    fn remove_directory_pinned(
+        &self,
+        parent: &'f Cachelet,
+        parent_number: u64,
+        name: &[u8],
+        hash: NameHash,
+        index: u32,
+        permit: &impl Fn(&Attributes) -> Result<()>,
+    ) -> Result<()> {
+        let held = self.hold_bucket(hash)?;
+        let hit = self.find_held(&held, parent_number, name, hash)?.ok_or(Error::NotFound)?;
+        if self.cachelet_of(hit.dentry.inode.load())? != index {
+            return Err(Error::Busy);
+        }
+        let victim = self.fs.dram.cachelet(index)?;
+        permit(&self.attributes(victim)?)?;
+        // From here on nothing can be made in it.
+        victim.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).map_err(|_| Error::NotEmpty)?;
+        let moment_ns = self.stamp(parent);
+        let flushed = self.invalidate(hit.dentry, moment_ns);
+        // Crash before this fence: the name is there or not.
+        self.fs.pm.fence(flushed);
+        self.remove_entry(&held, hash, hit.dentry_offset)?;
+        drop(held);
+        self.bury_directory(victim, index);
+        parent.references.fetch_sub(References::ONE_LINK, AcqRel);
+        self.count_removal(parent, moment_ns);
+        Ok(())
+    }
+
+    /// A removed directory has no links; its inode goes when its last user does.
+    pub(super) fn bury_directory(&self, victim: &Cachelet, index: u32) {
+        loop {
+            let word = victim.references.load(Acquire);
+            let mut state = References::from_word(word);
+            state.links = 0;
+            state.flags |= FLAG_DELETED;
+            if victim.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
+                break;
+            }
+        }
+        self.retire_if_unused(index, victim);
+    }
+}

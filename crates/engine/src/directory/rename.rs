@@ -1,0 +1,482 @@
+//! Rename (paper III.E and III.F): a journal record that names every step, then the steps.
+//!
+//! Two fences. Before the first: new dentries and the record, which certifies itself. Before the second: the log slots that name the new
+//! dentries, the invalid words of the old ones, the new `..`. A crash before the first leaves the old names; after it, recovery repeats all
+//! steps. The record is cleared without waiting: repeating finished steps changes nothing until one of the named dentries is recycled, and
+//! compaction, the only one to recycle dentries, makes all clearings durable first.
+//!
+//! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
+
+use super::create::PreparedName;
+use super::{NewNode, RenameFlags, check_name};
+use crate::attributes::Attributes;
+use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_RENAMING, References};
+use crate::error::{Corruption, Error, Result};
+use crate::format::{FileKind, JOURNAL_SLOT_BYTES, JournalRecord, JournalSlot, Move, ROOT_INODE, SlotTag, slot_word};
+use crate::fs::{Node, Thread};
+use crate::lock::Held;
+use crate::mindex::{HeldBucket, Hit, NameHash, Target};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, Pm};
+
+/// One side of a rename: a name in an indexed directory.
+#[derive(Clone, Copy)]
+struct Side<'f, 'n> {
+    directory: &'f Cachelet,
+    number: u64,
+    name: &'n [u8],
+    hash: NameHash,
+}
+
+/// What a side's name leads to.
+#[derive(Clone, Copy)]
+struct Found<'f> {
+    dentry_offset: u64,
+    hit: Hit<'f>,
+    inode: u64,
+    index: u32,
+    cachelet: &'f Cachelet,
+    kind: FileKind,
+}
+
+/// What becomes of the old name.
+enum OldPlace<'f> {
+    /// It goes.
+    Vacated,
+    /// The other file gets it.
+    Exchanged(PreparedName<'f>),
+    /// A whiteout gets it: its name and its node, made before.
+    Whiteout(PreparedName<'f>, Node),
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Renames. `permit` sees what moves and what is replaced or exchanged.
+    pub fn rename(
+        &self,
+        from: (Node, &[u8]),
+        to: (Node, &[u8]),
+        flags: RenameFlags,
+        permit: impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
+    ) -> Result<()> {
+        self.fs.writable()?;
+        check_name(from.1)?;
+        check_name(to.1)?;
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return Err(Error::Invalid);
+        }
+        self.retry_when_full(|| {
+            loop {
+                match self.rename_once(from, to, flags, &permit) {
+                    // The names changed while they were looked at without their buckets.
+                    Err(Error::Busy) => continue,
+                    result => return result,
+                }
+            }
+        })?;
+        self.after_removal(from.0)?;
+        if to.0 != from.0 { self.after_removal(to.0) } else { Ok(()) }
+    }
+
+    fn rename_once(
+        &self,
+        from: (Node, &[u8]),
+        to: (Node, &[u8]),
+        flags: RenameFlags,
+        permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
+    ) -> Result<()> {
+        // Both directories indexed under one pin.
+        let (pin, old_directory) = self.pin_indexed(from.0)?;
+        let new_directory = self.cachelet(to.0)?;
+        if self.fs.kind(new_directory)? != FileKind::Directory {
+            return Err(Error::NotADirectory);
+        }
+        if DirectoryState::of(new_directory) != DirectoryState::Indexed {
+            drop(pin);
+            return self.pin_indexed(to.0).and(Err(Error::Busy));
+        }
+        let old = self.side(old_directory, from);
+        let new = self.side(new_directory, to);
+        let source = self.found(&old)?.ok_or(Error::NotFound)?;
+        let victim = self.found(&new)?;
+        self.check_kinds(&source, victim.as_ref(), flags)?;
+        if victim.is_some_and(|victim| victim.inode == source.inode) {
+            return Ok(());
+        }
+        if let Some(victim) = victim
+            && victim.kind == FileKind::Directory
+            && !flags.exchange
+            && DirectoryState::of(victim.cachelet) != DirectoryState::Indexed
+        {
+            return self.index_victim(pin, victim);
+        }
+        let _moving = self.guard_tree(&old, &new, &source, victim.as_ref(), flags)?;
+        self.rename_prepared(&old, &new, source, victim, flags, permit)
+    }
+
+    fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
+        let hash = self.fs.hash_name(name.0.number, name.1);
+        Side { directory, number: name.0.number, name: name.1, hash }
+    }
+
+    fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
+        match self.fs.find(side.number, side.name, side.hash)? {
+            None => Ok(None),
+            Some(hit) => self.resolve(hit).map(Some),
+        }
+    }
+
+    fn resolve(&self, hit: Hit<'f>) -> Result<Found<'f>> {
+        let inode = hit.dentry.inode.load();
+        let index = self.cachelet_of(inode)?;
+        let cachelet = self.fs.dram.cachelet(index)?;
+        Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
+    }
+
+    fn check_kinds(&self, source: &Found<'f>, victim: Option<&Found<'f>>, flags: RenameFlags) -> Result<()> {
+        match victim {
+            None if flags.exchange => Err(Error::NotFound),
+            Some(_) if flags.no_replace => Err(Error::Exists),
+            Some(victim) if !flags.exchange && source.inode != victim.inode => {
+                match (source.kind == FileKind::Directory, victim.kind == FileKind::Directory) {
+                    (true, false) => Err(Error::NotADirectory),
+                    (false, true) => Err(Error::IsADirectory),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Indexes a directory that is about to be replaced, so that it is known whether it is empty; then everything starts again.
+    fn index_victim(&self, pin: crate::grace::Pin<'_, 'f, M>, victim: Found<'f>) -> Result<()> {
+        if self.reference(victim.cachelet) {
+            drop(pin);
+            let node = Node { cachelet: victim.index, number: victim.inode };
+            let indexed = self.pin_indexed(node).map(|_| ());
+            self.release(node, 1);
+            indexed?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// A directory that moves to another one must not become its own ancestor. One such move at a time keeps the answer true.
+    fn guard_tree(
+        &self,
+        old: &Side<'f, '_>,
+        new: &Side<'f, '_>,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        flags: RenameFlags,
+    ) -> Result<Option<Held<'f>>> {
+        let moves_back = flags.exchange && victim.is_some_and(|victim| victim.kind == FileKind::Directory);
+        if old.number == new.number || !(source.kind == FileKind::Directory || moves_back) {
+            return Ok(None);
+        }
+        let header = self.fs.header()?;
+        let held = self.lock(&header.directory_move_lock, &header.reserved0)?;
+        if source.kind == FileKind::Directory && self.is_ancestor(source.inode, new.number)? {
+            return Err(Error::Loop);
+        }
+        if let Some(victim) = victim
+            && victim.kind == FileKind::Directory
+            && self.is_ancestor(victim.inode, old.number)?
+        {
+            return Err(if flags.exchange { Error::Loop } else { Error::NotEmpty });
+        }
+        Ok(Some(held))
+    }
+
+    /// Whether directory `ancestor` is `number` or above it.
+    fn is_ancestor(&self, ancestor: u64, number: u64) -> Result<bool> {
+        let mut at = number;
+        for _ in 0..self.fs.geometry.inodes_max() {
+            if at == ancestor {
+                return Ok(true);
+            }
+            if at == ROOT_INODE {
+                return Ok(false);
+            }
+            at = self.fs.inode(at)?.parent.load_acquire();
+        }
+        Err(Corruption::Parents(number).into())
+    }
+
+    /// Claims what the new names need, then does it.
+    fn rename_prepared(
+        &self,
+        old: &Side<'f, '_>,
+        new: &Side<'f, '_>,
+        source: Found<'f>,
+        victim: Option<Found<'f>>,
+        flags: RenameFlags,
+        permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
+    ) -> Result<()> {
+        let arrival = self.prepare_name(new.directory, new.number, new.name.len())?;
+        let place = match self.prepare_old_place(old, flags) {
+            Ok(place) => place,
+            Err(error) => return Err(self.give_up_name(&arrival, error)),
+        };
+        let result = self.rename_held(old, new, source, victim, &arrival, &place, permit);
+        if let Err(error) = result {
+            let error = self.give_up_name(&arrival, error);
+            return Err(match &place {
+                OldPlace::Vacated => error,
+                OldPlace::Exchanged(name) => self.give_up_name(name, error),
+                OldPlace::Whiteout(name, node) => {
+                    self.release_pinned(*node);
+                    self.give_up_name(name, error)
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn prepare_old_place(&self, old: &Side<'f, '_>, flags: RenameFlags) -> Result<OldPlace<'f>> {
+        if !flags.exchange && !flags.whiteout {
+            return Ok(OldPlace::Vacated);
+        }
+        let name = self.prepare_name(old.directory, old.number, old.name.len())?;
+        if flags.exchange {
+            return Ok(OldPlace::Exchanged(name));
+        }
+        let (uid, gid) = (old.directory.uid.load(Relaxed), old.directory.gid.load(Relaxed));
+        let new = NewNode { kind: FileKind::Character, permissions: 0, uid, gid, device: 0, target: b"" };
+        match self.make_unnamed(old.directory, &new, 1) {
+            Ok(node) => Ok(OldPlace::Whiteout(name, node)),
+            Err(error) => Err(self.give_up_name(&name, error)),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn rename_held(
+        &self,
+        old: &Side<'f, '_>,
+        new: &Side<'f, '_>,
+        source: Found<'f>,
+        victim: Option<Found<'f>>,
+        arrival: &PreparedName<'f>,
+        place: &OldPlace<'f>,
+        permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
+    ) -> Result<()> {
+        let (held_old, held_new) = self.hold_buckets(old.hash, new.hash)?;
+        let held_new = held_new.as_ref().unwrap_or(&held_old);
+        self.check_unchanged(&held_old, old, Some(&source))?;
+        self.check_unchanged(held_new, new, victim.as_ref())?;
+        let source_attributes = self.attributes(source.cachelet)?;
+        match &victim {
+            None => permit(&source_attributes, None)?,
+            Some(victim) => permit(&source_attributes, Some(&self.attributes(victim.cachelet)?))?,
+        }
+        let entry = if victim.is_none() { Some(self.reserve_entry(held_new)?) } else { None };
+        let exchange = matches!(place, OldPlace::Exchanged(_));
+        if let Some(victim) = &victim
+            && victim.kind == FileKind::Directory
+            && !exchange
+        {
+            // The last thing that can fail.
+            victim.cachelet.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).map_err(|_| Error::NotEmpty)?;
+        }
+        self.set_renaming(&source, victim.as_ref(), true);
+        let moment_ns = self.stamp(old.directory).max(self.stamp(new.directory));
+        let persisted = self.rename_persist(old, new, &source, victim.as_ref(), arrival, place, moment_ns);
+        if persisted.is_ok() {
+            let target = Target::Cachelet(source.index);
+            match (entry, &victim) {
+                (Some(entry), _) => self.insert_entry(held_new, entry, new.hash, arrival.dentry_offset, target),
+                (None, Some(victim)) => {
+                    self.replace_entry(held_new, new.hash, victim.dentry_offset, arrival.dentry_offset, target)?;
+                }
+                (None, None) => {}
+            }
+            self.settle_old_place(&held_old, old, &source, victim.as_ref(), place)?;
+        }
+        self.set_renaming(&source, victim.as_ref(), false);
+        persisted?;
+        self.count_rename(old, new, &source, victim.as_ref(), place, moment_ns);
+        Ok(())
+    }
+
+    fn check_unchanged(&self, held: &HeldBucket<'f>, side: &Side<'f, '_>, found: Option<&Found<'f>>) -> Result<()> {
+        let now = self.find_held(held, side.number, side.name, side.hash)?.map(|hit| hit.dentry_offset);
+        if now == found.map(|found| found.dentry_offset) { Ok(()) } else { Err(Error::Busy) }
+    }
+
+    fn set_renaming(&self, source: &Found<'f>, victim: Option<&Found<'f>>, renaming: bool) {
+        let flag = References::flag(FLAG_RENAMING);
+        for found in [Some(source), victim].into_iter().flatten() {
+            match renaming {
+                true => found.cachelet.references.fetch_or(flag, AcqRel),
+                false => found.cachelet.references.fetch_and(!flag, AcqRel),
+            };
+        }
+    }
+
+    /// The persistent part. Only errors of corrupt offsets can come from it, before anything is durable.
+    #[allow(clippy::too_many_arguments)]
+    fn rename_persist(
+        &self,
+        old: &Side<'f, '_>,
+        new: &Side<'f, '_>,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        arrival: &PreparedName<'f>,
+        place: &OldPlace<'f>,
+        moment_ns: i64,
+    ) -> Result<()> {
+        let pm = &self.fs.pm;
+        let mut record = JournalRecord {
+            moves: [self.step(arrival, source, new, old), Move::default()],
+            invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
+            moment_ns: moment_ns.max(0) as u64,
+        };
+        let mut flushed = self.write_dentry_alone(arrival, source.inode, source.kind, new.name, moment_ns)?;
+        match (place, victim) {
+            (OldPlace::Exchanged(name), Some(victim)) => {
+                record.moves[1] = self.step(name, victim, old, new);
+                flushed = flushed.and(self.write_dentry_alone(name, victim.inode, victim.kind, old.name, moment_ns)?);
+            }
+            (OldPlace::Whiteout(name, node), _) => {
+                record.moves[1] = Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
+                flushed =
+                    flushed.and(self.write_dentry_alone(name, node.number, FileKind::Character, old.name, moment_ns)?);
+            }
+            _ => {}
+        }
+        let (journal, recorded) = self.write_journal(&record)?;
+        // Crash before this fence: the record does not verify, or it does and so do the dentries (recovery checks both).
+        let durable = pm.fence(flushed.and(recorded));
+        let steps = self.rename_steps(source, victim, arrival, place, &record, durable)?;
+        // Crash before this fence: recovery repeats the steps.
+        pm.fence(steps);
+        pm.flush(pm.retract(&journal.seal, 0)).unfenced();
+        Ok(())
+    }
+
+    /// The journal's words for a name that appears.
+    fn step(&self, name: &PreparedName<'f>, what: &Found<'f>, to: &Side<'f, '_>, from: &Side<'f, '_>) -> Move {
+        let moves_directory = what.kind == FileKind::Directory && to.number != from.number;
+        Move {
+            slot: self.fs.pm.offset_of(name.slot.word),
+            dentry: name.dentry_offset,
+            directory: if moves_directory { what.cachelet.inode.load(Relaxed) } else { 0 },
+            parent: if moves_directory { to.number } else { 0 },
+        }
+    }
+
+    /// This thread's journal slot, filled and flushed.
+    fn write_journal(&self, record: &JournalRecord) -> Result<(&'f JournalSlot, Flushed)> {
+        let pm = &self.fs.pm;
+        let offset = self.fs.geometry.journal_block * BLOCK_BYTES + self.index as u64 * JOURNAL_SLOT_BYTES;
+        let slot = pm.get(Pm::<JournalSlot>::new(offset))?;
+        let words = record.words();
+        for (cell, word) in slot.words.iter().zip(words) {
+            // Flushed with the whole slot below.
+            let _ = pm.set64(cell, word);
+        }
+        let _ = pm.commit(&slot.seal, JournalRecord::seal(&words), Flushed::nothing().sealed());
+        Ok((slot, pm.flush_all(slot)))
+    }
+
+    /// The steps that the journal names, flushed. `durable`: the record and the dentries are.
+    fn rename_steps(
+        &self,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        arrival: &PreparedName<'f>,
+        place: &OldPlace<'f>,
+        record: &JournalRecord,
+        durable: Durable,
+    ) -> Result<Flushed> {
+        let pm = &self.fs.pm;
+        let moment_ns = record.moment_ns as i64;
+        let mut flushed = self.invalidate(source.hit.dentry, moment_ns);
+        flushed = flushed.and(pm.flush(pm.commit(arrival.slot.word, slot_word(arrival.dentry_offset, SlotTag::Dentry), durable)));
+        if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
+            let word = slot_word(name.dentry_offset, SlotTag::Dentry);
+            flushed = flushed.and(pm.flush(pm.commit(name.slot.word, word, durable)));
+        }
+        if let Some(victim) = victim {
+            flushed = flushed.and(self.invalidate(victim.hit.dentry, moment_ns));
+            if victim.kind != FileKind::Directory && !matches!(place, OldPlace::Exchanged(_)) {
+                flushed = flushed.and(self.drop_link(victim.cachelet, moment_ns)?);
+            }
+        }
+        for step in record.moves.iter().filter(|step| step.directory != 0) {
+            let inode = self.fs.inode_at(step.directory)?;
+            flushed = flushed.and(pm.flush(pm.commit(&inode.parent, step.parent, durable)));
+        }
+        Ok(flushed.and(self.stamp_renamed(source, moment_ns)?))
+    }
+
+    /// A renamed file's change time is now. A directory's own is kept lazily: its lock comes before buckets, which are held.
+    fn stamp_renamed(&self, source: &Found<'f>, moment_ns: i64) -> Result<Flushed> {
+        let cachelet = source.cachelet;
+        if source.kind == FileKind::Directory {
+            cachelet.changed_ns.fetch_max(moment_ns, Relaxed);
+            cachelet.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
+            return Ok(Flushed::nothing());
+        }
+        let _file = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let mut property = self.property_now(cachelet);
+        property.changed_ns = moment_ns;
+        let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        self.publish_property(cachelet, &property);
+        Ok(flushed)
+    }
+
+    /// The mindex at the old name.
+    fn settle_old_place(
+        &self,
+        held: &HeldBucket<'f>,
+        old: &Side<'f, '_>,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        place: &OldPlace<'f>,
+    ) -> Result<()> {
+        let (name, target) = match (place, victim) {
+            (OldPlace::Exchanged(name), Some(victim)) => (name, Target::Cachelet(victim.index)),
+            (OldPlace::Whiteout(name, node), _) => (name, Target::Cachelet(node.cachelet)),
+            _ => return self.remove_entry(held, old.hash, source.dentry_offset).map(|_| ()),
+        };
+        self.replace_entry(held, old.hash, source.dentry_offset, name.dentry_offset, target).map(|_| ())
+    }
+
+    /// Counts of the directories, and the end of what was replaced. (`prepare_name` counted the arrivals.)
+    fn count_rename(
+        &self,
+        old: &Side<'f, '_>,
+        new: &Side<'f, '_>,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        place: &OldPlace<'f>,
+        moment_ns: i64,
+    ) {
+        let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
+            if kind == FileKind::Directory && old.number != new.number {
+                from.references.fetch_sub(References::ONE_LINK, AcqRel);
+                to.references.fetch_add(References::ONE_LINK, AcqRel);
+            }
+        };
+        moves_link(source.kind, old.directory, new.directory);
+        self.count_removal(old.directory, moment_ns);
+        match (place, victim) {
+            (OldPlace::Exchanged(_), Some(victim)) => {
+                moves_link(victim.kind, new.directory, old.directory);
+                self.count_removal(new.directory, moment_ns);
+            }
+            (_, Some(victim)) => {
+                self.count_removal(new.directory, moment_ns);
+                if victim.kind == FileKind::Directory {
+                    new.directory.references.fetch_sub(References::ONE_LINK, AcqRel);
+                    self.bury_directory(victim.cachelet, victim.index);
+                } else {
+                    self.retire_if_unused(victim.index, victim.cachelet);
+                }
+            }
+            _ => self.touch_directory(new.directory, moment_ns),
+        }
+        if let OldPlace::Whiteout(_, node) = place {
+            self.release_pinned(*node);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What lies behind a mapping, and what survives there.
+
+use std::fmt;
+
+use rustix::fd::BorrowedFd;
+
+/// What a region is mapped from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// A file on a DAX file system: the kernel granted `MAP_SYNC`, so a flush and a fence reach the medium.
+    Dax,
+    /// A `/dev/dax*` device: the medium itself.
+    DaxDevice,
+    /// A file on tmpfs or another file system that lives in memory.
+    Tmpfs,
+    /// A file whose pages the kernel caches and writes back when it likes, or when told by a sync.
+    File {
+        /// The file system's name, as people know it.
+        file_system: &'static str,
+    },
+    /// No file: memory of this process and the children that it forks.
+    Anonymous,
+}
+
+/// What stored, flushed and fenced bytes survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Persistence {
+    /// Power failure, at once.
+    PowerFailure,
+    /// The death of every process, at once; power failure or a restart of the machine, never.
+    ProcessDeath,
+    /// The death of every process, at once; power failure, up to the last sync.
+    LastSync,
+    /// Nothing.
+    Nothing,
+}
+
+impl Backing {
+    /// What survives on this backing.
+    pub fn persistence(self) -> Persistence {
+        match self {
+            Backing::Dax | Backing::DaxDevice => Persistence::PowerFailure,
+            Backing::Tmpfs => Persistence::ProcessDeath,
+            Backing::File { .. } => Persistence::LastSync,
+            Backing::Anonymous => Persistence::Nothing,
+        }
+    }
+
+    /// Whether the kernel holds changes back until a sync, so that [`Mapping::sync`](crate::Mapping::sync) has work to
+    /// do.
+    pub(crate) fn needs_sync(self) -> bool {
+        matches!(self, Backing::File { .. })
+    }
+
+    /// What the file behind `file` is when it was mapped without `MAP_SYNC`. The name of a file system that does not
+    /// tell is "an unknown file system": nothing depends on it but the text that people read.
+    pub(crate) fn of_plain_file(file: BorrowedFd<'_>) -> Backing {
+        match rustix::fs::fstatfs(file) {
+            Ok(status) => Backing::of_magic(status.f_type as u64),
+            Err(_) => Backing::File { file_system: UNKNOWN },
+        }
+    }
+
+    fn of_magic(magic: u64) -> Backing {
+        let file_system = match magic {
+            // tmpfs, ramfs, hugetlbfs: pages without a disk behind them.
+            0x0102_1994 | 0x8584_58f6 | 0x9584_58f6 => return Backing::Tmpfs,
+            0xef53 => "ext4",
+            0x5846_5342 => "xfs",
+            0x9123_683e => "btrfs",
+            0xf2f5_2010 => "f2fs",
+            0x2fc1_2fc1 => "zfs",
+            0xca45_1a4e => "bcachefs",
+            0x794c_7630 => "overlayfs",
+            0x6573_5546 => "fuse",
+            0x6969 => "nfs",
+            0x0102_1997 => "9p",
+            0xfe53_4d42 | 0xff53_4d42 => "smb",
+            0x2011_bab0 => "exfat",
+            0x4d44 => "vfat",
+            _ => UNKNOWN,
+        };
+        Backing::File { file_system }
+    }
+}
+
+const UNKNOWN: &str = "an unknown file system";
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Backing::Dax => f.write_str("a file on a DAX file system"),
+            Backing::DaxDevice => f.write_str("a DAX device"),
+            Backing::Tmpfs => f.write_str("a file in memory (tmpfs)"),
+            Backing::File { file_system } => write!(f, "a file on {file_system}, through the page cache"),
+            Backing::Anonymous => f.write_str("anonymous memory"),
+        }
+    }
+}
+
+impl Persistence {
+    /// What persistence means here, in one sentence for people.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Persistence::PowerFailure => "What a call has returned from survives a power failure.",
+            Persistence::ProcessDeath => {
+                "What a call has returned from survives the death of every process, but not a power failure or a restart of \
+                 the machine."
+            }
+            Persistence::LastSync => {
+                "What a call has returned from survives the death of every process; a power failure takes back all that \
+                 came after the last fsync or sync."
+            }
+            Persistence::Nothing => "Nothing survives the end of the processes that share this memory.",
+        }
+    }
+}
+
+impl fmt::Display for Persistence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.sentence())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_file_systems_are_told_from_those_with_a_disk() {
+        assert_eq!(Backing::of_magic(0x0102_1994), Backing::Tmpfs);
+        assert_eq!(Backing::of_magic(0x8584_58f6), Backing::Tmpfs);
+        assert_eq!(Backing::of_magic(0xef53), Backing::File { file_system: "ext4" });
+        assert_eq!(Backing::of_magic(0x1234_5678), Backing::File { file_system: UNKNOWN });
+    }
+
+    #[test]
+    fn only_dax_is_said_to_survive_a_power_failure() {
+        for backing in [
+            Backing::Tmpfs,
+            Backing::File { file_system: "ext4" },
+            Backing::File { file_system: UNKNOWN },
+            Backing::Anonymous,
+        ] {
+            assert_ne!(backing.persistence(), Persistence::PowerFailure, "{backing}");
+        }
+        assert_eq!(Backing::Dax.persistence(), Persistence::PowerFailure);
+        assert_eq!(Backing::DaxDevice.persistence(), Persistence::PowerFailure);
+    }
+}

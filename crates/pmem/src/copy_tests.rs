@@ -1,0 +1,117 @@
+//! The block copies, at every alignment and length. Apart from the copies, because the bench includes their file.
+
+use crate::copy::{STRING_BYTES_MIN, StreamKind, equal, load_bytes, store_and_flush, stream, stream_by};
+use crate::flush;
+
+const KINDS: [StreamKind; 3] = [StreamKind::Sse2, StreamKind::Avx512, StreamKind::Movdir64b];
+const LENGTH_MAX: usize = 600;
+
+/// Room for a copy at any alignment, on a line boundary, with a margin that must stay as it is.
+#[repr(align(64))]
+struct Arena([u8; 1024]);
+
+fn source() -> Vec<u8> {
+    (0..1024u32).map(|index| (index * 31 + 7) as u8 | 1).collect()
+}
+
+/// Runs `copy(to, from, length)` for every alignment of the destination and every length, and looks at every byte.
+fn at_every_place(copy: impl Fn(*mut u8, *const u8, usize)) {
+    let source = source();
+    for shift in 0..64 {
+        for length in 0..=LENGTH_MAX {
+            let mut arena = Arena([0; 1024]);
+            // The source's alignment wanders too.
+            let from = &source[(shift * 7 + length) % 64..];
+            copy(arena.0[64 + shift..].as_mut_ptr(), from.as_ptr(), length);
+            flush::store_fence();
+            let (before, rest) = arena.0.split_at(64 + shift);
+            let (copied, after) = rest.split_at(length);
+            assert_eq!(copied, &from[..length], "shift {shift}, length {length}");
+            assert!(before.iter().chain(after).all(|byte| *byte == 0), "beside it, shift {shift}, length {length}");
+        }
+    }
+}
+
+#[test]
+fn every_way_to_stream_copies_exactly_its_range() {
+    for kind in KINDS.into_iter().filter(|kind| kind.is_here()) {
+        // SAFETY: `at_every_place` gives ranges inside its arena and source; the processor has the kind.
+        at_every_place(|to, from, length| unsafe { stream_by(kind, to, from, length) });
+    }
+}
+
+#[test]
+fn a_stream_copies_exactly_its_range_whichever_way_it_chooses() {
+    // SAFETY: as above.
+    at_every_place(|to, from, length| unsafe { stream(to, from, length) });
+}
+
+/// Runs `copy` everywhere and checks which lines it left to the cache: `may_stream` lets whole lines go unflushed.
+fn nothing_stays_in_the_cache(may_stream: bool, copy: impl Fn(*mut u8, *const u8, usize)) {
+    at_every_place(|to, from, length| {
+        flush::FLUSHED_LINES.take();
+        copy(to, from, length);
+        let flushed = flush::FLUSHED_LINES.take();
+        let (start, end) = (to as usize, to as usize + length);
+        for line in (start / 64 * 64..end).step_by(64).filter(|_| length > 0) {
+            let is_whole = start <= line && line + 64 <= end;
+            assert!(flushed.contains(&line) || may_stream && is_whole, "line {line:#x} of {start:#x}..{end:#x}");
+        }
+    });
+}
+
+#[test]
+fn the_edges_of_a_stream_are_flushed() {
+    for kind in KINDS.into_iter().filter(|kind| kind.is_here()) {
+        // SAFETY: as above.
+        nothing_stays_in_the_cache(true, |to, from, length| unsafe { stream_by(kind, to, from, length) });
+    }
+    // SAFETY: as above.
+    nothing_stays_in_the_cache(true, |to, from, length| unsafe { stream(to, from, length) });
+}
+
+#[test]
+fn every_line_of_a_store_is_flushed() {
+    // SAFETY: as above.
+    nothing_stays_in_the_cache(false, |to, from, length| unsafe { store_and_flush(to, from, length) });
+}
+
+#[test]
+fn stores_copy_exactly_their_range() {
+    // SAFETY: as above.
+    at_every_place(|to, from, length| unsafe { store_and_flush(to, from, length) });
+}
+
+#[test]
+fn loads_copy_exactly_their_range() {
+    at_every_place(|to, from, length| {
+        // SAFETY: as above; the destination is a part of the arena that nothing else refers to now.
+        unsafe { load_bytes(from, core::slice::from_raw_parts_mut(to, length)) }
+    });
+    let source: Vec<u8> = (0..9000u32).map(|index| (index % 251) as u8).collect();
+    for length in [STRING_BYTES_MIN - 1, STRING_BYTES_MIN, STRING_BYTES_MIN + 1, 4096, 8999] {
+        let mut into = vec![0; length];
+        // SAFETY: the source is one byte longer than the longest copy.
+        unsafe { load_bytes(source.as_ptr().wrapping_add(1), &mut into) };
+        assert_eq!(into, source[1..=length]);
+    }
+}
+
+#[test]
+fn comparison_sees_every_byte() {
+    let source = source();
+    for length in 0..40 {
+        for shift in 0..8 {
+            let here = &source[shift..shift + length];
+            let mut other = here.to_vec();
+            // SAFETY: both slices have the length.
+            assert!(unsafe { equal(here.as_ptr(), &other) });
+            for at in 0..length {
+                other[at] ^= 0x80;
+                // SAFETY: as above.
+                assert!(!unsafe { equal(here.as_ptr(), &other) }, "byte {at} of {length}");
+                other[at] ^= 0x80;
+            }
+        }
+    }
+}
