@@ -126,8 +126,8 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Ok(from.len());
         }
         let offset = file.reserve(length);
-        let written = Self::check_end(offset, length)
-            .and_then(|()| Ok(self.thread.write(file.node(), offset, from)?));
+        let written =
+            Self::check_end(offset, length).and_then(|()| Ok(self.thread.write(file.node(), offset, from)?));
         let end = offset + *written.as_ref().unwrap_or(&0) as u64;
         if end != offset + length {
             // If somebody moved on meanwhile, there stays a gap: as with two descriptions.
@@ -251,7 +251,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         let mut done = 0;
         while done < length && !buffer.is_empty() {
             let step = (length - done).min(buffer.len() as u64) as usize;
-            match self.copy_step((from.node(), from_offset + done), (to.node(), to_offset + done), &mut buffer[..step]) {
+            match self.copy_step((from.node(), from_offset + done), (to.node(), to_offset + done), &mut buffer[..step])
+            {
                 Ok(0) => break,
                 Ok(count) => done += count as u64,
                 // What was copied counts; the error shows at the next call.

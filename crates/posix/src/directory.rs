@@ -64,9 +64,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// `.` and `..`, as far as they come after `cookie`. Whether there is room for more.
     fn give_dots(&self, directory: Node, cookie: u64, entry: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<bool> {
         let kind = FileKind::Directory;
-        if cookie < COOKIE_DOT
-            && !entry(Entry { cookie: COOKIE_DOT, number: directory.number, kind, name: b"." })
-        {
+        if cookie < COOKIE_DOT && !entry(Entry { cookie: COOKIE_DOT, number: directory.number, kind, name: b"." }) {
             return Ok(false);
         }
         if cookie < COOKIE_DOT_DOT {

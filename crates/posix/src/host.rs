@@ -37,8 +37,7 @@ impl Platform for LinuxPlatform {
     }
 
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
-        let timeout =
-            Timespec { tv_sec: (timeout_ms / 1000) as i64, tv_nsec: (timeout_ms % 1000) as i64 * 1_000_000 };
+        let timeout = Timespec { tv_sec: (timeout_ms / 1000) as i64, tv_nsec: (timeout_ms % 1000) as i64 * 1_000_000 };
         // Not a private futex: others wait on the same page in other processes. Every outcome means: look again.
         let _ = futex::wait(word, futex::Flags::empty(), expected, Some(&timeout));
     }

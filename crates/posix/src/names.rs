@@ -77,14 +77,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// mknod: regular files, pipes, sockets, and with the capability devices. `mode` with the type.
-    pub fn mknod(
-        &self,
-        directory: Node,
-        name: &[u8],
-        mode: u32,
-        umask: u32,
-        device: u32,
-    ) -> Result<Held<'t, 'f, M>> {
+    pub fn mknod(&self, directory: Node, name: &[u8], mode: u32, umask: u32, device: u32) -> Result<Held<'t, 'f, M>> {
         let (kind, device) = self.node_kind(mode, device)?;
         let making = Making { kind, mode, umask, device, target: b"" };
         if matches!(kind, FileKind::Character | FileKind::Block) && !self.may_make_device(kind, device) {

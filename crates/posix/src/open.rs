@@ -8,7 +8,9 @@ use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use engine::format::FileKind;
 use engine::{Attributes, Node};
-use libc::{O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY};
+use libc::{
+    O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
+};
 use pmem::Memory;
 
 /// The flags that O_PATH leaves in force.
@@ -156,7 +158,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         self.check_attributes(&attributes, Want::CHANGE_NAMES)?;
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
-        let node = self.thread.create_unnamed(&self.new_node(&attributes, &making))?;
+        let node = self.thread.create_unnamed(directory, &self.new_node(&attributes, &making))?;
         Ok(OpenFile::new(node, FileKind::Regular, flags))
     }
 
