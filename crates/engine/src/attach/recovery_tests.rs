@@ -348,7 +348,7 @@ fn bytes_gone_wrong_anywhere_never_stop_or_hang_an_attach() {
         let region = crashed.region();
         for _ in 0..1 + random() % 64 {
             let start = geometry.journal_block * 4096;
-            let offset = start + random() % (crashed.bytes().len() as u64 / 4 - start);
+            let offset = start + random() % (MIB - start);
             let bytes =
                 if random() % 2 == 0 { random().to_le_bytes() } else { ((random() % (4 * MIB)) & !63).to_le_bytes() };
             let _ = region.write_bytes(offset & !7, &bytes).expect("writes");
