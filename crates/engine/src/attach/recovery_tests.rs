@@ -357,7 +357,7 @@ fn bytes_gone_wrong_anywhere_never_stop_or_hang_an_attach() {
     }
 }
 #[test]
-#[ignore = "takes a gigabyte; run it in release"]
+#[ignore = "a measurement: takes two gigabytes; run it in release, alone, on a quiet machine"]
 fn a_million_names_are_recovered_within_a_second() {
     let image = new_image(1500 * MIB, 1_100_000);
     let fs = Attached::new(&image).expect("attaches");
