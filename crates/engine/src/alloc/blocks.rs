@@ -110,6 +110,19 @@ impl<M: Memory> Fs<M> {
         Ok(already)
     }
 
+    /// While the region is being built: marks blocks of a file's body; those that were marked already are shared.
+    pub(crate) fn mark_body(&self, run: BlockRun) -> Result<()> {
+        for (word, mask) in pieces(run) {
+            let mut shared = self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask;
+            while shared != 0 {
+                let block = word * 64 + shared.trailing_zeros() as u64;
+                self.dram.block_shares(block)?.fetch_add(1, AcqRel);
+                shared &= shared - 1;
+            }
+        }
+        Ok(())
+    }
+
     /// While the region is being built: takes marks away.
     pub(crate) fn unmark_blocks(&self, run: BlockRun) -> Result<()> {
         for (word, mask) in pieces(run) {

@@ -13,3 +13,4 @@ pub(crate) mod snapshot;
 mod tests;
 
 pub(crate) use blocks::BlockRun;
+pub(crate) use lines::{SLAB_FULL, SLAB_LISTED, line_mask};

@@ -10,6 +10,8 @@ mod detach;
 mod mkfs;
 mod recovery;
 #[cfg(test)]
+mod recovery_tests;
+#[cfg(test)]
 mod tests;
 
 pub use mkfs::mkfs;

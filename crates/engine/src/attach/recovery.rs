@@ -1,16 +1,619 @@
-//! Recovery.
+//! Recovery after a crash: journals are replayed, then the image is scanned, and the maps of what is free are built from what is found.
+//!
+//! The scan has three phases. Any number of threads share each by claiming units from a counter in the DRAM region, and all wait for its end:
+//! - *Directories*, by segment of the inode table: every log is walked, names are counted for the inodes that they name, what no
+//!   create finished or an unlink ended is dropped, and the directory's times and links are brought up to what its dentries say.
+//! - *Inodes*, by segment: those without a name are erased, the others' link counts and bodies are settled and marked in use.
+//! - *Slabs*, by stretches of blocks: the lines that no name uses become free, and can never pass for dentries again.
+//!
+//! Invariants
+//! - Every step may be repeated: a crash during recovery leaves less to do.
+//! - A directory's property entry is durable before the dead dentries that it took its times from are dropped.
+//! - Nothing found on the image is followed unchecked, every loop is bounded by the size of the image, and what is damaged is left for fsck, counted,
+//!   and takes nothing else with it.
+//! - While the scan runs, `SlabState::free_lines` holds the lines in *use*: zero, as in a fresh region, says "no slab". The last phase turns
+//!   it over.
+
 use super::RecoveryReport;
-use crate::error::Result;
+use crate::alloc::{BlockRun, SLAB_FULL, SLAB_LISTED, line_mask};
+use crate::cache::write_property;
+use crate::dram::GROUP_BLOCKS;
+use crate::error::{Corruption, Result};
+use crate::format::{
+    Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS,
+    JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move, Property, ROOT_INODE, SEGMENT_BLOCKS, SlotTag, Valid,
+    dentry_lines, slot_address, slot_tag, slot_word,
+};
 use crate::fs::Fs;
-use pmem::Memory;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
+
+/// Indexes of `DramHeader::recovery_counts`.
+const NAMES: usize = 0;
+const INODES: usize = 1;
+const ORPHANS: usize = 2;
+const DAMAGED: usize = 3;
+
+/// Groups of blocks in a unit of the last phase.
+const GROUPS_PER_UNIT: u64 = 16;
+/// How far ahead of the walk dentries are fetched, and behind them the inodes that they name.
+const AHEAD_DENTRIES: usize = 16;
+const AHEAD_INODES: usize = 8;
+
+/// What a log slot leads to.
+enum Entry {
+    /// Nothing.
+    Hole,
+    /// Nothing that counts: a create that had not returned.
+    Unfinished,
+    /// A name that was removed at a moment.
+    Dead { moment_ns: u64 },
+    /// A name.
+    Name { facts: DentryFacts, offset: u64, moment_ns: u64 },
+    /// Something that this program cannot read: left alone.
+    Damaged,
+}
+
+/// What the walk over a directory's log found.
+#[derive(Default)]
+struct Walk {
+    pages: u64,
+    names: u64,
+    subdirectories: u32,
+    newest_ns: u64,
+    garbage: bool,
+}
+
 impl<M: Memory> Fs<M> {
+    /// Before the scan, by one thread: replays the journals, marks the segments; how many renames were completed.
     pub(super) fn prepare_scan(&self) -> Result<u64> {
-        Ok(0)
+        let header = self.header()?;
+        let used = (0..self.geometry.segments_max)
+            .rev()
+            .find(|segment| self.segment_entry(*segment).is_ok_and(|entry| entry.load() != 0));
+        let segments = used.map_or(0, |last| last + 1);
+        for segment in 0..segments {
+            let marked = match self.segment_start(segment) {
+                Some(start) => self.mark_blocks(BlockRun { first: start / BLOCK_BYTES, count: SEGMENT_BLOCKS })? == 0,
+                None => false,
+            };
+            if !marked {
+                self.count(DAMAGED, 1);
+            }
+            if self.segment_start(segment).is_none() {
+                // Its numbers are never handed out.
+                for word in segment * INODES_PER_SEGMENT / 64..(segment + 1) * INODES_PER_SEGMENT / 64 {
+                    self.dram.inode_word(word)?.store(u64::MAX, Relaxed);
+                }
+                self.count(INODES, INODES_PER_SEGMENT);
+            }
+        }
+        self.dram.inode_word(0)?.fetch_or(1, Relaxed);
+        header.segments.store(segments, Release);
+        self.replay_journals()
     }
+
+    /// The scan, by as many threads as call it.
     pub(super) fn scan(&self) -> Result<()> {
+        let segments = self.header()?.segments.load(Acquire);
+        self.phase(0, segments, |segment| self.recover_directories(segment))?;
+        self.phase(1, segments, |segment| self.settle_inodes(segment))?;
+        let units = self.dram.layout.groups_count.div_ceil(GROUPS_PER_UNIT);
+        self.phase(2, units, |unit| self.sweep_slabs(unit))
+    }
+
+    /// After the scan, by one thread.
+    pub(super) fn end_scan(&self) -> Result<RecoveryReport> {
+        let header = self.header()?;
+        let counts = &header.recovery_counts;
+        header.inodes_used.store(counts[INODES].load(Acquire), Relaxed);
+        header.recovery[1].store(counts[NAMES].load(Acquire), Relaxed);
+        header.recovery[2].store(counts[INODES].load(Acquire), Relaxed);
+        Ok(RecoveryReport {
+            scanned: true,
+            orphans: counts[ORPHANS].load(Acquire),
+            damaged: counts[DAMAGED].load(Acquire),
+            ..RecoveryReport::default()
+        })
+    }
+
+    fn count(&self, what: usize, by: u64) {
+        if let Ok(header) = self.header() {
+            header.recovery_counts[what].fetch_add(by, Relaxed);
+        }
+    }
+
+    /// Takes part in a phase until all of its units are done, whoever does them.
+    fn phase(&self, index: usize, units: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
+        let header = self.header()?;
+        let (claimed, done): (&AtomicU64, &AtomicU64) = (&header.recovery_claimed[index], &header.recovery_done[index]);
+        loop {
+            let unit = claimed.fetch_add(1, AcqRel);
+            if unit >= units {
+                break;
+            }
+            // What an error stopped is damaged; the others do not depend on it.
+            if work(unit).is_err() {
+                self.count(DAMAGED, 1);
+            }
+            // The next phase relies on what this unit flushed, in whichever thread.
+            self.pm.fence(Flushed::nothing());
+            done.fetch_add(1, AcqRel);
+        }
+        let nobody_wakes = AtomicU32::new(0);
+        let mut looks = 0u32;
+        while done.load(Acquire) < units {
+            looks += 1;
+            if looks.is_multiple_of(10_000) {
+                self.platform.wait(&nobody_wakes, 0, 1);
+            }
+            core::hint::spin_loop();
+        }
         Ok(())
     }
-    pub(super) fn end_scan(&self) -> Result<RecoveryReport> {
-        Ok(RecoveryReport { scanned: true, ..RecoveryReport::default() })
+
+    /// Where a segment begins, if its entry in the table can be true.
+    fn segment_start(&self, segment: u64) -> Option<u64> {
+        let start = self.segment_entry(segment).ok()?.load_acquire();
+        let run = BlockRun { first: start / BLOCK_BYTES, count: SEGMENT_BLOCKS };
+        (start.is_multiple_of(BLOCK_BYTES) && self.is_data(run)).then_some(start)
+    }
+
+    /// Calls `each` for the inodes of a segment.
+    fn for_inodes(&self, segment: u64, mut each: impl FnMut(u64, &Inode) -> Result<()>) -> Result<()> {
+        let Some(start) = self.segment_start(segment) else { return Ok(()) };
+        for index in 0..INODES_PER_SEGMENT {
+            let ahead = start + (index + 8) * INODE_BYTES;
+            self.pm.prefetch(ahead);
+            self.pm.prefetch(ahead + LINE_BYTES);
+            let number = segment * INODES_PER_SEGMENT + index;
+            if number != 0 && each(number, self.inode_at(start + index * INODE_BYTES)?).is_err() {
+                self.count(DAMAGED, 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+// Journals.
+impl<M: Memory> Fs<M> {
+    /// Repeats every rename that has a whole record; how many of them had not been complete.
+    fn replay_journals(&self) -> Result<u64> {
+        let start = self.geometry.journal_block * BLOCK_BYTES;
+        let slots = self.pm.slice(Pm::<JournalSlot>::new(start), JOURNAL_SLOTS)?;
+        let mut completed = 0;
+        for slot in slots {
+            if let Some(record) = slot.record() {
+                completed += u64::from(self.replay(&record).unwrap_or(false));
+            }
+        }
+        // The steps before the end of the records that repeat them.
+        self.pm.fence(Flushed::nothing());
+        // Crash point: everything is repeated, the records are repeated again.
+        for slot in slots.iter().filter(|slot| slot.seal.load() != 0) {
+            self.pm.flush(self.pm.retract(&slot.seal, 0)).unfenced();
+        }
+        self.pm.fence(Flushed::nothing());
+        debug_assert!(JOURNAL_SLOT_BYTES == size_of::<JournalSlot>() as u64);
+        Ok(completed)
+    }
+
+    /// Repeats the steps of a record; whether any of them was still to do. All of it or nothing: a record of which a dentry does not verify was
+    /// written by a rename that a crash stopped before its first step.
+    fn replay(&self, record: &JournalRecord) -> Result<bool> {
+        for step in record.moves.iter().filter(|step| step.dentry != 0) {
+            self.check_move(step)?;
+        }
+        for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
+            self.verified_dentry(offset)?;
+        }
+        let pm = &self.pm;
+        // All that the steps name was durable before the crash, or it would not verify.
+        let durable = pm.fence(Flushed::nothing());
+        let mut changed = false;
+        for step in record.moves.iter().filter(|step| step.dentry != 0) {
+            let (slot, facts) = self.check_move(step)?;
+            let word = slot_word(step.dentry, SlotTag::Dentry);
+            if slot.load() != word {
+                pm.flush(pm.commit(slot, word, durable)).unfenced();
+                changed = true;
+            }
+            // If the name is gone again, a later operation has decided about the directory.
+            let counts = Valid::from_word(pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load()).valid;
+            if step.directory != 0 && counts {
+                let inode = self.inode(facts.inode)?;
+                changed |= inode.parent.load() != step.parent;
+                pm.flush(pm.commit(&inode.parent, step.parent, durable)).unfenced();
+            }
+        }
+        for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
+            let dentry = pm.get(Pm::<Dentry>::new(offset))?;
+            if Valid::from_word(dentry.valid.load()).valid {
+                let word = Valid { valid: false, moment_ns: record.moment_ns }.word();
+                pm.flush(pm.retract(&dentry.valid, word)).unfenced();
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
+        let bad = Corruption::Dentry(offset);
+        if !self.lines_fit(offset, 1) {
+            return Err(bad.into());
+        }
+        let dentry = self.pm.get(Pm::<Dentry>::new(offset))?;
+        Ok(dentry.verified(&self.pm).ok_or(bad)?)
+    }
+
+    /// The log slot of a move and what its dentry says, if all of it fits together.
+    fn check_move(&self, step: &Move) -> Result<(&Commit64, DentryFacts)> {
+        let facts = self.verified_dentry(step.dentry)?;
+        let bad = Corruption::LogPage(step.slot);
+        let page_offset = step.slot / BLOCK_BYTES * BLOCK_BYTES;
+        let index = (step.slot % BLOCK_BYTES / 8).checked_sub(BLOCK_BYTES / 8 - LOG_SLOTS).ok_or(bad)?;
+        let page = self.log_page_of(page_offset, facts.parent).ok_or(bad)?;
+        let slot = &page.slots[index as usize];
+        let word = slot.load();
+        if step.slot % 8 != 0 || (word != 0 && word != slot_word(step.dentry, SlotTag::Dentry)) {
+            return Err(bad.into());
+        }
+        if step.directory != 0 {
+            let inode = self.inode(facts.inode)?;
+            let fits = self.inode_offset(facts.inode)? == step.directory
+                && inode.generation(facts.inode).is_some()
+                && inode.kind.load() == FileKind::Directory as u32
+                && step.parent == facts.parent;
+            if !fits {
+                return Err(Corruption::Inode(facts.inode).into());
+            }
+        }
+        Ok((slot, facts))
+    }
+}
+
+// Directories.
+impl<M: Memory> Fs<M> {
+    fn recover_directories(&self, segment: u64) -> Result<()> {
+        self.for_inodes(segment, |number, inode| {
+            if inode.kind.load() != FileKind::Directory as u32 {
+                return Ok(());
+            }
+            let Some(generation) = inode.generation(number) else { return Ok(()) };
+            match inode.property(number, generation) {
+                Some((property, sequence)) => self.recover_directory(inode, number, generation, property, sequence),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn recover_directory(
+        &self,
+        inode: &Inode,
+        number: u64,
+        generation: u32,
+        mut property: Property,
+        sequence: u32,
+    ) -> Result<()> {
+        let walk = self.walk_log(inode, number)?;
+        self.count(NAMES, walk.names);
+        let (links, newest_ns) = (2 + walk.subdirectories, walk.newest_ns as i64);
+        if property.links != links || newest_ns > property.changed_ns {
+            property.links = links;
+            if newest_ns > property.changed_ns {
+                (property.modified_ns, property.changed_ns) = (newest_ns, newest_ns);
+            }
+            let proof = Flushed::nothing().sealed();
+            let next = sequence.wrapping_add(1);
+            // Crash point: the earlier entry counts, or this one; the dentries say the same again.
+            self.pm.fence(write_property(self, inode, &property, next, number, generation, proof));
+        }
+        if walk.garbage {
+            self.drop_garbage(inode, number, walk.pages)?;
+        }
+        Ok(())
+    }
+
+    /// A page of directory `owner`, if there is one at this offset.
+    fn log_page_of(&self, offset: u64, owner: u64) -> Option<&LogPage> {
+        let is_data =
+            offset.is_multiple_of(BLOCK_BYTES) && self.is_data(BlockRun { first: offset / BLOCK_BYTES, count: 1 });
+        let page = if is_data { self.pm.get(Pm::<LogPage>::new(offset)).ok()? } else { return None };
+        page.belongs_to(owner).then_some(page)
+    }
+
+    /// First pass over a directory's log: marks pages and lines, counts names where they lead.
+    fn walk_log(&self, inode: &Inode, number: u64) -> Result<Walk> {
+        let mut walk = Walk::default();
+        let mut offset = inode.log.load_acquire();
+        // Every turn marks a block that was not marked: a chain that comes back to itself ends there.
+        while offset != 0 {
+            let Some(page) = self.log_page_of(offset, number) else {
+                self.count(DAMAGED, 1);
+                break;
+            };
+            if self.mark_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })? != 0 {
+                self.count(DAMAGED, 1);
+                break;
+            }
+            walk.pages += 1;
+            self.walk_page(page, number, &mut walk)?;
+            offset = page.next.load_acquire();
+        }
+        Ok(walk)
+    }
+
+    fn walk_page(&self, page: &LogPage, number: u64, walk: &mut Walk) -> Result<()> {
+        self.pm.note_read(self.pm.offset_of(page), BLOCK_BYTES);
+        for (index, slot) in page.slots.iter().enumerate() {
+            self.fetch_ahead(page, index);
+            match self.entry(slot.load_acquire(), number) {
+                Entry::Hole => {}
+                Entry::Unfinished => walk.garbage = true,
+                Entry::Damaged => self.count(DAMAGED, 1),
+                Entry::Dead { moment_ns } => {
+                    walk.newest_ns = walk.newest_ns.max(moment_ns);
+                    walk.garbage = true;
+                }
+                Entry::Name { facts, offset, moment_ns } => {
+                    walk.newest_ns = walk.newest_ns.max(moment_ns);
+                    self.count_name(slot, &facts, offset, walk)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the dentries and inodes that the walk comes to soon.
+    #[inline]
+    fn fetch_ahead(&self, page: &LogPage, index: usize) {
+        if let Some(slot) = page.slots.get(index + AHEAD_DENTRIES) {
+            self.pm.prefetch(slot_address(slot.load()));
+        }
+        let Some(slot) = page.slots.get(index + AHEAD_INODES) else { return };
+        if let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(slot_address(slot.load())))
+            && let Ok(inode) = self.inode_offset(dentry.inode.load())
+        {
+            (0..3).for_each(|line| self.pm.prefetch(inode + line * LINE_BYTES));
+        }
+    }
+
+    /// What a slot of directory `owner` leads to.
+    fn entry(&self, word: u64, owner: u64) -> Entry {
+        if word == 0 {
+            return Entry::Hole;
+        }
+        let offset = slot_address(word);
+        if slot_tag(word).is_none() || !self.lines_fit(offset, 1) {
+            return Entry::Damaged;
+        }
+        let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return Entry::Damaged };
+        // Here is the check that lets a create flush dentry, inode and slot under one fence: the slot counts only if all of them verify.
+        let Some(facts) = dentry.verified(&self.pm).filter(|facts| facts.parent == owner) else {
+            return Entry::Unfinished;
+        };
+        let valid = Valid::from_word(dentry.valid.load_acquire());
+        if !valid.valid {
+            return Entry::Dead { moment_ns: valid.moment_ns };
+        }
+        match self.verified_kind(facts.inode) {
+            Some(kind) if kind == facts.kind => Entry::Name { facts, offset, moment_ns: valid.moment_ns },
+            _ => Entry::Unfinished,
+        }
+    }
+
+    /// The kind of an inode of which identity and attributes verify.
+    fn verified_kind(&self, number: u64) -> Option<FileKind> {
+        self.segment_start(number / INODES_PER_SEGMENT)?;
+        let inode = self.inode(number).ok()?;
+        let generation = inode.generation(number)?;
+        inode.property(number, generation)?;
+        FileKind::from_bits(inode.kind.load())
+    }
+
+    /// Marks the lines of a name's dentry and counts the name for its inode.
+    fn count_name(&self, slot: &Commit64, facts: &DentryFacts, offset: u64, walk: &mut Walk) -> Result<()> {
+        let block = offset / BLOCK_BYTES;
+        let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, dentry_lines(facts.name_length as usize));
+        let slab = self.dram.slab(block)?;
+        let before = slab.free_lines.fetch_or(mask, AcqRel);
+        if before & mask != 0 {
+            // Two slots for one dentry: the other one keeps the name, nothing is lost.
+            self.count(DAMAGED, 1);
+            self.pm.flush(self.pm.retract(slot, 0)).unfenced();
+            return Ok(());
+        }
+        if before == 0 && self.mark_blocks(BlockRun { first: block, count: 1 })? != 0 {
+            // The block is a log page or part of the inode table as well. Whichever is wrong, the name stays as it is.
+            self.count(DAMAGED, 1);
+        }
+        self.dram.inode_links(facts.inode)?.fetch_add(1, AcqRel);
+        walk.names += 1;
+        walk.subdirectories += (facts.kind == FileKind::Directory) as u32;
+        Ok(())
+    }
+
+    /// Second pass: drops the slots that lead to nothing that counts. Their lines are no name's, so the last phase frees them.
+    fn drop_garbage(&self, inode: &Inode, number: u64, pages: u64) -> Result<()> {
+        let mut offset = inode.log.load_acquire();
+        for _ in 0..pages {
+            let Some(page) = self.log_page_of(offset, number) else { break };
+            for slot in &page.slots {
+                if matches!(self.entry(slot.load(), number), Entry::Unfinished | Entry::Dead { .. }) {
+                    self.pm.flush(self.pm.retract(slot, 0)).unfenced();
+                }
+            }
+            offset = page.next.load_acquire();
+        }
+        Ok(())
+    }
+}
+
+// Inodes.
+impl<M: Memory> Fs<M> {
+    fn settle_inodes(&self, segment: u64) -> Result<()> {
+        self.for_inodes(segment, |number, inode| {
+            let whole =
+                inode.generation(number).and_then(|generation| Some((generation, inode.property(number, generation)?)));
+            match whole {
+                Some((generation, (property, sequence))) => {
+                    self.settle_inode(inode, number, generation, property, sequence)
+                }
+                // A root that does not verify is not for recovery to throw away.
+                None if number == ROOT_INODE => {
+                    self.keep_inode(number)?;
+                    Err(Corruption::Inode(number).into())
+                }
+                None => {
+                    self.clear_unborn(inode);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero.
+    fn clear_unborn(&self, inode: &Inode) {
+        let begun = inode.birth.load() >> 32 != 0;
+        let written = inode.accessed_ns.load() != 0 || inode.inline.iter().any(|word| word.load() != 0);
+        if begun || written {
+            self.erase_inode(inode).unfenced();
+        }
+        self.count(ORPHANS, begun as u64);
+    }
+
+    fn keep_inode(&self, number: u64) -> Result<()> {
+        self.dram.inode_word(number / 64)?.fetch_or(1 << (number % 64), AcqRel);
+        self.count(INODES, 1);
+        Ok(())
+    }
+
+    fn settle_inode(
+        &self,
+        inode: &Inode,
+        number: u64,
+        generation: u32,
+        property: Property,
+        sequence: u32,
+    ) -> Result<()> {
+        let links = self.dram.inode_links(number)?.load(Acquire);
+        let is_directory = inode.kind.load() == FileKind::Directory as u32;
+        if links == 0 && number != ROOT_INODE && !(is_directory && self.has_names(inode, number)) {
+            // Unlinked while open, or never named.
+            self.count(ORPHANS, 1);
+            if is_directory {
+                self.unmark_log(inode, number)?;
+            }
+            self.erase_inode(inode).unfenced();
+            return Ok(());
+        }
+        self.keep_inode(number)?;
+        // A directory has one name, the root none.
+        if is_directory && (links == 1) != (number != ROOT_INODE) {
+            self.count(DAMAGED, 1);
+        }
+        let mut settled = Property { links: if is_directory { property.links } else { links }, ..property };
+        if !is_directory {
+            settled.blocks = self.recover_file(inode, &property)?;
+        }
+        if settled != property {
+            let proof = Flushed::nothing().sealed();
+            let next = sequence.wrapping_add(1);
+            write_property(self, inode, &settled, next, number, generation, proof).unfenced();
+        }
+        self.recover_attributes(inode)
+    }
+
+    /// Marks the blocks of a file's body; how many there are.
+    fn recover_file(&self, inode: &Inode, property: &Property) -> Result<u64> {
+        match property.kind() {
+            Some(FileKind::Regular | FileKind::Symlink) => {
+                crate::file::recover_body(self, inode, property, &mut |first, count| self.mark_body_part(first, count))
+            }
+            _ => Ok(property.blocks),
+        }
+    }
+
+    fn recover_attributes(&self, inode: &Inode) -> Result<()> {
+        if inode.xattrs.load_acquire() == 0 {
+            return Ok(());
+        }
+        crate::file::recover_xattrs(self, inode, &mut |first, count| self.mark_body_part(first, count))
+    }
+
+    /// Marks blocks of a body.
+    fn mark_body_part(&self, first: u64, count: u64) -> Result<()> {
+        let run = BlockRun { first, count };
+        if self.is_data(run) { self.mark_body(run) } else { Err(Corruption::BlockMap(first).into()) }
+    }
+
+    /// Whether a directory that nothing names has names itself: not an orphan, but one whose own name was lost to damage.
+    fn has_names(&self, inode: &Inode, number: u64) -> bool {
+        let mut offset = inode.log.load_acquire();
+        for _ in 0..self.geometry.blocks {
+            let Some(page) = self.log_page_of(offset, number) else { break };
+            if page.slots.iter().any(|slot| matches!(self.entry(slot.load(), number), Entry::Name { .. })) {
+                return true;
+            }
+            offset = page.next.load_acquire();
+        }
+        false
+    }
+
+    /// Takes the marks of an orphan's log pages away.
+    fn unmark_log(&self, inode: &Inode, number: u64) -> Result<()> {
+        let mut offset = inode.log.load_acquire();
+        for _ in 0..self.geometry.blocks {
+            if self.log_page_of(offset, number).is_none() {
+                break;
+            }
+            self.unmark_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
+            offset = self.pm.get(Pm::<LogPage>::new(offset))?.next.load_acquire();
+        }
+        Ok(())
+    }
+}
+
+// Slabs.
+impl<M: Memory> Fs<M> {
+    /// Turns the lines in use of a stretch of blocks into free ones of slabs.
+    fn sweep_slabs(&self, unit: u64) -> Result<()> {
+        let words = GROUPS_PER_UNIT * GROUP_BLOCKS / 64;
+        let end = ((unit + 1) * words).min(self.geometry.blocks.div_ceil(64));
+        for index in unit * words..end {
+            let mut used = self.dram.block_word(index)?.load(Acquire);
+            while used != 0 {
+                let block = index * 64 + used.trailing_zeros() as u64;
+                used &= used - 1;
+                if block < self.geometry.copy_block() {
+                    self.sweep_block(block)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_block(&self, block: u64) -> Result<()> {
+        let slab = self.dram.slab(block)?;
+        let used = slab.free_lines.load(Acquire);
+        if used == 0 {
+            return Ok(());
+        }
+        let free = !used;
+        let mut rest = free;
+        while rest != 0 {
+            let line = rest.trailing_zeros() as u64;
+            rest &= rest - 1;
+            let dentry = self.pm.get(Pm::<Dentry>::new(block * BLOCK_BYTES + line * LINE_BYTES))?;
+            // A dentry that no slot names must not verify when its lines are handed out, and a crash leaves the slot of the next one
+            // without its bytes.
+            if dentry.seal.load() != 0 {
+                self.pm.flush(self.pm.set64(&dentry.seal, 0)).unfenced();
+            }
+        }
+        slab.free_lines.store(free, Relaxed);
+        slab.state.store(if free == 0 { SLAB_FULL } else { SLAB_LISTED }, Release);
+        Ok(())
     }
 }

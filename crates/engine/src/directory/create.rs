@@ -112,21 +112,29 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn prepare_inode(&self, new: &NewNode<'_>, parent: &Cachelet) -> Result<PreparedInode<'f>> {
         let number = self.allocate_inode()?;
         let prepared = self.allocate_cachelet().and_then(|cachelet_index| {
-            let moment_ns = self.stamp(parent);
-            let property = self.first_property(new, moment_ns)?;
-            Ok(PreparedInode {
-                number,
-                cachelet_index,
-                cachelet: self.fs.dram.cachelet(cachelet_index)?,
-                inode: self.fs.inode(number)?,
-                property,
-                moment_ns,
-            })
+            let prepared = self.prepare_attributes(new, parent, number, cachelet_index);
+            if prepared.is_err() {
+                self.free_cachelet(cachelet_index)?;
+            }
+            prepared
         });
         if prepared.is_err() {
             self.free_inode(number)?;
         }
         prepared
+    }
+
+    fn prepare_attributes(
+        &self,
+        new: &NewNode<'_>,
+        parent: &Cachelet,
+        number: u64,
+        cachelet_index: u32,
+    ) -> Result<PreparedInode<'f>> {
+        let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
+        let moment_ns = self.stamp(parent);
+        let property = self.first_property(new, moment_ns)?;
+        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, moment_ns })
     }
 
     /// The first property entry of a new inode. A long symlink target is written and durable when this returns.
