@@ -17,7 +17,7 @@ const TIB: u64 = 1 << 40;
 
 fn file(thread: &Thread<'_>) -> Node {
     let new = NewNode { kind: FileKind::Regular, permissions: 0o644, uid: 0, gid: 0, device: 0, target: b"" };
-    thread.create_unnamed(&new).expect("a file")
+    thread.create_unnamed(thread.root().expect("a root"), &new).expect("a file")
 }
 
 fn property(fs: &Fs, thread: &Thread<'_>, node: Node) -> Property {
@@ -261,21 +261,21 @@ fn mapped_change(thread: &Thread<'_>, node: Node, model: &mut Vec<u8>, random: &
 #[test]
 fn small_files_behave_like_bytes_in_memory() {
     for seed in 1..40 {
-        tell_story(seed * 0x9e37_79b9_7f4a_7c15, 3 * BLOCK_BYTES, 150, false);
+        tell_story(seed * 0x1e37_79b9_7f4a_7c1, 3 * BLOCK_BYTES, 150, false);
     }
 }
 
 #[test]
 fn files_of_many_blocks_behave_like_bytes_in_memory() {
     for seed in 1..8 {
-        tell_story(seed * 0xd134_2543_de82_ef95, 5 * MIB, 60, false);
+        tell_story(seed * 0x1134_2543_de82_ef95, 5 * MIB, 60, false);
     }
 }
 
 #[test]
 fn mapped_files_behave_like_bytes_in_memory_and_keep_their_blocks() {
     for seed in 1..20 {
-        tell_story(seed * 0x9e37_79b9_7f4a_7c15, 6 * BLOCK_BYTES, 100, true);
+        tell_story(seed * 0x1e37_79b9_7f4a_7c1, 6 * BLOCK_BYTES, 100, true);
     }
     tell_story(0x1234_5678_9abc, 3 * MIB, 60, true);
 }
@@ -588,7 +588,7 @@ fn a_body_of_one_block_is_made_for_a_long_symlink() {
     let thread = fs.enter().expect("enters");
     let target = [b'/'; 4095];
     let new = NewNode { kind: FileKind::Symlink, permissions: 0o777, uid: 0, gid: 0, device: 0, target: &target };
-    let node = thread.create_unnamed(&new).expect("a link");
+    let node = thread.create_unnamed(thread.root().expect("a root"), &new).expect("a link");
     let mut read = [0; 5000];
     assert_eq!(thread.read_link(node, &mut read), Ok(4095));
     assert_eq!(&read[..4095], &target);
