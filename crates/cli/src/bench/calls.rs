@@ -113,19 +113,26 @@ impl Workload {
     }
 }
 
+/// Who is told when a call's phase begins and ends: times are kept, lines counted, and later latencies sorted, by different observers.
+pub trait Observer {
+    /// The calls of a phase begin.
+    fn begin(&mut self, call: Call);
+    /// They have ended, and took so many nanoseconds each.
+    fn end(&mut self, call: Call, ns: f64);
+}
+
 /// The figures of each call, round by round.
+#[derive(Default)]
 pub struct Measured([Rounds; Call::ALL.len()]);
 
-impl Measured {
-    /// Nothing yet.
-    pub fn new() -> Measured {
-        Measured(Default::default())
-    }
-
-    fn add(&mut self, call: Call, ns: f64) {
+impl Observer for Measured {
+    fn begin(&mut self, _: Call) {}
+    fn end(&mut self, call: Call, ns: f64) {
         self.0[call as usize].add(ns);
     }
+}
 
+impl Measured {
     /// What is said of a call.
     pub fn summary(&self, call: Call) -> Option<Summary> {
         self.0[call as usize].summary()
@@ -136,8 +143,8 @@ impl Measured {
 pub fn measure(subject: &mut impl Subject, workload: &Workload, rounds: u32) -> Result<Measured> {
     let what = format!("{} files", crate::units::count(workload.files()));
     let mut progress = Progress::start(&format!("measuring over {what}"), rounds as u64 + 1);
-    round(subject, workload, &mut Measured::new()).with_context(|| format!("the first round over {what}"))?;
-    let mut measured = Measured::new();
+    round(subject, workload, &mut Measured::default()).with_context(|| format!("the first round over {what}"))?;
+    let mut measured = Measured::default();
     for done in 0..rounds {
         progress.at(done as u64 + 1);
         round(subject, workload, &mut measured).with_context(|| format!("round {} over {what}", done + 1))?;
@@ -146,21 +153,27 @@ pub fn measure(subject: &mut impl Subject, workload: &Workload, rounds: u32) -> 
 }
 
 /// One round of all calls. The directory is empty before and after.
-fn round(subject: &mut impl Subject, workload: &Workload, into: &mut Measured) -> Result<()> {
-    into.add(Call::Create, workload.fill(subject)?);
-    into.add(Call::Stat, over(&workload.shuffled, |name| subject.stat(name))?);
-    into.add(Call::StatHot, stat_hot(subject, workload)?);
-    into.add(Call::Readdir, read_directory(subject, workload.files())?);
-    into.add(Call::Rename, pairs(&workload.shuffled, &workload.others, |name, other| subject.rename(name, other))?);
+pub fn round(subject: &mut impl Subject, workload: &Workload, observer: &mut impl Observer) -> Result<()> {
+    let Workload { ascending, shuffled, others, others_ascending } = workload;
+    let mut phase = |call: Call, run: &mut dyn FnMut() -> Result<f64>| -> Result<()> {
+        observer.begin(call);
+        let ns = run().with_context(|| format!("while measuring {}", call.words()))?;
+        observer.end(call, ns);
+        Ok(())
+    };
+    phase(Call::Create, &mut || workload.fill(subject))?;
+    phase(Call::Stat, &mut || over(shuffled, |name| subject.stat(name)))?;
+    phase(Call::StatHot, &mut || stat_hot(subject, workload))?;
+    phase(Call::Readdir, &mut || read_directory(subject, workload.files()))?;
+    phase(Call::Rename, &mut || pairs(shuffled, others, |name, other| subject.rename(name, other)))?;
     // Back, so that names and files lie in the same order again; not counted.
-    pairs(&workload.others, &workload.shuffled, |name, other| subject.rename(name, other))?;
-    into.add(Call::Link, pairs(&workload.ascending, &workload.others_ascending, |name, other| subject.link(name, other))?);
+    pairs(others, shuffled, |name, other| subject.rename(name, other))?;
+    phase(Call::Link, &mut || pairs(ascending, others_ascending, |name, other| subject.link(name, other)))?;
     // These are not the last names: another, cheaper thing than removing a file.
-    over(&workload.others_ascending, |name| subject.unlink(name))?;
-    into.add(Call::Unlink, over(&workload.shuffled, |name| subject.unlink(name))?);
-    into.add(Call::Mkdir, over(&workload.ascending, |name| subject.mkdir(name))?);
-    into.add(Call::Rmdir, over(&workload.shuffled, |name| subject.rmdir(name))?);
-    Ok(())
+    over(others_ascending, |name| subject.unlink(name))?;
+    phase(Call::Unlink, &mut || over(shuffled, |name| subject.unlink(name)))?;
+    phase(Call::Mkdir, &mut || over(ascending, |name| subject.mkdir(name)))?;
+    phase(Call::Rmdir, &mut || over(shuffled, |name| subject.rmdir(name)))
 }
 
 /// Runs `call` on all names; nanoseconds for each.
@@ -172,7 +185,7 @@ fn over(names: &Names, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<f64>
         }
         call(name)?;
     }
-    Ok(started.elapsed().as_nanos() as f64 / names.count() as f64)
+    Ok(started.elapsed().as_nanos() as f64 / names.count().max(1) as f64)
 }
 
 /// Runs `call` on names two by two.
