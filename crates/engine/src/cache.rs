@@ -7,7 +7,7 @@
 //! - What a cachelet says is on the image, except where `dirty` says otherwise (links and times that are recovered from dentries).
 
 use crate::dram::{
-    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_RENAMING, References, RetiredKind,
+    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING, References, RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, Inode, Property};
@@ -34,10 +34,17 @@ impl<M: Memory> Fs<M> {
                 pointer as u32
             }
         };
-        if index == 0 || self.dram.cachelet(index)?.number.load(Acquire) != number {
-            return Ok(None);
+        Ok(self.stands_for(index, number)?.then_some(index))
+    }
+
+    /// Whether a cachelet is that of an inode, and still in use.
+    fn stands_for(&self, index: u32, number: u64) -> Result<bool> {
+        if index == 0 {
+            return Ok(false);
         }
-        Ok(Some(index))
+        let cachelet = self.dram.cachelet(index)?;
+        let evicted = cachelet.references.load(Acquire) & References::flag(FLAG_EVICTED) != 0;
+        Ok(cachelet.number.load(Acquire) == number && !evicted)
     }
 
     /// The word of an nv pointer.
@@ -69,7 +76,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another was faster.
     fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
         self.fs.pm.note_read(self.fs.inode_offset(number)?, 192);
-        let before = inode.nv_pointer.load_acquire();
+        let before = match self.fs.read_only {
+            true => self.fs.dram.inode_links(number)?.load(Acquire) as u64,
+            false => inode.nv_pointer.load_acquire(),
+        };
+        if self.fs.cachelet_by_pointer(inode, number)?.is_some() {
+            return Ok(None);
+        }
         let generation = inode.generation(number).ok_or(Corruption::Inode(number))?;
         let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
         let index = self.allocate_cachelet()?;
@@ -82,7 +95,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.references.store(references.word(), Relaxed);
         cachelet.number.store(number, Release);
         let published = match self.fs.read_only {
-            true => self.fs.dram.inode_links(number)?.compare_exchange(0, index, AcqRel, Acquire).is_ok(),
+            true => {
+                let pointer = self.fs.dram.inode_links(number)?;
+                pointer.compare_exchange(before as u32, index, AcqRel, Acquire).is_ok()
+            }
             false => self.fs.pm.exchange_volatile(&inode.nv_pointer, before, self.fs.nv_pointer(index)),
         };
         if published {
@@ -91,6 +107,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.number.store(0, Release);
         self.free_cachelet(index)?;
         Ok(None)
+    }
+
+    /// Takes back the pointer to a cachelet that is being evicted, unless it leads elsewhere already.
+    pub(crate) fn forget_pointer(&self, cachelet: &Cachelet, index: u32) -> Result<()> {
+        if self.fs.read_only {
+            let pointer = self.fs.dram.inode_links(cachelet.number.load(Relaxed))?;
+            let _ = pointer.compare_exchange(index, 0, AcqRel, Acquire);
+        } else {
+            let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+            self.fs.pm.exchange_volatile(&inode.nv_pointer, self.fs.nv_pointer(index), 0);
+        }
+        Ok(())
     }
 
     /// Sets all fields of a cachelet that nobody else can see yet, but `references`, `accessed_ns` and `number`.
@@ -131,7 +159,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
         let number = hit.dentry.inode.load();
         if let Target::Cachelet(index) = hit.target
-            && self.fs.dram.cachelet(index)?.number.load(Acquire) == number
+            && self.fs.stands_for(index, number)?
         {
             return Ok(index);
         }
@@ -164,6 +192,20 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The file of an inode number, with a reference; with a generation, only if it is of that one.
     pub fn node(&self, number: u64, generation: Option<u32>) -> Result<Node> {
+        self.retry_when_crowded(|| self.node_once(number, generation))
+    }
+
+    /// Runs an operation again after an eviction if it found the DRAM region full. Not pinned.
+    pub(crate) fn retry_when_crowded<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        loop {
+            match operation() {
+                Err(Error::NoMemory) if self.evict_some()? => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn node_once(&self, number: u64, generation: Option<u32>) -> Result<Node> {
         let _pin = self.pin();
         let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
         for _ in 0..TRIES_MAX {
@@ -217,7 +259,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn retire_if_unused(&self, index: u32, cachelet: &Cachelet) {
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
-        if state.references != 0 || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0 {
+        if state.references != 0 || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0
+        {
             return;
         }
         if cachelet.references.compare_exchange(word, word | References::flag(FLAG_DEAD), AcqRel, Acquire).is_ok() {
@@ -262,7 +305,12 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes it; the caller fences. `proof` says that
     /// what `property.root` names is durable.
-    pub(crate) fn commit_property(&self, cachelet: &Cachelet, property: &Property, proof: impl Proof) -> Result<Flushed> {
+    pub(crate) fn commit_property(
+        &self,
+        cachelet: &Cachelet,
+        property: &Property,
+        proof: impl Proof,
+    ) -> Result<Flushed> {
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let sequence = cachelet.sequence.load(Relaxed).wrapping_add(1);
         cachelet.sequence.store(sequence, Relaxed);

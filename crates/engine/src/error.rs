@@ -73,6 +73,8 @@ pub enum Error {
     NoSuchExtent,
     /// The image does not fit its description; see `directfs fsck`.
     Corrupt(Corruption),
+    /// The image was not left cleanly, and a read-only attach may not put it in order.
+    NeedsRecovery,
     /// The image cannot be used at all.
     Superblock(SuperblockError),
 }
@@ -108,7 +110,7 @@ impl Error {
             Error::TooManyLinks => 31,
             Error::Loop => 22,
             Error::TooLarge => 27,
-            Error::ReadOnly => 30,
+            Error::ReadOnly | Error::NeedsRecovery => 30,
             Error::NoAttribute => 61,
             Error::TooSmall(_) => 34,
             Error::NotSupported => 95,
@@ -148,6 +150,12 @@ impl fmt::Display for Error {
             Error::Busy => write!(f, "busy"),
             Error::NoSuchExtent => write!(f, "no data or hole there"),
             Error::Corrupt(what) => write!(f, "the image is damaged ({what:?}); check it with `directfs fsck`"),
+            Error::NeedsRecovery => {
+                write!(
+                    f,
+                    "the image was not left cleanly; attach it read-write once, or check it with `directfs fsck -n`"
+                )
+            }
             Error::Superblock(why) => write!(f, "{why}"),
         }
     }

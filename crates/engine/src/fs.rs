@@ -6,7 +6,7 @@ use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Superblock
 use crate::platform::Platform;
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Commit64, Direct, Memory, Pm, Region};
+use pmem::{BLOCK_BYTES, Commit64, Direct, Flushed, Memory, Pm, Region};
 
 /// A file system as this process sees it: two base addresses and what never changes. Made by attaching; see `attach`.
 pub struct Fs<M: Memory = Direct> {
@@ -74,20 +74,31 @@ impl<M: Memory> Fs<M> {
 
     /// Claims a slot for the calling thread.
     pub fn enter(&self) -> Result<Thread<'_, M>> {
-        let me = self.platform.identity();
         let high = self.header()?.slots_high.load(Acquire).min(SLOTS_MAX);
         // Slots used before come first: their magazines are full and their lines warm.
         for index in (0..high).chain(high..SLOTS_MAX) {
-            let slot = self.dram.slot(index as u32)?;
-            let word = me.pid as u64 | (me.tid as u64) << 32;
-            if slot.owner.load(Relaxed) != 0 || slot.owner.compare_exchange(0, word, AcqRel, Relaxed).is_err() {
-                continue;
+            if let Some(thread) = self.enter_slot(index as u32)? {
+                return Ok(thread);
             }
-            slot.started.store(me.started, Release);
-            self.header()?.slots_high.fetch_max(index + 1, AcqRel);
-            return Ok(Thread { fs: self, index: index as u32, slot, not_sync: PhantomData });
         }
         Err(Error::TooManyThreads)
+    }
+
+    /// Claims slot `index` for the calling thread, unless somebody has it.
+    pub(crate) fn enter_slot(&self, index: u32) -> Result<Option<Thread<'_, M>>> {
+        let slot = self.dram.slot(index)?;
+        if slot.owner.load(Relaxed) != 0 {
+            return Ok(None);
+        }
+        let me = self.platform.identity();
+        let word = me.pid as u64 | (me.tid as u64) << 32;
+        if slot.owner.compare_exchange(0, word, AcqRel, Relaxed).is_err() {
+            return Ok(None);
+        }
+        slot.started.store(me.started, Release);
+        slot.pins.store(0, Relaxed);
+        self.header()?.slots_high.fetch_max(index as u64 + 1, AcqRel);
+        Ok(Some(Thread { fs: self, index, slot, not_sync: PhantomData }))
     }
 
     /// Who owns a slot, or none.
@@ -134,12 +145,6 @@ impl<M: Memory> Fs<M> {
         self.platform.now_ns()
     }
 
-    pub(crate) fn blocks_free(&self) -> Result<u64> {
-        todo!()
-    }
-    pub(crate) fn inodes_used(&self) -> Result<u64> {
-        todo!()
-    }
     /// Refuses if nothing may change.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
@@ -165,6 +170,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 
 impl<M: Memory> Drop for Thread<'_, M> {
     fn drop(&mut self) {
+        // What this thread flushed last and left to a later fence must not wait for one that the slot's next owner cannot issue for it.
+        self.fs.pm.fence(Flushed::nothing());
         self.slot.pinned.store(0, Release);
         self.slot.owner.store(0, Release);
     }

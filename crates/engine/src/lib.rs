@@ -28,6 +28,8 @@ mod lock;
 mod mindex;
 mod platform;
 mod recycle;
+#[cfg(test)]
+mod testing;
 
 pub use attach::{AttachOptions, MkfsOptions, Recovery, RecoveryReport, mkfs};
 pub use attributes::{Attributes, Changes, SpaceReport};

@@ -317,15 +317,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.count_names(1);
     }
 
-    /// Takes the entry of a dentry out of a held bucket.
-    pub(crate) fn remove_entry(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64) -> Result<bool> {
-        let Some(entry) = self.entry_of(held, hash, dentry_offset)? else { return Ok(false) };
+    /// Takes the entry of a dentry out of a held bucket; where it led.
+    pub(crate) fn remove_entry(
+        &self,
+        held: &HeldBucket<'f>,
+        hash: NameHash,
+        dentry_offset: u64,
+    ) -> Result<Option<Target>> {
+        let Some(entry) = self.entry_of(held, hash, dentry_offset)? else { return Ok(None) };
+        let target = Target::from_value(entry.value.load(Relaxed));
         held.change(|| {
             entry.key.store(0, Relaxed);
             entry.value.store(0, Relaxed);
         });
         self.count_names(-1);
-        Ok(true)
+        Ok(Some(target))
     }
 
     /// Makes the entry of one dentry lead to another one, for a name that is replaced.
@@ -568,11 +574,14 @@ impl HeldBucket<'_> {
 }
 
 /// The name of a dentry, copied out.
-pub(crate) fn dentry_name<'b, M: Memory>(fs: &Fs<M>, offset: u64, length: u8, into: &'b mut [u8; 256]) -> Result<&'b [u8]> {
+pub(crate) fn dentry_name<'b, M: Memory>(
+    fs: &Fs<M>,
+    offset: u64,
+    length: u8,
+    into: &'b mut [u8; 256],
+) -> Result<&'b [u8]> {
     let name = &mut into[..length as usize];
-    fs.pm
-        .read_bytes(offset + DENTRY_HEADER_BYTES, name)
-        .map_err(|_| Error::Corrupt(Corruption::Dentry(offset)))?;
+    fs.pm.read_bytes(offset + DENTRY_HEADER_BYTES, name).map_err(|_| Error::Corrupt(Corruption::Dentry(offset)))?;
     Ok(name)
 }
 
@@ -594,7 +603,12 @@ mod tests {
 
     #[test]
     fn an_entry_keeps_dentry_target_and_hash() {
-        for target in [Target::Cachelet(7), Target::Cachelet(u32::MAX), Target::Inode(0x1234_5600), Target::Inode((1 << 46) - 256)] {
+        for target in [
+            Target::Cachelet(7),
+            Target::Cachelet(u32::MAX),
+            Target::Inode(0x1234_5600),
+            Target::Inode((1 << 46) - 256),
+        ] {
             let hash = NameHash(0xabcd_ef01_2345);
             let (key, value) = ((1u64 << 45) >> 6 | hash.key_bits(), target.bits() | hash.value_bits());
             assert_eq!(Target::from_value(value), target);

@@ -1,33 +1,385 @@
 //! Asynchronous recycling: what was removed waits in its shard's queue for a grace period, then becomes free.
+//!
+//! Invariants
+//! - The queue never overflows: an operation that retires calls [`Thread::make_room`] before it enters, and so has room for 64 records at least
+//!   ([`ROOM`] in truth) inside. Who retires more than that (the truncation of a file in many pieces) leaves and makes room again between
+//!   portions.
+//! - Recycling has two phases with one fence between them. First everything is made durably meaningless (births and seals zero); only then do
+//!   numbers, lines, blocks and cachelets go back to the allocators. A crash in the first phase leaves things that recovery finds dead
+//!   and erases; a crash in the second finds nothing that names them.
+//! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
+//! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
 
-use crate::dram::RetiredKind;
+use crate::alloc::BlockRun;
+use crate::dram::{IntentKind, RETIRED_MAX, RetiredKind};
 use crate::error::Result;
+use crate::format::{
+    Dentry, FileKind, Inode, LOG_SLOTS, LogPage, PROPERTY_INLINE, dentry_lines, slot_address, slot_tag,
+};
 use crate::fs::Thread;
-use pmem::Memory;
+use crate::grace::GRACE_EPOCHS;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use core::sync::atomic::fence;
+use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
-impl<M: Memory> Thread<'_, M> {
-    /// Queues something for recycling. Recycles some of the queue when it is long; waits for others to leave when it is full.
-    pub(crate) fn retire(&self, _kind: RetiredKind, _a: u64, _b: u64) {
-        todo!()
+/// Records that are recycled together, under one fence.
+const BATCH: usize = 64;
+/// Records that fit into the queue after `make_room`.
+const ROOM: u64 = RETIRED_MAX as u64 / 4;
+
+/// A record on its way.
+#[derive(Clone, Copy)]
+struct Item {
+    kind: RetiredKind,
+    a: u64,
+    b: u64,
+    /// Inodes: the generation of the life that ends. Dentries: lines. Zero: does not parse, skip.
+    erased: u64,
+}
+
+const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0 };
+
+fn kind_of(word: u64) -> RetiredKind {
+    match word & 0xff {
+        1 => RetiredKind::Inode,
+        2 => RetiredKind::Blocks,
+        4 => RetiredKind::Dentry,
+        // Only this crate writes the queue. A cachelet of index zero is nobody's, so a word that is none of these does nothing.
+        _ => RetiredKind::Cachelet,
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Queues something for recycling; never fails and recycles nothing (see `make_room` and `recycle_some`). The caller is pinned since before it took
+    /// the thing out of reach.
+    pub(crate) fn retire(&self, kind: RetiredKind, a: u64, b: u64) {
+        let end = self.slot.retired_end.load(Relaxed);
+        if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
+            debug_assert!(false, "retired more than there is room for: make_room was not called");
+            self.lose();
+            return;
+        }
+        let record = &self.slot.retired[end as usize % RETIRED_MAX];
+        record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
+        record.a.store(a, Relaxed);
+        record.b.store(b, Relaxed);
+        self.slot.retired_end.store(end + 1, Release);
     }
 
-    /// Stub.
+    /// Queues runs of blocks.
+    pub(crate) fn free_blocks_after_grace(&self, runs: &[BlockRun]) {
+        for run in runs {
+            self.retire(RetiredKind::Blocks, run.first, run.count);
+        }
+    }
+
+    /// To be called un-pinned before an operation that retires: sees to it that there is room for its records. (Inside another operation it does
+    /// nothing: that one has made room.)
+    #[inline]
     pub(crate) fn make_room(&self) -> Result<()> {
-        todo!()
+        if self.queued() <= RETIRED_MAX as u64 - ROOM || self.pinned() { Ok(()) } else { self.make_room_slowly() }
     }
 
-    /// Stub.
+    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered. (Inside another operation it does
+    /// nothing.)
+    #[inline]
     pub(crate) fn recycle_some(&self) {
-        todo!()
-    }
-
-    /// Stub.
-    pub(crate) fn reclaim(&self) -> Result<bool> {
-        todo!()
+        // An error says that the region does not fit its layout, which the next operation says too.
+        if self.queued() >= BATCH as u64 && !self.pinned() && self.recycle(BATCH).is_err() {
+            self.lose();
+        }
     }
 
     /// Recycles what can be, at most `limit` things; how many. Must not be called pinned.
-    pub fn recycle(&self, _limit: usize) -> Result<usize> {
-        todo!()
+    pub fn recycle(&self, limit: usize) -> Result<usize> {
+        debug_assert!(!self.pinned(), "waits for itself");
+        let mut done = 0;
+        while done < limit {
+            let batch = self.recycle_batch((limit - done).min(BATCH))?;
+            if batch == 0 {
+                break;
+            }
+            done += batch;
+        }
+        Ok(done)
+    }
+
+    /// After `NoSpace`, `NoInodes`: recycles all that waits here and in shards without a thread, and takes back what those hold. Whether it is worth
+    /// trying once more. Must not be called pinned.
+    pub(crate) fn reclaim(&self) -> Result<bool> {
+        let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
+        let mut recycled = self.drain()?;
+        self.for_idle_shards(|idle| {
+            recycled += idle.drain()?;
+            idle.give_back_lines()?;
+            idle.give_back_inodes()
+        })?;
+        let after = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
+        Ok(recycled > 0 || after.0 > before.0 || after.1 < before.1)
+    }
+
+    /// Recycles the whole queue, waiting for others to leave; how many things. Must not be called pinned.
+    pub(crate) fn drain(&self) -> Result<usize> {
+        let mut done = 0;
+        // What is queued now is enough: this thread adds nothing meanwhile.
+        while self.queued() > 0 {
+            done += self.recycle_or_wait()?;
+        }
+        Ok(done)
+    }
+
+    /// Calls `visit` as the owner of every slot that was used and has no thread now.
+    pub(crate) fn for_idle_shards(&self, mut visit: impl FnMut(&Thread<'f, M>) -> Result<()>) -> Result<()> {
+        let high = self.fs.header()?.slots_high.load(core::sync::atomic::Ordering::Acquire);
+        for index in 0..high as u32 {
+            if let Some(idle) = self.fs.enter_slot(index)? {
+                visit(&idle)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Something stays allocated until the next scan; sees to it that there is one.
+    #[cold]
+    fn lose(&self) {
+        if let Ok(header) = self.fs.header() {
+            header.abandoned.fetch_add(1, AcqRel);
+        }
+    }
+
+    fn queued(&self) -> u64 {
+        self.slot.retired_end.load(Relaxed) - self.slot.retired_first.load(Relaxed)
+    }
+
+    /// The epoch to wait from: that of the pin under which the thing was taken out of reach.
+    fn retirement_epoch(&self) -> u64 {
+        match self.slot.pinned.load(Relaxed) {
+            0 => {
+                fence(SeqCst);
+                self.fs.header().map_or(0, |header| header.grace.load(SeqCst))
+            }
+            pinned => pinned,
+        }
+    }
+
+    #[cold]
+    fn make_room_slowly(&self) -> Result<()> {
+        while self.queued() > RETIRED_MAX as u64 / 2 {
+            self.recycle_or_wait()?;
+        }
+        Ok(())
+    }
+
+    /// Recycles a batch; if nothing is ripe, waits until the oldest record is.
+    fn recycle_or_wait(&self) -> Result<usize> {
+        let done = self.recycle_batch(BATCH)?;
+        if done == 0 && self.queued() > 0 {
+            let first = self.slot.retired_first.load(Relaxed) as usize % RETIRED_MAX;
+            self.wait_for_epoch((self.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_EPOCHS)?;
+        }
+        Ok(done)
+    }
+
+    /// Recycles up to `limit` ripe records from the head of the queue under one fence; how many.
+    fn recycle_batch(&self, limit: usize) -> Result<usize> {
+        let mut batch = [NO_ITEM; BATCH];
+        let count = self.ripe(&mut batch[..limit])?;
+        let batch = &mut batch[..count];
+        if count == 0 {
+            return Ok(0);
+        }
+        self.slot.intent.kind.store(IntentKind::Recycle as u32, Release);
+        let pm = &self.fs.pm;
+        // The clearing of a journal record that names one of these dentries may have been left to a later fence: this one. It must
+        // be durable before the dentry is erased.
+        pm.fence(Flushed::nothing());
+        let mut flushed = Flushed::nothing();
+        for item in batch.iter_mut() {
+            flushed = flushed.and(self.erase(item));
+        }
+        // Crash point: any part of the batch is erased. Recovery frees what has no names or no birth either way.
+        pm.fence(flushed);
+        // Before anything is free: if this thread dies half-way, things are lost until the next scan, never free twice.
+        self.slot.retired_first.store(self.slot.retired_first.load(Relaxed) + count as u64, Release);
+        for item in batch.iter() {
+            if self.free(item).is_err() {
+                self.lose();
+            }
+        }
+        self.slot.intent.kind.store(IntentKind::None as u32, Release);
+        Ok(count)
+    }
+
+    /// Collects the records at the head of the queue whose grace period is over.
+    fn ripe(&self, into: &mut [Item]) -> Result<usize> {
+        let first = self.slot.retired_first.load(Relaxed);
+        let queued = self.queued().min(into.len() as u64);
+        if queued == 0 {
+            return Ok(0);
+        }
+        let oldest = self.slot.retired[first as usize % RETIRED_MAX].kind.load(Relaxed) >> 8;
+        let mut now = 0;
+        for _ in 0..=GRACE_EPOCHS {
+            now = self.fs.advance_grace(false)?;
+            if now >= oldest + GRACE_EPOCHS {
+                break;
+            }
+        }
+        let mut count = 0;
+        for (offset, item) in (0..queued).zip(into) {
+            let record = &self.slot.retired[(first + offset) as usize % RETIRED_MAX];
+            let word = record.kind.load(Relaxed);
+            if now < (word >> 8) + GRACE_EPOCHS {
+                break;
+            }
+            *item = Item { kind: kind_of(word), a: record.a.load(Relaxed), b: record.b.load(Relaxed), erased: 0 };
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// First phase: makes a thing durably meaningless, up to the fence.
+    fn erase(&self, item: &mut Item) -> Flushed {
+        match item.kind {
+            RetiredKind::Inode => self.erase_inode(item),
+            RetiredKind::Dentry => self.erase_dentry(item),
+            RetiredKind::Blocks | RetiredKind::Cachelet => Flushed::nothing(),
+        }
+    }
+
+    fn erase_inode(&self, item: &mut Item) -> Flushed {
+        let Ok(inode) = self.fs.inode(item.a) else { return Flushed::nothing() };
+        let Some(generation) = inode.generation(item.a) else { return Flushed::nothing() };
+        item.erased = generation as u64;
+        self.fs.erase_inode(inode)
+    }
+
+    fn erase_dentry(&self, item: &mut Item) -> Flushed {
+        let pm = &self.fs.pm;
+        let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return Flushed::nothing() };
+        let Some(facts) = dentry.facts() else { return Flushed::nothing() };
+        item.erased = dentry_lines(facts.name_length as usize);
+        pm.flush(pm.set64(&dentry.seal, 0))
+    }
+
+    /// Second phase: gives it back.
+    fn free(&self, item: &Item) -> Result<()> {
+        match item.kind {
+            RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
+            RetiredKind::Cachelet if item.a != 0 => self.free_cachelet(item.a as u32),
+            RetiredKind::Dentry if item.erased != 0 => self.free_lines(item.a, item.erased),
+            RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item.a, item.b, item.erased as u32),
+            _ => {
+                self.lose();
+                Ok(())
+            }
+        }
+    }
+
+    /// Frees all that an inode had. Its birth is durably zero, so nothing that it names counts; the rest of it is as it was.
+    fn free_whole_inode(&self, number: u64, cachelet: u64, generation: u32) -> Result<()> {
+        let inode = self.fs.inode(number)?;
+        // Bodies first: the number goes back last, for its next owner overwrites all of this.
+        let bodies = self.free_bodies(inode, number, generation);
+        self.free_inode(number)?;
+        if cachelet != 0 {
+            self.free_cachelet(cachelet as u32)?;
+        }
+        bodies
+    }
+
+    fn free_bodies(&self, inode: &Inode, number: u64, generation: u32) -> Result<()> {
+        let xattrs = inode.xattrs.load_acquire();
+        if xattrs != 0 {
+            crate::file::free_body(self, xattrs)?;
+        }
+        let Some((property, _)) = inode.property(number, generation) else { return Ok(()) };
+        match property.kind() {
+            Some(FileKind::Directory) => self.free_log(inode.log.load_acquire(), number),
+            Some(FileKind::Regular | FileKind::Symlink) if property.flags & PROPERTY_INLINE == 0 => {
+                if property.root != 0 { crate::file::free_body(self, property.root) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Frees the log of a removed directory: pages, and the dentries that their slots still name.
+    fn free_log(&self, first: u64, owner: u64) -> Result<()> {
+        if first == 0 {
+            return Ok(());
+        }
+        // Of whichever thread a rename was that named one of these dentries: replaying it must be over before they are something else.
+        self.fs.pm.fence(self.flush_journal()?);
+        let mut offset = first;
+        // A directory has no more pages than the image has blocks; a chain that goes on is a ring.
+        for _ in 0..self.fs.geometry.blocks {
+            if offset == 0 {
+                break;
+            }
+            let run = BlockRun { first: offset / BLOCK_BYTES, count: 1 };
+            let page = self.fs.pm.get(Pm::<LogPage>::new(offset))?;
+            if !self.fs.is_data(run) || !page.belongs_to(owner) {
+                return Err(crate::error::Corruption::LogPage(offset).into());
+            }
+            self.free_dentries(page, owner)?;
+            offset = page.next.load_acquire();
+            // A page that is met again is not this directory's any more.
+            let pm = &self.fs.pm;
+            pm.flush(pm.set64(&page.seal, 0)).unfenced();
+            self.free_blocks(run)?;
+        }
+        Ok(())
+    }
+
+    /// Erases and frees the dead dentries of a page: a batch of them under each fence.
+    fn free_dentries(&self, page: &LogPage, owner: u64) -> Result<()> {
+        for slots in page.slots.chunks(BATCH) {
+            let mut dead = [(0u64, 0u64); BATCH];
+            let mut count = 0;
+            let mut flushed = Flushed::nothing();
+            for slot in slots {
+                if let Some((offset, lines, erased)) = self.erase_dead_dentry(slot.load(), owner) {
+                    dead[count] = (offset, lines);
+                    count += 1;
+                    flushed = flushed.and(erased);
+                }
+            }
+            if count > 0 {
+                self.fs.pm.fence(flushed);
+            }
+            for (offset, lines) in &dead[..count] {
+                self.free_lines(*offset, *lines)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Erases the dentry that a slot of a removed directory names, if it is one and does not count: its offset and lines.
+    fn erase_dead_dentry(&self, word: u64, owner: u64) -> Option<(u64, u64, Flushed)> {
+        slot_tag(word)?;
+        let pm = &self.fs.pm;
+        let offset = slot_address(word);
+        let dentry = pm.get(Pm::<Dentry>::new(offset)).ok()?;
+        let facts = dentry.verified(pm).filter(|facts| facts.parent == owner)?;
+        if dentry.valid.load() & 1 != 0 {
+            return None;
+        }
+        Some((offset, dentry_lines(facts.name_length as usize), pm.flush(pm.set64(&dentry.seal, 0))))
+    }
+}
+
+const _: () = assert!(LOG_SLOTS as usize >= BATCH && ROOM >= 64);
+
+impl<M: Memory> crate::fs::Fs<M> {
+    /// Ends the life of an inode: no birth but the generation, inline area and access time zero, flushed. The caller fences.
+    pub(crate) fn erase_inode(&self, inode: &Inode) -> Flushed {
+        let pm = &self.pm;
+        let mut first = pm.retract(&inode.birth, inode.free_word());
+        first = first.and(pm.set64(&inode.nv_pointer, 0));
+        let mut last = pm.set64(&inode.accessed_ns, 0);
+        for word in &inode.inline {
+            last = last.and(pm.set64(word, 0));
+        }
+        pm.flush(first).and(pm.flush(last))
     }
 }

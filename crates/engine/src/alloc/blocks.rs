@@ -1,8 +1,27 @@
 //! Blocks.
+//!
+//! A bit per block says whether it is in use. Blocks come in groups of 512; a shard claims a group and allocates inside it, so that files stay in
+//! one piece and shards meet nowhere.
+//!
+//! Invariants
+//! - A block belongs to whoever set its bit. Owning a group is courtesy: correctness never depends on it, and when blocks are short
+//!   everybody takes from every group.
+//! - The count in a group's word (low half) is never below the number of its free blocks: it is raised before bits are cleared and lowered
+//!   after bits are set. So it never borrows from the owner (high half), a group that counts zero has nothing, and when nobody is inside
+//!   the counts are exact.
 
-use crate::error::Result;
-use crate::fs::Thread;
-use pmem::Memory;
+use crate::dram::GROUP_BLOCKS;
+use crate::error::{Error, Result};
+use crate::fs::{Fs, Thread};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use pmem::{BadOffset, Memory};
+
+/// Words of bits in a group.
+const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
+/// The half of a group's word that counts.
+const COUNT: u64 = u32::MAX as u64;
+/// A run shorter than this is refused while the caller wants more and a group with more room can be had: files would be in shreds.
+const SHRED_BLOCKS: u64 = 16;
 
 /// Blocks in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,19 +32,265 @@ pub(crate) struct BlockRun {
     pub count: u64,
 }
 
-impl<M: Memory> Thread<'_, M> {
-    /// Between one and `wanted` blocks in a row, as many as can be had in one piece nearby. What they hold is undefined.
-    pub(crate) fn allocate_blocks(&self, _wanted: u64) -> Result<BlockRun> {
-        todo!()
+/// The free blocks of a group at a moment: a bit per block, set: free.
+struct FreeMap([u64; GROUP_WORDS]);
+
+impl FreeMap {
+    /// The first block at or after `from` that is free (`wanted`) or used; `GROUP_BLOCKS` if there is none.
+    fn next(&self, from: u64, wanted: bool) -> u64 {
+        let mut at = from;
+        while at < GROUP_BLOCKS {
+            let word = self.0[(at / 64) as usize];
+            let word = if wanted { word } else { !word } >> (at % 64);
+            if word != 0 {
+                return at + word.trailing_zeros() as u64;
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        GROUP_BLOCKS
     }
 
-    /// Exactly `count` blocks in a row, or `NoSpace`.
-    pub(crate) fn allocate_contiguous(&self, _count: u64) -> Result<BlockRun> {
-        todo!()
+    /// The first run of `wanted` free blocks, from `hint` on and then from the start; if there is none, the longest run.
+    fn run(&self, hint: u64, wanted: u64) -> Option<(u64, u64)> {
+        let mut longest = (0, 0);
+        for (from, end) in [(hint, GROUP_BLOCKS), (0, hint)] {
+            let mut at = self.next(from, true);
+            while at < end {
+                let length = self.next(at, false) - at;
+                if length >= wanted {
+                    return Some((at, wanted));
+                }
+                if length > longest.1 {
+                    longest = (at, length);
+                }
+                at = self.next(at + length, true);
+            }
+        }
+        (longest.1 > 0).then_some(longest)
+    }
+}
+
+/// The pieces of a run of blocks, one for each word of bits that it touches: word and mask.
+fn pieces(run: BlockRun) -> impl Iterator<Item = (u64, u64)> {
+    let end = run.first + run.count;
+    let mut at = run.first;
+    core::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let (word, bit) = (at / 64, at % 64);
+        let count = (64 - bit).min(end - at);
+        at += count;
+        Some((word, (u64::MAX >> (64 - count)) << bit))
+    })
+}
+
+impl<M: Memory> Fs<M> {
+    /// Blocks not in use; exact while nobody is inside.
+    pub(crate) fn blocks_free(&self) -> Result<u64> {
+        let mut free = 0;
+        for group in 0..self.dram.layout.groups_count {
+            free += self.dram.group(group)?.load(Relaxed) & COUNT;
+        }
+        Ok(free)
+    }
+
+    /// Whether all blocks of a run are ones that are handed out: not of the fixed areas, not outside.
+    pub(crate) fn is_data(&self, run: BlockRun) -> bool {
+        let Some(end) = run.first.checked_add(run.count) else { return false };
+        run.first >= self.geometry.data_block && end <= self.geometry.copy_block()
+    }
+
+    /// While the region is being built: marks blocks as in use; how many were already.
+    pub(crate) fn mark_blocks(&self, run: BlockRun) -> Result<u64> {
+        let mut already = 0;
+        for (word, mask) in pieces(run) {
+            already += (self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask).count_ones() as u64;
+        }
+        Ok(already)
+    }
+
+    /// While the region is being built: takes marks away.
+    pub(crate) fn unmark_blocks(&self, run: BlockRun) -> Result<()> {
+        for (word, mask) in pieces(run) {
+            self.dram.block_word(word)?.fetch_and(!mask, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// While the region is being built: marks what is never handed out, namely the fixed areas, the superblock's copy, and what the last group has
+    /// beyond the image.
+    pub(crate) fn mark_fixed_blocks(&self) -> Result<()> {
+        let copy = self.geometry.copy_block();
+        self.mark_blocks(BlockRun { first: 0, count: self.geometry.data_block })?;
+        self.mark_blocks(BlockRun { first: copy, count: self.dram.layout.groups_count * GROUP_BLOCKS - copy })?;
+        Ok(())
+    }
+
+    /// Ends building the region: counts the free blocks of every group; how many there are.
+    pub(crate) fn count_groups(&self) -> Result<u64> {
+        let mut total = 0;
+        for group in 0..self.dram.layout.groups_count {
+            let mut free = 0;
+            for word in 0..GROUP_WORDS as u64 {
+                free += self.dram.block_word(group * GROUP_WORDS as u64 + word)?.load(Relaxed).count_zeros() as u64;
+            }
+            self.dram.group(group)?.store(free, Relaxed);
+            total += free;
+        }
+        Ok(total)
+    }
+
+    fn free_map(&self, group: u64) -> Result<FreeMap> {
+        let mut map = FreeMap([0; GROUP_WORDS]);
+        for (index, word) in map.0.iter_mut().enumerate() {
+            *word = !self.dram.block_word(group * GROUP_WORDS as u64 + index as u64)?.load(Relaxed);
+        }
+        Ok(map)
+    }
+
+    /// Sets the bits of a run, piece by piece, as long as all of a piece is free; how many blocks were won, from the first on.
+    fn win(&self, run: BlockRun) -> Result<u64> {
+        let mut won = 0;
+        for (word, mask) in pieces(run) {
+            let bits = self.dram.block_word(word)?;
+            let mut seen = bits.load(Relaxed);
+            loop {
+                if seen & mask != 0 {
+                    return Ok(won);
+                }
+                match bits.compare_exchange_weak(seen, seen | mask, AcqRel, Relaxed) {
+                    Ok(_) => break,
+                    Err(now) => seen = now,
+                }
+            }
+            won += mask.count_ones() as u64;
+        }
+        Ok(won)
+    }
+}
+
+impl<M: Memory> Thread<'_, M> {
+    /// Between one and `wanted` blocks in a row, as many as can be had in one piece nearby. What they hold is undefined.
+    pub(crate) fn allocate_blocks(&self, wanted: u64) -> Result<BlockRun> {
+        let wanted = wanted.clamp(1, GROUP_BLOCKS);
+        let least = wanted.min(SHRED_BLOCKS);
+        let groups = self.fs.dram.layout.groups_count;
+        // Groups with room for a decent piece first, each tried once at most.
+        for _ in 0..groups {
+            if let Some(run) = self.allocate_in_own(wanted, least)? {
+                return Ok(run);
+            }
+            if !self.claim_group(least)? {
+                break;
+            }
+        }
+        // Then whatever there is, whoever's it is.
+        let own = self.slot.group.load(Relaxed).max(1) - 1;
+        for step in 0..groups {
+            let group = (own + step) % groups;
+            if self.fs.dram.group(group)?.load(Acquire) & COUNT != 0
+                && let Some(run) = self.allocate_in(group, 0, wanted, 1)?
+            {
+                return Ok(run);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Exactly `count` blocks in a row, or `NoSpace`; a group's worth at most.
+    pub(crate) fn allocate_contiguous(&self, count: u64) -> Result<BlockRun> {
+        if count == 0 || count > GROUP_BLOCKS {
+            return Err(Error::NoSpace);
+        }
+        if let Some(run) = self.allocate_in_own(count, count)? {
+            return Ok(run);
+        }
+        if self.claim_group(count)?
+            && let Some(run) = self.allocate_in_own(count, count)?
+        {
+            return Ok(run);
+        }
+        for group in 0..self.fs.dram.layout.groups_count {
+            if self.fs.dram.group(group)?.load(Acquire) & COUNT >= count
+                && let Some(run) = self.allocate_in(group, 0, count, count)?
+            {
+                return Ok(run);
+            }
+        }
+        Err(Error::NoSpace)
     }
 
     /// Gives blocks back at once: nobody can be looking at them. (`retire` is for the others.)
-    pub(crate) fn free_blocks(&self, _run: BlockRun) -> Result<()> {
-        todo!()
+    pub(crate) fn free_blocks(&self, run: BlockRun) -> Result<()> {
+        if !self.fs.is_data(run) {
+            return Err(BadOffset { offset: run.first, length: run.count }.into());
+        }
+        for (word, mask) in pieces(run) {
+            let group = self.fs.dram.group(word / GROUP_WORDS as u64)?;
+            let count = mask.count_ones() as u64;
+            group.fetch_add(count, AcqRel);
+            let were_used = self.fs.dram.block_word(word)?.fetch_and(!mask, AcqRel) & mask;
+            debug_assert!(were_used == mask, "blocks of {run:?} freed twice");
+            group.fetch_sub(count - were_used.count_ones() as u64, AcqRel);
+        }
+        // What was taken last and is given back at once leaves no gap behind it.
+        if self.slot.block_hint.load(Relaxed) == run.first + run.count {
+            self.slot.block_hint.store(run.first, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn allocate_in_own(&self, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
+        let Some(group) = self.slot.group.load(Relaxed).checked_sub(1) else { return Ok(None) };
+        let hint = self.slot.block_hint.load(Relaxed);
+        let hint = if hint / GROUP_BLOCKS == group { hint % GROUP_BLOCKS } else { 0 };
+        self.allocate_in(group, hint, wanted, least)
+    }
+
+    /// Between `least` and `wanted` blocks of one group, or none.
+    fn allocate_in(&self, group: u64, hint: u64, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
+        loop {
+            let Some((at, count)) = self.fs.free_map(group)?.run(hint, wanted) else { return Ok(None) };
+            if count < least {
+                return Ok(None);
+            }
+            let first = group * GROUP_BLOCKS + at;
+            let won = self.fs.win(BlockRun { first, count })?;
+            if won >= least {
+                self.fs.dram.group(group)?.fetch_sub(won, AcqRel);
+                self.slot.block_hint.store(first + won, Relaxed);
+                return Ok(Some(BlockRun { first, count: won }));
+            }
+            // Somebody was faster: give the beginning back (the count never left) and look again. He has made progress, so this ends.
+            self.fs.unmark_blocks(BlockRun { first, count: won })?;
+        }
+    }
+
+    /// Gives the shard's group up and claims the next one with at least `least` free blocks that nobody owns; whether there was one.
+    fn claim_group(&self, least: u64) -> Result<bool> {
+        let header = self.fs.header()?;
+        let groups = self.fs.dram.layout.groups_count;
+        if let Some(old) = self.slot.group.load(Relaxed).checked_sub(1) {
+            self.slot.group.store(0, Relaxed);
+            self.fs.dram.group(old)?.fetch_and(COUNT, AcqRel);
+        }
+        let cursor = header.group_cursor.load(Relaxed);
+        for step in 0..groups {
+            let index = (cursor + step) % groups;
+            let group = self.fs.dram.group(index)?;
+            let mut seen = group.load(Relaxed);
+            while seen >> 32 == 0 && seen >= least {
+                match group.compare_exchange_weak(seen, seen | (self.ticket() as u64) << 32, AcqRel, Relaxed) {
+                    Ok(_) => {
+                        self.slot.group.store(index + 1, Relaxed);
+                        header.group_cursor.store(index + 1, Relaxed);
+                        return Ok(true);
+                    }
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        Ok(false)
     }
 }

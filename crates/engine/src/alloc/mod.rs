@@ -9,5 +9,7 @@ mod cachelets;
 mod inodes;
 mod lines;
 pub(crate) mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use blocks::BlockRun;

@@ -1,1 +1,366 @@
 //! What a clean detach leaves so that the next attach need not scan: block map, inode map, slabs with free lines.
+//!
+//! - Block map: two bits per block. 0 free; 1 in use; 2 a slab of which free lines are listed.
+//! - Inode map: a bit per number, set: in use.
+//! - A chain of [`SlabPage`]s with the free lines of slabs, in blocks that the map calls free: the next attach for writing reads and forgets
+//!   them. If no blocks are left for it, the slabs count as full: their free lines are lost until the next scan.
+//!
+//! Invariants
+//! - All of it is durable before the clean flag is, and none of it is believed unless the checksum matches and every number in it
+//!   fits: else the image is scanned as after a crash.
+
+use super::BlockRun;
+use super::lines::SLAB_LISTED;
+use crate::error::Result;
+use crate::format::{
+    Geometry, INODES_PER_SEGMENT, SEGMENT_BLOCKS, SLAB_PAGE_ENTRIES, SlabPage, Snapshot, State, Superblock,
+};
+use crate::fs::Fs;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Flushed, Memory, Pm, Region, crc32c};
+
+/// Words that are written or read at a time.
+const CHUNK_WORDS: u64 = BLOCK_BYTES / 8;
+/// Blocks in a word of the map.
+const BLOCKS_PER_WORD: u64 = 32;
+
+/// Moves 32 bits to the even positions of 64.
+fn spread(bits: u32) -> u64 {
+    let mut word = bits as u64;
+    for (shift, mask) in [
+        (16, 0x0000_ffff_0000_ffff),
+        (8, 0x00ff_00ff_00ff_00ff),
+        (4, 0x0f0f_0f0f_0f0f_0f0f),
+        (2, 0x3333_3333_3333_3333),
+        (1, 0x5555_5555_5555_5555),
+    ] {
+        word = (word | word << shift) & mask;
+    }
+    word
+}
+
+/// The inverse of [`spread`], of the even positions.
+fn gather(word: u64) -> u32 {
+    let mut bits = word & 0x5555_5555_5555_5555;
+    for (shift, mask) in [
+        (1, 0x3333_3333_3333_3333),
+        (2, 0x0f0f_0f0f_0f0f_0f0f),
+        (4, 0x00ff_00ff_00ff_00ff),
+        (8, 0x0000_ffff_0000_ffff),
+        (16, 0x0000_0000_ffff_ffff),
+    ] {
+        bits = (bits | bits >> shift) & mask;
+    }
+    bits as u32
+}
+
+fn block_map_words(geometry: &Geometry) -> u64 {
+    geometry.blocks.div_ceil(BLOCKS_PER_WORD)
+}
+
+fn inode_map_words(geometry: &Geometry) -> u64 {
+    geometry.segments_max * INODES_PER_SEGMENT / 64
+}
+
+/// Writes `words` words from `block` on and continues the checksum over them.
+fn write_words<M: Memory>(
+    pm: &Region<M>,
+    block: u64,
+    words: u64,
+    crc: &mut u32,
+    mut word: impl FnMut(u64) -> Result<u64>,
+) -> Result<Flushed> {
+    let mut chunk = [0u8; BLOCK_BYTES as usize];
+    let mut flushed = Flushed::nothing();
+    let mut done = 0;
+    while done < words {
+        let count = (words - done).min(CHUNK_WORDS);
+        let bytes = &mut chunk[..count as usize * 8];
+        for (index, cell) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *cell = word(done + index as u64)?.to_le_bytes();
+        }
+        *crc = crc32c(*crc, bytes);
+        flushed = flushed.and(pm.stream_bytes(block * BLOCK_BYTES + done * 8, bytes)?);
+        done += count;
+    }
+    Ok(flushed)
+}
+
+/// Reads `words` words from `block` on, continues the checksum over them, and gives them to `each`.
+fn read_words<M: Memory>(
+    pm: &Region<M>,
+    block: u64,
+    words: u64,
+    crc: &mut u32,
+    mut each: impl FnMut(u64, u64) -> Result<()>,
+) -> Result<()> {
+    let mut chunk = [0u8; BLOCK_BYTES as usize];
+    let mut done = 0;
+    while done < words {
+        let count = (words - done).min(CHUNK_WORDS);
+        let bytes = &mut chunk[..count as usize * 8];
+        pm.read_bytes(block * BLOCK_BYTES + done * 8, bytes)?;
+        *crc = crc32c(*crc, bytes);
+        for (index, cell) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            each(done + index as u64, u64::from_le_bytes(*cell))?;
+        }
+        done += count;
+    }
+    Ok(())
+}
+
+fn set_figures<M: Memory>(pm: &Region<M>, superblock: &Superblock, snapshot: &Snapshot) -> Flushed {
+    for (cell, word) in superblock.snapshot.iter().zip(snapshot.words()) {
+        let _ = pm.set64(cell, word);
+    }
+    pm.flush_all(&superblock.snapshot[0]).and(pm.flush_all(&superblock.snapshot[7]))
+}
+
+/// The snapshot of an empty image, for mkfs: the fixed areas and the first segment are in use, and the root.
+pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geometry) -> Result<Flushed> {
+    let mut crc = 0;
+    let (behind, copy) = (geometry.data_block + SEGMENT_BLOCKS, geometry.copy_block());
+    let is_used = |block: u64| block < behind || block == copy;
+    let flushed = write_words(pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |index| {
+        let first = index * BLOCKS_PER_WORD;
+        let used = (0..BLOCKS_PER_WORD).filter(|bit| is_used(first + bit)).fold(0, |word, bit| word | 1u32 << bit);
+        Ok(spread(used))
+    })?;
+    let flushed = flushed.and(write_words(
+        pm,
+        geometry.inode_map_block,
+        inode_map_words(geometry),
+        &mut crc,
+        // Number 0, which is nobody's, and the root.
+        |index| Ok(if index == 0 { 0b11 } else { 0 }),
+    )?);
+    let mut figures = Snapshot { blocks_free: copy - behind, inodes_used: 1, segments: 1, ..Snapshot::default() };
+    figures.checksum = figures.checksum(crc, 0);
+    Ok(flushed.and(set_figures(pm, superblock, &figures)))
+}
+
+/// Writes the snapshot of a file system that nobody is inside, up to the fence. All shards have given back what they held.
+pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
+    let (pm, geometry) = (&fs.pm, &fs.geometry);
+    let header = fs.header()?;
+    let slabs = count_slabs(fs)?;
+    let mut pages = FreeBlocks { fs, next: geometry.data_block };
+    let wanted = slabs.div_ceil(SLAB_PAGE_ENTRIES as u64);
+    let listed = FreeBlocks { fs, next: geometry.data_block }.take(wanted as usize).count() as u64 == wanted;
+    let mut crc = 0;
+    let mut flushed = write_words(pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |index| {
+        block_codes(fs, index, listed)
+    })?;
+    flushed = flushed.and(write_words(pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |index| {
+        Ok(fs.dram.inode_word(index)?.load(Acquire))
+    })?);
+    let mut figures = Snapshot {
+        blocks_free: fs.blocks_free()?,
+        inodes_used: fs.inodes_used()?,
+        segments: header.segments.load(Acquire),
+        ..Snapshot::default()
+    };
+    if listed && wanted > 0 {
+        figures.slab_pages = wanted;
+        figures.slab_page = pages.next().unwrap_or(0) * BLOCK_BYTES;
+        flushed = flushed.and(write_slab_pages(fs, &figures, &mut pages, &mut crc)?);
+    }
+    figures.checksum = figures.checksum(crc, fs.epoch);
+    Ok(flushed.and(set_figures(pm, fs.superblock()?, &figures)))
+}
+
+/// Ascending numbers of free blocks.
+struct FreeBlocks<'f, M: Memory> {
+    fs: &'f Fs<M>,
+    next: u64,
+}
+
+impl<M: Memory> Iterator for FreeBlocks<'_, M> {
+    type Item = u64;
+    fn next(&mut self) -> Option<u64> {
+        while self.next < self.fs.geometry.copy_block() {
+            let word = !self.fs.dram.block_word(self.next / 64).ok()?.load(Relaxed) >> (self.next % 64);
+            if word != 0 {
+                let found = self.next + word.trailing_zeros() as u64;
+                self.next = found + 1;
+                return (found < self.fs.geometry.copy_block()).then_some(found);
+            }
+            self.next = (self.next / 64 + 1) * 64;
+        }
+        None
+    }
+}
+
+/// The free lines of a block, if it is a slab that has any.
+fn free_lines<M: Memory>(fs: &Fs<M>, block: u64) -> Result<Option<u64>> {
+    let slab = fs.dram.slab(block)?;
+    let free = slab.free_lines.load(Acquire);
+    Ok((slab.state.load(Acquire) != 0 && free != 0).then_some(free))
+}
+
+/// Calls `each` with every slab that has free lines, ascending, and those lines.
+pub(crate) fn for_slabs<M: Memory>(fs: &Fs<M>, mut each: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+    for index in 0..fs.geometry.blocks.div_ceil(64) {
+        let mut used = fs.dram.block_word(index)?.load(Acquire);
+        while used != 0 {
+            let block = index * 64 + used.trailing_zeros() as u64;
+            used &= used - 1;
+            if block < fs.geometry.blocks
+                && let Some(free) = free_lines(fs, block)?
+            {
+                each(block, free)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count_slabs<M: Memory>(fs: &Fs<M>) -> Result<u64> {
+    let mut slabs = 0;
+    for_slabs(fs, |_, _| {
+        slabs += 1;
+        Ok(())
+    })?;
+    Ok(slabs)
+}
+
+/// Word `index` of the block map.
+fn block_codes<M: Memory>(fs: &Fs<M>, index: u64, listed: bool) -> Result<u64> {
+    let first = index * BLOCKS_PER_WORD;
+    let mut used = (fs.dram.block_word(first / 64)?.load(Acquire) >> (first % 64)) as u32;
+    let beyond = fs.geometry.blocks - first;
+    if beyond < BLOCKS_PER_WORD {
+        used &= (1 << beyond) - 1;
+    }
+    let mut slabs = 0u32;
+    let mut rest = if listed { used } else { 0 };
+    while rest != 0 {
+        let bit = rest.trailing_zeros();
+        rest &= rest - 1;
+        slabs |= (free_lines(fs, first + bit as u64)?.is_some() as u32) << bit;
+    }
+    Ok(spread(used & !slabs) | spread(slabs) << 1)
+}
+
+/// Writes the chain of slab pages; `pages` gives the blocks behind the first one.
+fn write_slab_pages<M: Memory>(
+    fs: &Fs<M>,
+    figures: &Snapshot,
+    pages: &mut FreeBlocks<'_, M>,
+    crc: &mut u32,
+) -> Result<Flushed> {
+    let mut page = [0u8; BLOCK_BYTES as usize];
+    let mut at = figures.slab_page;
+    let mut count = 0usize;
+    let mut left = count_slabs(fs)?;
+    let mut flushed = Flushed::nothing();
+    for_slabs(fs, |block, free| {
+        page[16 + count * 16..][..8].copy_from_slice(&block.to_le_bytes());
+        page[24 + count * 16..][..8].copy_from_slice(&free.to_le_bytes());
+        count += 1;
+        left -= 1;
+        if count < SLAB_PAGE_ENTRIES && left > 0 {
+            return Ok(());
+        }
+        let next = if left > 0 { pages.next().unwrap_or(0) * BLOCK_BYTES } else { 0 };
+        page[..8].copy_from_slice(&next.to_le_bytes());
+        page[8..16].copy_from_slice(&(count as u64).to_le_bytes());
+        *crc = crc32c(*crc, &page);
+        let before = core::mem::replace(&mut flushed, Flushed::nothing());
+        flushed = before.and(fs.pm.stream_bytes(at, &page)?);
+        page.fill(0);
+        (at, count) = (next, 0);
+        Ok(())
+    })?;
+    Ok(flushed)
+}
+
+/// Loads the snapshot of a clean image into a fresh region; whether it could be believed. If not, the region is as it was.
+pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
+    let superblock = fs.superblock()?;
+    let figures = Snapshot::from_words(&core::array::from_fn(|index| superblock.snapshot[index].load()));
+    if !verify(fs, &figures, state.epoch)? {
+        return Ok(false);
+    }
+    let mut unused = 0;
+    read_words(&fs.pm, fs.geometry.block_map_block, block_map_words(&fs.geometry), &mut unused, |index, word| {
+        let used = (gather(word) | gather(word >> 1)) as u64;
+        let first = index * BLOCKS_PER_WORD;
+        fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
+        Ok(())
+    })?;
+    read_words(&fs.pm, fs.geometry.inode_map_block, inode_map_words(&fs.geometry), &mut unused, |index, word| {
+        if word != 0 {
+            fs.dram.inode_word(index)?.store(word, Relaxed);
+        }
+        Ok(())
+    })?;
+    load_slabs(fs, &figures)?;
+    let header = fs.header()?;
+    header.segments.store(figures.segments, Release);
+    header.inodes_used.store(figures.inodes_used, Relaxed);
+    header.recovery[2].store(figures.inodes_used, Relaxed);
+    Ok(true)
+}
+
+/// Whether the checksum matches and every number fits the image.
+fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool> {
+    let geometry = &fs.geometry;
+    let mut crc = 0;
+    let mut sound = figures.segments >= 1 && figures.segments <= geometry.segments_max;
+    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |_, word| {
+        sound &= word & word >> 1 & 0x5555_5555_5555_5555 == 0;
+        Ok(())
+    })?;
+    read_words(&fs.pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |_, _| Ok(()))?;
+    sound &= verify_slabs(fs, figures, &mut crc);
+    if !sound || figures.checksum(crc, epoch) != figures.checksum {
+        return Ok(false);
+    }
+    // The table is not under the checksum: it is checked against the figures.
+    for segment in 0..figures.segments {
+        let first = fs.segment_entry(segment)?.load();
+        let run = BlockRun { first: first / BLOCK_BYTES, count: SEGMENT_BLOCKS };
+        if first % BLOCK_BYTES != 0 || !fs.is_data(run) {
+            return Ok(false);
+        }
+    }
+    Ok(figures.segments == geometry.segments_max || fs.segment_entry(figures.segments)?.load() == 0)
+}
+
+/// Continues the checksum over the chain of slab pages; whether it has the length that it should have and names blocks that are handed out.
+fn verify_slabs<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> bool {
+    let mut at = figures.slab_page;
+    let mut bytes = [0u8; BLOCK_BYTES as usize];
+    for _ in 0..figures.slab_pages.min(fs.geometry.blocks) {
+        let run = BlockRun { first: at / BLOCK_BYTES, count: 1 };
+        if at % BLOCK_BYTES != 0 || !fs.is_data(run) || fs.pm.read_bytes(at, &mut bytes).is_err() {
+            return false;
+        }
+        *crc = crc32c(*crc, &bytes);
+        let Ok(page) = fs.pm.get(Pm::<SlabPage>::new(at)) else { return false };
+        let count = page.count.load() as usize;
+        let entries = &page.entries[..count.min(SLAB_PAGE_ENTRIES)];
+        let fits = |block: u64| fs.is_data(BlockRun { first: block, count: 1 });
+        if count > SLAB_PAGE_ENTRIES || !entries.iter().all(|entry| fits(entry.block.load())) {
+            return false;
+        }
+        at = page.next.load();
+    }
+    at == 0 && (figures.slab_page != 0) == (figures.slab_pages != 0)
+}
+
+/// Sets the slabs with free lines up: full ones until `attach` lists them.
+fn load_slabs<M: Memory>(fs: &Fs<M>, figures: &Snapshot) -> Result<()> {
+    let mut at = figures.slab_page;
+    for _ in 0..figures.slab_pages {
+        let page = fs.pm.get(Pm::<SlabPage>::new(at))?;
+        for entry in &page.entries[..page.count.load().min(SLAB_PAGE_ENTRIES as u64) as usize] {
+            let slab = fs.dram.slab(entry.block.load())?;
+            slab.free_lines.store(entry.free_lines.load(), Relaxed);
+            slab.state.store(SLAB_LISTED, Release);
+        }
+        at = page.next.load();
+    }
+    Ok(())
+}

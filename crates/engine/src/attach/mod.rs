@@ -1,10 +1,28 @@
 //! Making images, attaching to them, recovering them, leaving them.
+//!
+//! Invariants
+//! - An image is either clean, with a snapshot of its maps, or somebody has it attached, or he died: the flag is durably cleared before anything
+//!   is handed out, and set last.
+//! - Every attach that builds a DRAM region raises the epoch, so that no nv pointer of an earlier region means anything. One that is read-only
+//!   writes nothing, and counts as the next epoch in memory only.
 
-use crate::dram::DramLayout;
-use crate::error::Result;
+mod detach;
+mod mkfs;
+mod recovery;
+#[cfg(test)]
+mod tests;
+
+pub use mkfs::mkfs;
+
+use crate::alloc::snapshot;
+use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramLayout, Phase};
+use crate::error::{Error, Result};
+use crate::format::{State, Superblock};
 use crate::fs::Fs;
+use crate::grace::FIRST_EPOCH;
 use crate::platform::Platform;
-use pmem::{Direct, Memory, Region};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pmem::{BadOffset, Direct, Memory, Region};
 
 /// What mkfs is told.
 #[derive(Debug, Clone, Copy)]
@@ -25,11 +43,6 @@ pub struct MkfsOptions {
     pub zeroed: bool,
 }
 
-/// Makes an empty file system on a region. What was there is gone.
-pub fn mkfs<M: Memory>(_pm: &Region<M>, _options: &MkfsOptions) -> Result<()> {
-    todo!()
-}
-
 /// How to attach.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttachOptions {
@@ -44,7 +57,7 @@ pub struct AttachOptions {
 pub struct RecoveryReport {
     /// The last one to leave did not leave the image clean, so it was scanned.
     pub scanned: bool,
-    /// Names found.
+    /// Names found; only a scan counts them.
     pub names: u64,
     /// Inodes found.
     pub inodes: u64,
@@ -52,6 +65,8 @@ pub struct RecoveryReport {
     pub renames: u64,
     /// Inodes without names (unlinked while open, or half-made) that were freed.
     pub orphans: u64,
+    /// Things that do not fit together and were left as they are; fsck names them.
+    pub damaged: u64,
     /// How long it took.
     pub duration_ns: u64,
 }
@@ -60,49 +75,148 @@ pub struct RecoveryReport {
 /// is done.
 pub struct Recovery<M: Memory = Direct> {
     fs: Fs<M>,
+    scan: bool,
+    renames: u64,
+    began_ns: i64,
 }
 
 impl<M: Memory> Fs<M> {
     /// The layout of a DRAM region for an image: the caller maps `length` bytes of zeroed memory (or an existing region of the same image).
-    pub fn dram_layout(_pm: &Region<M>, _options: &AttachOptions) -> Result<DramLayout> {
-        todo!()
+    pub fn dram_layout(pm: &Region<M>, options: &AttachOptions) -> Result<DramLayout> {
+        let geometry = Superblock::check(pm, !options.read_only).map_err(Error::Superblock)?;
+        Ok(DramLayout::new(&geometry, options.cached_files_max))
     }
 
     /// First one in: builds the DRAM region. The caller holds the lock that keeps other processes out meanwhile.
     pub fn attach_first(
-        _pm: Region<M>,
-        _dram: Region<Direct>,
-        _platform: &'static dyn Platform,
-        _options: &AttachOptions,
+        pm: Region<M>,
+        dram: Region<Direct>,
+        platform: &'static dyn Platform,
+        options: &AttachOptions,
     ) -> Result<Recovery<M>> {
-        todo!()
+        let mut fs = Self::view(pm, dram, platform, options)?;
+        let state = fs.superblock()?.state();
+        if options.read_only && !state.clean {
+            return Err(Error::NeedsRecovery);
+        }
+        let began_ns = platform.now_ns();
+        // Epoch zero is that of an image nobody has attached to: no nv pointer may ever carry it.
+        fs.epoch = state.epoch.wrapping_add(1).max(1);
+        // Zero would be as good a seed as any, but also what a region has that nobody drew one for.
+        fs.hash_seed = platform.random() | 1;
+        fs.fill_header(options)?;
+        fs.mark_fixed_blocks()?;
+        let loaded = state.clean && snapshot::load(&fs, state)?;
+        if options.read_only && !loaded {
+            return Err(Error::NeedsRecovery);
+        }
+        if !options.read_only {
+            // From here on the snapshot does not count: what is handed out is not in it.
+            let word = State { epoch: fs.epoch, clean: false }.word();
+            fs.pm.persist(fs.pm.retract(&fs.superblock()?.state, word));
+        }
+        let renames = if loaded { 0 } else { fs.prepare_scan()? };
+        Ok(Recovery { fs, scan: !loaded, renames, began_ns })
     }
 
     /// A further one: uses the DRAM region that another process built.
     pub fn attach_shared(
-        _pm: Region<M>,
-        _dram: Region<Direct>,
-        _platform: &'static dyn Platform,
-        _options: &AttachOptions,
+        pm: Region<M>,
+        dram: Region<Direct>,
+        platform: &'static dyn Platform,
+        options: &AttachOptions,
     ) -> Result<Fs<M>> {
-        todo!()
+        let mut fs = Self::view(pm, dram, platform, options)?;
+        let header = fs.header()?;
+        if header.phase.load(Acquire) != Phase::Ready as u32 {
+            return Err(Error::Busy);
+        }
+        let read_only = header.read_only.load(Relaxed) != 0;
+        if read_only && !options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let superblock = fs.superblock()?;
+        let epoch = header.epoch.load(Relaxed);
+        let same_epoch = read_only || epoch == superblock.state().epoch as u64;
+        let same_uuid =
+            superblock.uuid.iter().zip(&header.uuid).all(|(image, region)| image.load() == region.load(Relaxed));
+        let same_region = header.magic.load(Relaxed) == DRAM_MAGIC
+            && header.version.load(Relaxed) == DRAM_VERSION
+            && header.cached_files_max.load(Relaxed) == options.cached_files_max;
+        if !same_epoch || !same_uuid || !same_region {
+            return Err(Error::Invalid);
+        }
+        (fs.epoch, fs.hash_seed) = (epoch as u32, header.hash_seed.load(Relaxed));
+        Ok(fs)
     }
 
-    /// Last one out: recycles, writes back what is lazily kept, leaves the image clean. No other thread or process is inside.
-    pub fn detach_last(self) -> Result<()> {
-        todo!()
+    /// The two regions together, after a check of the superblock and of the DRAM region's length.
+    fn view(
+        pm: Region<M>,
+        dram: Region<Direct>,
+        platform: &'static dyn Platform,
+        options: &AttachOptions,
+    ) -> Result<Fs<M>> {
+        let geometry = Superblock::check(&pm, !options.read_only).map_err(Error::Superblock)?;
+        let layout = DramLayout::new(&geometry, options.cached_files_max);
+        if dram.length() < layout.length {
+            return Err(BadOffset { offset: dram.length(), length: layout.length }.into());
+        }
+        let dram = Dram { region: dram, layout };
+        Ok(Fs { pm, dram, geometry, platform, epoch: 0, hash_seed: 0, read_only: options.read_only })
+    }
+
+    /// What a fresh region has that is not zero.
+    fn fill_header(&self, options: &AttachOptions) -> Result<()> {
+        let (header, superblock) = (self.header()?, self.superblock()?);
+        for (cell, word) in header.uuid.iter().zip(&superblock.uuid) {
+            cell.store(word.load(), Relaxed);
+        }
+        header.version.store(DRAM_VERSION, Relaxed);
+        header.epoch.store(self.epoch as u64, Relaxed);
+        header.cached_files_max.store(options.cached_files_max, Relaxed);
+        header.read_only.store(options.read_only as u32, Relaxed);
+        header.hash_seed.store(self.hash_seed, Relaxed);
+        header.grace.store(FIRST_EPOCH, Relaxed);
+        // Index 0 of both means "none".
+        header.cachelets_next.store(1, Relaxed);
+        header.overflow_next.store(1, Relaxed);
+        header.buckets.store(crate::dram::BUCKETS_MIN, Relaxed);
+        header.magic.store(DRAM_MAGIC, Release);
+        Ok(())
     }
 }
 
 impl<M: Memory> Recovery<M> {
     /// Takes part in the scan until it is done. Call it from as many threads as there are processors.
     pub fn work(&self) -> Result<()> {
-        todo!()
+        if self.scan { self.fs.scan() } else { Ok(()) }
     }
 
     /// Ends recovery once all workers have returned: the file system is ready.
     pub fn finish(self) -> Result<(Fs<M>, RecoveryReport)> {
-        let _ = &self.fs;
-        todo!()
+        // Nobody may have come to work.
+        self.work()?;
+        let fs = self.fs;
+        let header = fs.header()?;
+        let mut report = if self.scan { fs.end_scan()? } else { RecoveryReport::default() };
+        report.renames = self.renames;
+        report.names = header.recovery[1].load(Relaxed);
+        report.inodes = header.recovery[2].load(Relaxed);
+        header.blocks_free.store(fs.count_groups()?, Relaxed);
+        fs.list_slabs()?;
+        report.duration_ns = (fs.now_ns() - self.began_ns).max(0) as u64;
+        header.recovery[0].store(report.duration_ns, Relaxed);
+        header.recovery[3].store(report.scanned as u64, Relaxed);
+        header.phase.store(Phase::Ready as u32, Release);
+        Ok((fs, report))
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// Gives all slabs that have free lines to the first shard, which is the first to be entered.
+    fn list_slabs(&self) -> Result<()> {
+        let first = self.enter()?;
+        snapshot::for_slabs(self, |block, _| first.push_slab(block, self.dram.slab(block)?))
     }
 }

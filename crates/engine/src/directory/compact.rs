@@ -86,7 +86,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Copies the slots that count, from `old_head` up to `boundary`, into new pages, flushed.
-    fn copy_names(&self, owner: u64, old_head: u64, boundary: u64) -> core::result::Result<NewChain, (NewChain, Error)> {
+    fn copy_names(
+        &self,
+        owner: u64,
+        old_head: u64,
+        boundary: u64,
+    ) -> core::result::Result<NewChain, (NewChain, Error)> {
         let mut chain = NewChain { first: 0, last: 0, used: 0 };
         let mut offset = old_head;
         while offset != boundary {
@@ -159,7 +164,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Flushes the seals of all journal slots that threads have used: the cleared ones must be durably clear before what they named is
     /// recycled.
-    fn flush_journal(&self) -> Result<Flushed> {
+    pub(crate) fn flush_journal(&self) -> Result<Flushed> {
         let used = self.fs.header()?.slots_high.load(Acquire).min(JOURNAL_SLOTS);
         let start = self.fs.geometry.journal_block * BLOCK_BYTES;
         let mut flushed = Flushed::nothing();

@@ -53,8 +53,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Runs an operation again, once, if it found no space but recycling made some. Not pinned.
     pub(crate) fn retry_when_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         self.make_room()?;
-        match operation() {
-            Err(Error::NoSpace | Error::NoInodes) if self.reclaim()? => operation(),
+        match self.retry_when_crowded(&operation) {
+            Err(Error::NoSpace | Error::NoInodes) if self.reclaim()? => self.retry_when_crowded(&operation),
             result => result,
         }
     }
@@ -213,7 +213,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let birth = Inode::birth_word(fresh.number, kind, new.device, born, generation);
         let flushed = pm.flush(dirty.and(pm.commit(&inode.birth, birth, Flushed::nothing().sealed())));
         let proof = Flushed::nothing().sealed();
-        let property = crate::cache::write_property(self.fs, inode, &fresh.property, 0, fresh.number, generation, proof);
+        let property =
+            crate::cache::write_property(self.fs, inode, &fresh.property, 0, fresh.number, generation, proof);
         if fresh.property.flags & PROPERTY_INLINE == 0 {
             return Ok(flushed.and(property));
         }
@@ -248,8 +249,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let pm = &self.fs.pm;
         let offset = prepared.dentry_offset;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
-        let facts =
-            DentryFacts { inode, parent: prepared.parent, cookie: prepared.slot.cookie, kind, name_length: name.len() as u8 };
+        let facts = DentryFacts {
+            inode,
+            parent: prepared.parent,
+            cookie: prepared.slot.cookie,
+            kind,
+            name_length: name.len() as u8,
+        };
         let valid = Valid { valid: true, moment_ns: moment_ns.max(0) as u64 };
         let dirty = pm
             .set64(&dentry.inode, inode)
@@ -366,6 +372,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Counts one more link, unless the last one went (a file made without any may get its first) or there are too many.
     fn add_link(&self, cachelet: &Cachelet) -> Result<()> {
+        // The caller's reference keeps the cachelet from eviction.
         loop {
             let word = cachelet.references.load(Acquire);
             let mut state = References::from_word(word);

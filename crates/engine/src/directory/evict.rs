@@ -1,1 +1,139 @@
-//! Eviction from the mindex (paper III.G): directories that nobody references leave first-in first-out, with a second chance.
+//! Eviction from the mindex (paper III.G): when the DRAM region is full, directories that nobody references leave it, first in first out, with
+//! a second chance for those that were used since. The queue is the order of cachelets, visited by a hand that goes round (a clock): no
+//! list to keep, hence nothing to do on the way of any call.
+//!
+//! Invariants
+//! - A directory is evicted only while nobody references it, and after everybody who relied on its names being indexed has left.
+//! - A file's cachelet goes only from "no references" by CAS, after what it kept lazily was written back; from then on it is marked evicted and
+//!   whoever meets it starts again from the inode.
+
+use super::compact::MAINTAINED;
+use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_EVICTED, References, RetiredKind};
+use crate::error::Result;
+use crate::format::{FileKind, NAME_BYTES_MAX};
+use crate::fs::Thread;
+use crate::mindex::Target;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use pmem::Memory;
+
+/// Bit of a directory's `mapped` word: used since the hand was here.
+pub(super) const USED: u32 = 2;
+/// Directories that one call evicts at most.
+const DIRECTORIES_PER_CALL: usize = 8;
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Evicts some directories; whether anything was. Not pinned.
+    pub(crate) fn evict_some(&self) -> Result<bool> {
+        let header = self.fs.header()?;
+        let _evicting = self.lock(&header.evict_lock, &header.reserved0)?;
+        let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
+        let mut evicted = 0;
+        let mut hand = header.evict_head.load(Relaxed);
+        // Twice round: the first pass may only take second chances away.
+        for _ in 0..2 * end as u64 {
+            hand = if hand + 1 >= end { 1 } else { hand + 1 };
+            evicted += usize::from(self.evict_directory(self.fs.dram.cachelet(hand)?)?);
+            if evicted == DIRECTORIES_PER_CALL {
+                break;
+            }
+        }
+        header.evict_head.store(hand, Relaxed);
+        while self.recycle(usize::MAX)? != 0 {}
+        Ok(evicted != 0)
+    }
+
+    /// Evicts one directory if it may go; whether it did.
+    fn evict_directory(&self, directory: &'f Cachelet) -> Result<bool> {
+        let candidate = directory.number.load(Acquire) != 0
+            && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
+            && DirectoryState::of(directory) == DirectoryState::Indexed
+            && self.is_unused(directory);
+        if !candidate || directory.mapped.fetch_and(!USED, AcqRel) & USED != 0 {
+            return Ok(false);
+        }
+        if directory.mapped.fetch_or(MAINTAINED, AcqRel) & MAINTAINED != 0 {
+            return Ok(false);
+        }
+        let result = self.evict_maintained(directory);
+        directory.mapped.fetch_and(!MAINTAINED, AcqRel);
+        result
+    }
+
+    fn is_unused(&self, directory: &Cachelet) -> bool {
+        let state = References::from_word(directory.references.load(Acquire));
+        state.references == 0 && state.flags & FLAG_DEAD == 0
+    }
+
+    fn evict_maintained(&self, directory: &'f Cachelet) -> Result<bool> {
+        {
+            let _held = self.lock(&directory.lock, &directory.waiters)?;
+            if DirectoryState::of(directory) != DirectoryState::Indexed || !self.is_unused(directory) {
+                return Ok(false);
+            }
+            DirectoryState::set(directory, DirectoryState::Evicting);
+        }
+        // Whoever saw it indexed leaves; whoever comes now waits for the state to change and indexes again. The lock is not held meanwhile:
+        // others may wait for it while they are pinned, and this waits for them to leave.
+        self.wait_for_grace()?;
+        let result = self.remove_names(directory);
+        DirectoryState::set(directory, DirectoryState::Absent);
+        self.fs.platform.wake(&directory.directory);
+        self.settle_names()?;
+        result.map(|()| true)
+    }
+
+    /// Takes all names of a directory out of the mindex, and the cachelets of unused files with them. Under its lock; nobody else relies on
+    /// the names.
+    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<()> {
+        let number = directory.number.load(Relaxed);
+        let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
+        let mut pages = 0;
+        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
+        while offset != 0 && pages < self.fs.geometry.blocks {
+            pages += 1;
+            let (page, _) = self.fs.log_page(offset, number)?;
+            for (index, slot) in page.slots.iter().enumerate() {
+                if index % 32 == 0 {
+                    self.make_room()?;
+                }
+                let Ok(Some((_, dentry, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else {
+                    continue;
+                };
+                let name = crate::mindex::dentry_name(self.fs, dentry, facts.name_length, &mut buffer)?;
+                let hash = self.fs.hash_name(number, name);
+                let target = {
+                    let held = self.hold_bucket(hash)?;
+                    self.remove_entry(&held, hash, dentry)?
+                };
+                if let Some(Target::Cachelet(index)) = target {
+                    self.evict_cachelet(index, facts.inode)?;
+                }
+            }
+            offset = page.next.load_acquire();
+        }
+        Ok(())
+    }
+
+    /// Takes a file's cachelet away if nobody uses it.
+    fn evict_cachelet(&self, index: u32, number: u64) -> Result<()> {
+        let _pin = self.pin();
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let indexed = cachelet.directory.load(Acquire) & 0xff != DirectoryState::Absent as u32;
+        if cachelet.number.load(Acquire) != number || indexed {
+            return Ok(());
+        }
+        let flushed = self.write_back(cachelet)?;
+        self.fs.pm.fence(flushed);
+        let word = cachelet.references.load(Acquire);
+        let state = References::from_word(word);
+        if state.references != 0 || state.flags & FLAG_DEAD != 0 || state.links == 0 {
+            return Ok(());
+        }
+        let dead = word | References::flag(FLAG_DEAD) | References::flag(FLAG_EVICTED);
+        if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
+            self.forget_pointer(cachelet, index)?;
+            self.retire(RetiredKind::Cachelet, index as u64, 0);
+        }
+        Ok(())
+    }
+}

@@ -1,15 +1,15 @@
 //! Indexing a directory on first access (paper III.C): all its names enter the mindex, after which a miss there is an answer.
 //!
 //! Invariants
-//! - The state goes Absent → Indexing → Indexed → Evicting → Absent; each change is made under the directory's cachelet lock.
+//! - The state goes Absent → Indexing → Indexed → Evicting → Absent; each change but the last is made under the directory's cachelet lock.
 //! - Whoever is pinned and sees Indexed may rely on it until it unpins: eviction waits for a grace period after announcing itself.
 
 use super::log::Tail;
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPageKind, NAME_BYTES_MAX, Valid, slot_address,
-    slot_tag,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPageKind, NAME_BYTES_MAX, Valid,
+    slot_address, slot_tag,
 };
 use crate::fs::{Fs, Node, Thread};
 use crate::grace::Pin;
@@ -19,6 +19,9 @@ use pmem::{Memory, Pm};
 
 /// How far ahead of the insertion names are hashed and buckets are asked for.
 const AHEAD: usize = 16;
+
+/// How long to sleep at a time while a directory is being evicted.
+const EVICTION_WAIT_MS: u32 = 10;
 
 /// A name on its way into the mindex.
 #[derive(Clone, Copy, Default)]
@@ -73,6 +76,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         loop {
             let pin = self.pin();
             if DirectoryState::of(directory) == DirectoryState::Indexed {
+                if directory.mapped.load(Relaxed) & super::evict::USED == 0 {
+                    directory.mapped.fetch_or(super::evict::USED, Relaxed);
+                }
                 return Ok((pin, directory));
             }
             drop(pin);
@@ -82,6 +88,11 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Brings all names of a directory into the mindex, or waits for whoever is at it. Not pinned.
     fn index_directory(&self, directory: &'f Cachelet) -> Result<()> {
+        let word = directory.directory.load(Acquire);
+        if DirectoryState::of(directory) == DirectoryState::Evicting {
+            self.fs.platform.wait(&directory.directory, word, EVICTION_WAIT_MS);
+            return Ok(());
+        }
         let _held = self.lock(&directory.lock, &directory.waiters)?;
         if DirectoryState::of(directory) != DirectoryState::Absent {
             return Ok(());
@@ -172,27 +183,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.insert_entry(&held, entry, hash, pending.dentry, target);
         }
         self.settle_names()
-    }
-
-    /// Takes all names of a directory out of the mindex. Under its lock; nobody else relies on them.
-    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<()> {
-        let number = directory.number.load(Relaxed);
-        let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
-        let mut pages = 0;
-        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
-        while offset != 0 && pages < self.fs.geometry.blocks {
-            pages += 1;
-            let (page, _) = self.fs.log_page(offset, number)?;
-            for slot in &page.slots {
-                let Ok(Some((_, dentry, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else { continue };
-                let name = crate::mindex::dentry_name(self.fs, dentry, facts.name_length, &mut buffer)?;
-                let hash = self.fs.hash_name(number, name);
-                let held = self.hold_bucket(hash)?;
-                self.remove_entry(&held, hash, dentry)?;
-            }
-            offset = page.next.load_acquire();
-        }
-        Ok(())
     }
 
     /// Notes that a directory changed at `moment_ns`: in DRAM only, since the dentry carries the moment.

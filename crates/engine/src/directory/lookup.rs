@@ -15,13 +15,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        let (_pin, _) = self.pin_indexed(directory)?;
-        loop {
-            let (index, cachelet, number) = self.find_cachelet(directory.number, name, hash)?;
-            if self.reference(cachelet) {
-                return Ok(Node { cachelet: index, number });
+        self.retry_when_crowded(|| {
+            let (_pin, _) = self.pin_indexed(directory)?;
+            loop {
+                let (index, cachelet, number) = self.find_cachelet(directory.number, name, hash)?;
+                if self.reference(cachelet) {
+                    return Ok(Node { cachelet: index, number });
+                }
             }
-        }
+        })
     }
 
     /// Attributes by name, without taking a reference: what stat needs.
@@ -29,9 +31,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        let (_pin, _) = self.pin_indexed(directory)?;
-        let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash)?;
-        self.attributes(cachelet)
+        self.retry_when_crowded(|| {
+            let (_pin, _) = self.pin_indexed(directory)?;
+            let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash)?;
+            self.attributes(cachelet)
+        })
     }
 
     /// The cachelet of a name. Pinned; no reference is taken.

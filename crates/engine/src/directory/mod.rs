@@ -77,6 +77,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::NameTooLong);
     }
-    let valid = !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|byte| *byte == b'/' || *byte == 0);
+    let valid =
+        !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|byte| *byte == b'/' || *byte == 0);
     if valid { Ok(()) } else { Err(Error::Invalid) }
 }

@@ -157,7 +157,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             return self.read(node, 0, target);
         }
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        let length = (cachelet.size_bytes.load(Relaxed) as usize).min(target.len()).min(crate::format::INLINE_BYTES_MAX);
+        let length =
+            (cachelet.size_bytes.load(Relaxed) as usize).min(target.len()).min(crate::format::INLINE_BYTES_MAX);
         self.fs.pm.read_bytes(self.fs.pm.offset_of(&inode.inline), &mut target[..length])?;
         Ok(length)
     }

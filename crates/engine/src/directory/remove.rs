@@ -5,7 +5,7 @@
 
 use super::check_name;
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DELETED, References};
+use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, References};
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind, Valid};
 use crate::fs::{Node, Thread};
@@ -21,11 +21,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
         self.make_room()?;
-        {
-            let (_pin, parent) = self.pin_indexed(directory)?;
-            self.unlink_pinned(parent, directory.number, name, hash, &permit)?;
+        loop {
+            let result = self.retry_when_crowded(|| {
+                let (_pin, parent) = self.pin_indexed(directory)?;
+                self.unlink_pinned(parent, directory.number, name, hash, &permit)
+            });
+            match result {
+                // The cachelet was evicted meanwhile.
+                Err(Error::Busy) => continue,
+                result => result?,
+            }
+            return self.after_removal(directory);
         }
-        self.after_removal(directory)
     }
 
     fn unlink_pinned(
@@ -64,6 +71,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         loop {
             let word = cachelet.references.load(Acquire);
             state = References::from_word(word);
+            if state.flags & FLAG_DEAD != 0 {
+                return Err(Error::Busy);
+            }
             state.links = state.links.saturating_sub(1);
             if state.links == 0 {
                 state.flags |= FLAG_DELETED;
@@ -106,7 +116,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Removes an empty directory, if `permit` lets it.
-    pub fn remove_directory(&self, directory: Node, name: &[u8], permit: impl Fn(&Attributes) -> Result<()>) -> Result<()> {
+    pub fn remove_directory(
+        &self,
+        directory: Node,
+        name: &[u8],
+        permit: impl Fn(&Attributes) -> Result<()>,
+    ) -> Result<()> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);

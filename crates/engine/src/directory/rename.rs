@@ -14,6 +14,7 @@ use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_RENAMING, Referen
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, JOURNAL_SLOT_BYTES, JournalRecord, JournalSlot, Move, ROOT_INODE, SlotTag, slot_word};
 use crate::fs::{Node, Thread};
+use crate::grace::Pin;
 use crate::lock::Held;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -28,7 +29,7 @@ struct Side<'f, 'n> {
     hash: NameHash,
 }
 
-/// What a side's name leads to.
+/// What a side's name leads to, with a reference.
 #[derive(Clone, Copy)]
 struct Found<'f> {
     dentry_offset: u64,
@@ -37,6 +38,12 @@ struct Found<'f> {
     index: u32,
     cachelet: &'f Cachelet,
     kind: FileKind,
+}
+
+impl Found<'_> {
+    fn node(&self) -> Node {
+        Node { cachelet: self.index, number: self.inode }
+    }
 }
 
 /// What becomes of the old name.
@@ -97,7 +104,31 @@ impl<'f, M: Memory> Thread<'f, M> {
         let old = self.side(old_directory, from);
         let new = self.side(new_directory, to);
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
-        let victim = self.found(&new)?;
+        let result = match self.found(&new) {
+            Ok(victim) => {
+                let result = self.rename_found(pin, &old, &new, source, victim, flags, permit);
+                if let Some(victim) = victim {
+                    self.release(victim.node(), 1);
+                }
+                result
+            }
+            Err(error) => Err(error),
+        };
+        self.release(source.node(), 1);
+        result
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn rename_found(
+        &self,
+        pin: Pin<'_, 'f, M>,
+        old: &Side<'f, '_>,
+        new: &Side<'f, '_>,
+        source: Found<'f>,
+        victim: Option<Found<'f>>,
+        flags: RenameFlags,
+        permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
+    ) -> Result<()> {
         self.check_kinds(&source, victim.as_ref(), flags)?;
         if victim.is_some_and(|victim| victim.inode == source.inode) {
             return Ok(());
@@ -107,10 +138,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             && !flags.exchange
             && DirectoryState::of(victim.cachelet) != DirectoryState::Indexed
         {
-            return self.index_victim(pin, victim);
+            drop(pin);
+            return self.pin_indexed(victim.node()).and(Err(Error::Busy));
         }
-        let _moving = self.guard_tree(&old, &new, &source, victim.as_ref(), flags)?;
-        self.rename_prepared(&old, &new, source, victim, flags, permit)
+        let _moving = self.guard_tree(old, new, &source, victim.as_ref(), flags)?;
+        self.rename_prepared(old, new, source, victim, flags, permit)
     }
 
     fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
@@ -129,6 +161,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = hit.dentry.inode.load();
         let index = self.cachelet_of(inode)?;
         let cachelet = self.fs.dram.cachelet(index)?;
+        if !self.reference(cachelet) {
+            return Err(Error::Busy);
+        }
         Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
@@ -145,18 +180,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Indexes a directory that is about to be replaced, so that it is known whether it is empty; then everything starts again.
-    fn index_victim(&self, pin: crate::grace::Pin<'_, 'f, M>, victim: Found<'f>) -> Result<()> {
-        if self.reference(victim.cachelet) {
-            drop(pin);
-            let node = Node { cachelet: victim.index, number: victim.inode };
-            let indexed = self.pin_indexed(node).map(|_| ());
-            self.release(node, 1);
-            indexed?;
-        }
-        Err(Error::Busy)
     }
 
     /// A directory that moves to another one must not become its own ancestor. One such move at a time keeps the answer true.
@@ -336,9 +359,15 @@ impl<'f, M: Memory> Thread<'f, M> {
                 flushed = flushed.and(self.write_dentry_alone(name, victim.inode, victim.kind, old.name, moment_ns)?);
             }
             (OldPlace::Whiteout(name, node), _) => {
-                record.moves[1] = Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
-                flushed =
-                    flushed.and(self.write_dentry_alone(name, node.number, FileKind::Character, old.name, moment_ns)?);
+                record.moves[1] =
+                    Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
+                flushed = flushed.and(self.write_dentry_alone(
+                    name,
+                    node.number,
+                    FileKind::Character,
+                    old.name,
+                    moment_ns,
+                )?);
             }
             _ => {}
         }
@@ -390,7 +419,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let pm = &self.fs.pm;
         let moment_ns = record.moment_ns as i64;
         let mut flushed = self.invalidate(source.hit.dentry, moment_ns);
-        flushed = flushed.and(pm.flush(pm.commit(arrival.slot.word, slot_word(arrival.dentry_offset, SlotTag::Dentry), durable)));
+        flushed = flushed.and(pm.flush(pm.commit(
+            arrival.slot.word,
+            slot_word(arrival.dentry_offset, SlotTag::Dentry),
+            durable,
+        )));
         if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
             let word = slot_word(name.dentry_offset, SlotTag::Dentry);
             flushed = flushed.and(pm.flush(pm.commit(name.slot.word, word, durable)));

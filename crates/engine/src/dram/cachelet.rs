@@ -22,6 +22,9 @@ pub const FLAG_DEAD: u8 = 8;
 /// Flag of the state word: made without a name (O_TMPFILE); it may be given its first one, unlike a file that lost its last.
 pub const FLAG_UNNAMED: u8 = 16;
 
+/// Flag of the state word, with [`FLAG_DEAD`]: only the cachelet went, the file lives on.
+pub const FLAG_EVICTED: u8 = 32;
+
 /// Bit of [`Cachelet::entries`]: the directory is removed; nothing can be made in it.
 pub const ENTRIES_DEAD: u64 = 1 << 63;
 
@@ -125,7 +128,8 @@ pub struct Cachelet {
     pub device: AtomicU32,
     /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
     pub next: AtomicU32,
-    /// Files: how many shared mappings are there (then writes go in place). Directories: bit 0 on the eviction queue, bit 1 second chance.
+    /// Files: how many shared mappings are there (then writes go in place). Directories: bit 1 used since the
+    /// evicting hand passed, bit 2 being compacted or evicted.
     pub mapped: AtomicU32,
     /// Property flags, as on the image.
     pub flags: AtomicU32,

@@ -72,25 +72,37 @@ pub struct DramHeader {
     pub cachelets_free: AtomicU64,
     /// Segments of the inode table in use (entries of the segment table that are not zero).
     pub segments: AtomicU64,
-    /// Blocks free and unclaimed; see `alloc::blocks`.
+    /// Blocks that were free when the region was built; what is free now say the groups, see `alloc::blocks`.
     pub blocks_free: AtomicU64,
-    /// Inodes in use.
+    /// Inode numbers in use or in the magazine of a shard.
     pub inodes_used: AtomicU64,
     /// Where the next search for a group begins.
     pub group_cursor: AtomicU64,
     /// Where the next search for free inode numbers begins (segment).
     pub segment_cursor: AtomicU64,
 
-    /// Head and tail of the queue of directories that may be evicted (cachelet indexes); under `evict_lock`.
+    /// Where the hand of eviction stands (cachelet index); under `evict_lock`.
     pub evict_head: AtomicU32,
-    /// See `evict_head`.
-    pub evict_tail: AtomicU32,
+    /// Zero.
+    pub reserved4: AtomicU32,
     /// Cachelets in use, as far as shards have reported.
     pub cachelets_used: AtomicU64,
     /// What recovery found and did, for `info`: ns that it took, names, inodes, 1 if it scanned.
     pub recovery: [AtomicU64; 4],
+    /// Owner slot + 1 of the one that adds a segment of inodes.
+    pub segment_lock: AtomicU32,
+    /// Waiters on `segment_lock`.
+    pub segment_waiters: AtomicU32,
+    /// Owners that died inside an operation and were reaped: what they held is not all accounted for, so the image is not left clean.
+    pub abandoned: AtomicU64,
+    /// Units of each phase of recovery that workers have claimed.
+    pub recovery_claimed: [AtomicU64; 4],
+    /// Units of each phase of recovery that are done.
+    pub recovery_done: [AtomicU64; 4],
+    /// What recovery counts while it runs: see `attach::recovery`.
+    pub recovery_counts: [AtomicU64; 8],
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 474],
+    pub reserved3: [AtomicU64; 456],
 }
 const _: () = assert!(size_of::<DramHeader>() == 4096);
 const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);

@@ -13,7 +13,8 @@ mod slot;
 
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
-    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_RENAMING, FLAG_UNNAMED, References,
+    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING,
+    FLAG_UNNAMED, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
 pub use slot::{Intent, IntentKind, MAGAZINE_INODES, Owner, RETIRED_MAX, Retired, RetiredKind, ThreadSlot};

@@ -135,6 +135,10 @@ pub struct ThreadSlot {
     pub cachelet_end: AtomicU32,
     /// Inode numbers in `inodes`.
     pub inodes_count: AtomicU32,
+    /// Last of this shard's list of slabs; means nothing while the list is empty.
+    pub slab_tail: AtomicU32,
+    /// Slabs in the list.
+    pub slab_count: AtomicU32,
     /// Statistics: names made less names removed by this shard (wraps).
     pub names_delta: AtomicU64,
 
@@ -148,7 +152,7 @@ pub struct ThreadSlot {
     /// What waits to be recycled.
     pub retired: [Retired; RETIRED_MAX],
     /// Zero to the end of the page.
-    pub reserved1: [AtomicU64; 424],
+    pub reserved1: [AtomicU64; 423],
 }
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.

@@ -6,7 +6,7 @@ mod resize;
 mod write;
 mod xattr;
 
-pub(crate) use map::{free_body, write_new_body};
+pub(crate) use map::{free_body, recover_body, recover_xattrs, write_new_body};
 
 /// What fallocate does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 
 use super::FileKind;
 use super::assert_layout;
-use pmem::{Cell64, Commit64, Layout, crc32c};
+use pmem::{BLOCK_BYTES, Cell64, Commit64, LINE_BYTES, Layout, Memory, Region, crc32c};
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -88,6 +88,19 @@ impl Dentry {
             kind,
             name_length,
         })
+    }
+
+    /// What the seal certifies, if all of it verifies, the name included, and the dentry lies within one block.
+    pub fn verified<M: Memory>(&self, pm: &Region<M>) -> Option<DentryFacts> {
+        let facts = self.facts()?;
+        let offset = pm.offset_of(self);
+        if offset % BLOCK_BYTES + dentry_lines(facts.name_length as usize) * LINE_BYTES > BLOCK_BYTES {
+            return None;
+        }
+        let mut name = [0u8; NAME_BYTES_MAX];
+        let name = &mut name[..facts.name_length as usize];
+        pm.read_bytes(offset + DENTRY_HEADER_BYTES, name).ok()?;
+        (self.seal.load() == facts.seal(name)).then_some(facts)
     }
 }
 

@@ -9,6 +9,7 @@ mod dentry;
 mod inode;
 mod journal;
 mod log;
+mod snapshot;
 mod superblock;
 
 pub use dentry::{DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines};
@@ -18,6 +19,7 @@ pub use inode::{
 };
 pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord, JournalSlot, Move};
 pub use log::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, slot_address, slot_tag, slot_word};
+pub use snapshot::{SLAB_PAGE_ENTRIES, SlabEntry, SlabPage, Snapshot};
 pub use superblock::{
     FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State, Superblock,
     SuperblockError,

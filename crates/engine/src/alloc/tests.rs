@@ -1,0 +1,266 @@
+//! Everything that is handed out is handed out once.
+
+use super::BlockRun;
+use crate::dram::RetiredKind;
+use crate::error::Error;
+use crate::fs::Thread;
+use crate::testing::{Attached, new_image};
+use std::collections::HashSet;
+use std::vec::Vec;
+
+const MIB: u64 = 1 << 20;
+
+fn take_all(thread: &Thread<'_>, wanted: u64) -> Vec<BlockRun> {
+    let mut runs = Vec::new();
+    loop {
+        match thread.allocate_blocks(wanted) {
+            Ok(run) => runs.push(run),
+            Err(Error::NoSpace) => return runs,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn blocks_of(runs: &[BlockRun]) -> Vec<u64> {
+    runs.iter().flat_map(|run| run.first..run.first + run.count).collect()
+}
+
+#[test]
+fn every_block_is_handed_out_once_until_there_are_none_and_again_after_they_were_freed() {
+    let image = new_image(16 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let free = fs.blocks_free().expect("a count");
+    for wanted in [1, 7, 512] {
+        let runs = take_all(&thread, wanted);
+        let blocks = blocks_of(&runs);
+        assert_eq!(blocks.len() as u64, free, "all of them");
+        assert_eq!(blocks.iter().collect::<HashSet<_>>().len(), blocks.len(), "each once");
+        assert!(runs.iter().all(|run| fs.is_data(*run) && run.count <= wanted));
+        assert_eq!(fs.blocks_free(), Ok(0));
+        runs.iter().for_each(|run| thread.free_blocks(*run).expect("frees"));
+        assert_eq!(fs.blocks_free(), Ok(free));
+    }
+}
+
+#[test]
+fn a_file_that_grows_alone_stays_in_one_piece() {
+    let image = new_image(16 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let first = thread.allocate_blocks(1).expect("a block");
+    for step in 1..100 {
+        assert_eq!(thread.allocate_blocks(1), Ok(BlockRun { first: first.first + step, count: 1 }));
+    }
+}
+
+#[test]
+fn blocks_of_an_idle_shard_s_group_are_found_when_there_are_no_others() {
+    let image = new_image(4 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (first, second) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    let mut blocks = Vec::from([first.allocate_blocks(1).expect("a block")]);
+    let free = fs.blocks_free().expect("a count");
+    blocks.extend(take_all(&second, 16));
+    assert_eq!(blocks_of(&blocks).len() as u64, free + 1);
+}
+
+#[test]
+fn a_run_of_exact_length_is_whole_or_refused() {
+    let image = new_image(4 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let all = take_all(&thread, 1);
+    let middle = all[all.len() / 2].first;
+    for block in [middle, middle + 1, middle + 3, middle + 4, middle + 5] {
+        thread.free_blocks(BlockRun { first: block, count: 1 }).expect("frees");
+    }
+    assert_eq!(thread.allocate_contiguous(4), Err(Error::NoSpace));
+    assert_eq!(thread.allocate_contiguous(3), Ok(BlockRun { first: middle + 3, count: 3 }));
+    assert_eq!(thread.allocate_contiguous(513), Err(Error::NoSpace));
+    assert!(thread.free_blocks(BlockRun { first: 0, count: 1 }).is_err(), "the superblock is nobody's to free");
+}
+
+#[test]
+fn two_threads_never_get_the_same_block_lines_or_inode() {
+    let image = new_image(64 * MIB, 16384);
+    let fs = Attached::new(&image).expect("attaches");
+    let free = fs.blocks_free().expect("a count");
+    let both = std::sync::Barrier::new(2);
+    let work = || {
+        let thread = fs.enter().expect("enters");
+        both.wait();
+        let (mut blocks, mut lines, mut inodes) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..6000u64 {
+            let run = thread.allocate_blocks(1 + round % 5).expect("blocks");
+            if round % 3 == 0 {
+                thread.free_blocks(run).expect("frees")
+            } else if round % 8 == 1 {
+                blocks.push(run)
+            } else {
+                thread.free_blocks(run).expect("frees")
+            }
+            let count = 1 + round % 5;
+            let offset = thread.allocate_lines(count).expect("lines");
+            if round % 2 == 0 {
+                lines.push((offset, count))
+            } else {
+                thread.free_lines(offset, count).expect("frees")
+            }
+            let number = thread.allocate_inode().expect("an inode");
+            if round % 4 != 0 { inodes.push(number) } else { thread.free_inode(number).expect("frees") }
+        }
+        (blocks, lines, inodes)
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let mut lines = HashSet::new();
+    let mut blocks = HashSet::new();
+    let mut inodes = HashSet::new();
+    for (some_blocks, some_lines, some_inodes) in &results {
+        assert!(blocks_of(some_blocks).into_iter().all(|block| blocks.insert(block)));
+        assert!(
+            some_lines
+                .iter()
+                .flat_map(|(offset, count)| (0..*count).map(move |line| offset + line * 64))
+                .all(|line| lines.insert(line))
+        );
+        assert!(some_inodes.iter().all(|number| inodes.insert(*number)));
+    }
+    assert!(lines.iter().all(|line| !blocks.contains(&(line / 4096))), "blocks of dentries are not given to files");
+    assert!(!inodes.contains(&0) && !inodes.contains(&1));
+    fs.enter().expect("enters").reclaim().expect("reclaims");
+    let segments = fs.header().expect("a header").segments.load(core::sync::atomic::Ordering::Relaxed);
+    let listed: HashSet<u64> = lines.iter().map(|line| line / 4096).collect();
+    let used = blocks.len() as u64 + listed.len() as u64 + (segments - 1) * 16;
+    let lost = free - used - fs.blocks_free().expect("a count");
+    assert!(lost <= 4, "what is neither used nor free are slabs that are empty but for a shard's list: {lost}");
+    let slabs: HashSet<u64> = lines.iter().map(|line| line / 4096).collect();
+    assert!(slabs.len() < lines.len() / 64 * 2 + 8, "freed lines are used again");
+}
+
+#[test]
+fn inode_numbers_ascend_come_back_after_they_are_freed_and_end_at_the_limit() {
+    let image = new_image(8 * MIB, 512);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let numbers: Vec<u64> = (0..510).map(|_| thread.allocate_inode().expect("an inode")).collect();
+    assert_eq!(numbers, (2..512).collect::<Vec<u64>>(), "neighbours in time are neighbours in memory");
+    assert_eq!(thread.allocate_inode(), Err(Error::NoInodes));
+    assert_eq!(fs.inodes_used(), Ok(511));
+    [70, 300].iter().for_each(|number| thread.free_inode(*number).expect("frees"));
+    assert_eq!(fs.inodes_used(), Ok(509));
+    assert_eq!(
+        HashSet::from([thread.allocate_inode().expect("one"), thread.allocate_inode().expect("two")]),
+        HashSet::from([70, 300])
+    );
+}
+
+#[test]
+fn cachelets_move_from_the_shard_that_closes_to_the_one_that_opens_and_end_at_the_limit() {
+    let image = new_image(2 * MIB, 256);
+    let fs = Attached::new(&image).expect("attaches");
+    let (opens, closes) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    let mut seen = HashSet::new();
+    while let Ok(index) = opens.allocate_cachelet() {
+        assert!(index != 0 && seen.insert(index), "each once");
+    }
+    assert_eq!(opens.allocate_cachelet(), Err(Error::NoMemory));
+    assert_eq!(seen.len() as u64, fs.dram().layout.cachelets_max - 1);
+    seen.iter().for_each(|index| closes.free_cachelet(*index).expect("frees"));
+    drop(closes);
+    let again: HashSet<u32> = std::iter::from_fn(|| opens.allocate_cachelet().ok()).collect();
+    assert_eq!(again, seen, "all come back, those that the idle shard held too");
+}
+
+#[test]
+fn retired_things_wait_for_whoever_is_inside_and_come_back_when_space_is_short() {
+    let image = new_image(4 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (reader, writer) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    let all = take_all(&writer, 1);
+    let pin = reader.pin();
+    {
+        let _inside = writer.pin();
+        all.iter().take(100).for_each(|run| writer.retire(RetiredKind::Blocks, run.first, run.count));
+    }
+    assert_eq!(writer.recycle(100), Ok(0), "the reader may be looking at them");
+    assert_eq!(writer.allocate_blocks(1), Err(Error::NoSpace));
+    drop(pin);
+    assert_eq!(writer.reclaim(), Ok(true));
+    assert_eq!(fs.blocks_free(), Ok(100));
+    assert_eq!(writer.reclaim(), Ok(false), "nothing more to be had");
+}
+
+#[test]
+fn what_an_idle_shard_has_not_recycled_is_found_by_another() {
+    let image = new_image(4 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (stays, leaves) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    let free = fs.blocks_free().expect("a count");
+    let run = leaves.allocate_blocks(9).expect("blocks");
+    leaves.allocate_inode().expect("fills a magazine");
+    leaves.retire(RetiredKind::Blocks, run.first, run.count);
+    drop(leaves);
+    assert_eq!(stays.reclaim(), Ok(true));
+    assert_eq!(fs.blocks_free(), Ok(free));
+    assert_eq!(fs.header().expect("a header").inodes_used.load(core::sync::atomic::Ordering::Relaxed), 2);
+}
+
+#[test]
+fn the_queue_makes_room_before_it_is_full() {
+    let image = new_image(32 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let free = fs.blocks_free().expect("a count");
+    for _ in 0..5000 {
+        thread.make_room().expect("room");
+        let _inside = thread.pin();
+        let run = thread.allocate_blocks(1).expect("a block");
+        thread.free_blocks_after_grace(&[run]);
+    }
+    thread.drain().expect("drains");
+    assert_eq!(fs.blocks_free(), Ok(free));
+}
+
+#[test]
+fn a_clean_detach_brings_back_exactly_the_free_lines_blocks_and_inodes() {
+    let image = new_image(8 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let lines: Vec<u64> = (0..1000).map(|_| thread.allocate_lines(1).expect("a line")).collect();
+    lines.iter().step_by(2).for_each(|line| thread.free_lines(*line, 1).expect("frees"));
+    let inode = thread.allocate_inode().expect("an inode");
+    drop(thread);
+    let blocks_free = fs.blocks_free().expect("a count");
+    fs.detach().expect("detaches");
+
+    let fs = Attached::new(&image).expect("attaches");
+    assert!(!fs.report.scanned);
+    assert_eq!(fs.blocks_free(), Ok(blocks_free));
+    assert_eq!(fs.inodes_used(), Ok(2));
+    let thread = fs.enter().expect("enters");
+    assert_ne!(thread.allocate_inode(), Ok(inode), "it is taken");
+    let kept: HashSet<u64> = lines.iter().skip(1).step_by(2).copied().collect();
+    let again: HashSet<u64> = (0..500).map(|_| thread.allocate_lines(1).expect("a line")).collect();
+    assert!(again.is_disjoint(&kept));
+    assert_eq!(fs.blocks_free(), Ok(blocks_free), "no new block was needed");
+    // A line of a block that was full comes back too.
+    kept.iter().for_each(|line| thread.free_lines(*line, 1).expect("frees"));
+}
+
+#[test]
+fn a_snapshot_that_does_not_verify_is_not_believed() {
+    let image = new_image(8 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let map = fs.geometry().block_map_block * 4096;
+    fs.detach().expect("detaches");
+    let region = image.region();
+    let mut byte = [0];
+    region.read_bytes(map + 40, &mut byte).expect("reads");
+    let _ = region.write_bytes(map + 40, &[byte[0] ^ 4]).expect("writes");
+    let fs = Attached::new(&image).expect("attaches");
+    assert!(fs.report.scanned);
+}

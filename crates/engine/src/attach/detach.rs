@@ -1,0 +1,81 @@
+//! Leaving.
+//!
+//! Invariant: the clean flag is set only if every shard was drained, nobody died inside an operation, and the snapshot is durable. Otherwise the image stays
+//! as after a crash, which is always right and only costs the next attach a scan.
+
+use crate::alloc::snapshot;
+use crate::dram::{FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, IntentKind, Phase, References};
+use crate::error::Result;
+use crate::format::State;
+use crate::fs::{Fs, Thread};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pmem::Memory;
+
+impl<M: Memory> Fs<M> {
+    /// Last one out: recycles, writes back what is lazily kept, leaves the image clean. No other thread or process is inside.
+    pub fn detach_last(self) -> Result<()> {
+        self.header()?.phase.store(Phase::Closed as u32, Release);
+        if self.read_only {
+            return Ok(());
+        }
+        self.expel_dead()?;
+        {
+            let thread = self.enter()?;
+            thread.write_back_all()?;
+            thread.bury_orphans()?;
+        }
+        for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
+            if let Some(shard) = self.enter_slot(index)? {
+                shard.drain()?;
+                shard.give_back_lines()?;
+                shard.give_back_inodes()?;
+            }
+        }
+        if self.header()?.abandoned.load(Acquire) != 0 {
+            return Ok(());
+        }
+        let snapshot = self.pm.fence(snapshot::write(&self)?);
+        let word = State { epoch: self.epoch, clean: true }.word();
+        self.pm.persist(self.pm.commit(&self.superblock()?.state, word, snapshot));
+        Ok(())
+    }
+
+    /// Frees the slots of owners that left without a word, as killed processes do: nobody else is inside.
+    fn expel_dead(&self) -> Result<()> {
+        let header = self.header()?;
+        for index in 0..header.slots_high.load(Acquire) as u32 {
+            let slot = self.dram.slot(index)?;
+            if slot.owner.load(Acquire) == 0 {
+                continue;
+            }
+            self.reap(index)?;
+            if slot.intent.kind.swap(IntentKind::None as u32, Relaxed) != IntentKind::None as u32 {
+                header.abandoned.fetch_add(1, Relaxed);
+            }
+            slot.pins.store(0, Relaxed);
+            slot.owner.store(0, Release);
+        }
+        Ok(())
+    }
+}
+
+impl<M: Memory> Thread<'_, M> {
+    /// Retires the inodes that have no names: those who had them open are gone.
+    fn bury_orphans(&self) -> Result<()> {
+        let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
+        for index in 1..end as u32 {
+            let cachelet = self.fs.dram.cachelet(index)?;
+            let word = cachelet.references.load(Acquire);
+            let state = References::from_word(word);
+            let orphan = state.links == 0 && state.flags & (FLAG_DELETED | FLAG_DEAD | FLAG_EVICTED) == FLAG_DELETED;
+            if cachelet.number.load(Acquire) == 0 || !orphan {
+                continue;
+            }
+            self.make_room()?;
+            let _pin = self.pin();
+            cachelet.references.store(References { references: 0, ..state }.word(), Release);
+            self.retire_if_unused(index, cachelet);
+        }
+        Ok(())
+    }
+}

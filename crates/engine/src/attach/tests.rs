@@ -1,0 +1,116 @@
+//! Images are made, attached, left and attached again.
+
+use super::*;
+use crate::format::{FileKind, Geometry, ROOT_INODE, SuperblockError};
+use crate::testing::{Attached, Memory, PLATFORM, new_image};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_new_image_has_a_root_and_needs_no_scan() {
+    let image = new_image(8 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    assert!(!fs.report.scanned);
+    let root = fs.inode(ROOT_INODE).expect("a root");
+    let generation = root.generation(ROOT_INODE).expect("an identity");
+    let (property, _) = root.property(ROOT_INODE, generation).expect("attributes");
+    assert_eq!(property.kind(), Some(FileKind::Directory));
+    assert_eq!((property.links, property.uid, property.gid, property.mode & 0o7777), (2, 1000, 100, 0o755));
+    assert_eq!(root.parent.load(), ROOT_INODE);
+    assert_eq!(fs.inodes_used(), Ok(1));
+    assert_eq!(fs.blocks_free(), Ok(fs.geometry().copy_block() - fs.geometry().data_block - 16));
+    assert_eq!(fs.epoch(), 1);
+    assert!(!fs.superblock().expect("a superblock").state().clean, "attached images are not clean");
+}
+
+#[test]
+fn a_clean_detach_is_remembered_and_each_attach_has_its_epoch() {
+    let image = new_image(8 * MIB, 0);
+    for round in 0..3 {
+        let fs = Attached::new(&image).expect("attaches");
+        assert_eq!(fs.epoch(), round + 1);
+        assert!(!fs.report.scanned);
+        fs.detach().expect("detaches");
+    }
+}
+
+#[test]
+fn memory_that_is_no_image_or_too_short_is_refused() {
+    let nothing = Memory::new(2 * MIB);
+    let refused = Attached::new(&nothing).err();
+    assert_eq!(refused, Some(Error::Superblock(SuperblockError::NotAnImage)));
+    let short = Memory::new(MIB / 2);
+    let options = MkfsOptions {
+        uuid: [1; 16],
+        label: [0; 64],
+        inodes_max: 0,
+        owner: (0, 0),
+        permissions: 0o755,
+        now_ns: 0,
+        zeroed: true,
+    };
+    let refused = mkfs(&short.region(), &options);
+    assert_eq!(refused, Err(Error::Superblock(SuperblockError::TooShort { length: MIB / 2 })));
+    let smallest = Memory::new(Geometry::LENGTH_MIN);
+    assert_eq!(mkfs(&smallest.region(), &options), Ok(()), "the smallest image has room for itself");
+}
+
+#[test]
+fn mkfs_over_an_old_image_leaves_nothing_of_it() {
+    let image = new_image(8 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    for _ in 0..100 {
+        thread.allocate_lines(2).expect("lines");
+        thread.allocate_inode().expect("an inode");
+    }
+    drop(thread);
+    fs.detach().expect("detaches");
+    let options = MkfsOptions {
+        uuid: [2; 16],
+        label: [0; 64],
+        inodes_max: 0,
+        owner: (0, 0),
+        permissions: 0o700,
+        now_ns: 5,
+        zeroed: false,
+    };
+    mkfs(&image.region(), &options).expect("a new image");
+    let fs = Attached::new(&image).expect("attaches");
+    assert!(!fs.report.scanned);
+    assert_eq!(fs.inodes_used(), Ok(1));
+}
+
+#[test]
+fn a_read_only_attach_writes_nothing_and_refuses_what_needs_recovery() {
+    let image = new_image(8 * MIB, 0);
+    let before = image.bytes();
+    let options = AttachOptions { read_only: true, cached_files_max: 0 };
+    let fs = Attached::with(&image, &PLATFORM, &options, 1).expect("attaches");
+    assert_eq!(fs.writable(), Err(Error::ReadOnly));
+    fs.detach().expect("detaches");
+    assert!(image.bytes() == before, "not a byte has changed");
+    drop(Attached::new(&image).expect("attaches, and dies without a word"));
+    let refused = Attached::with(&image, &PLATFORM, &options, 1).err();
+    assert_eq!(refused, Some(Error::NeedsRecovery));
+}
+
+#[test]
+fn a_second_process_shares_the_region_only_with_the_same_image_and_budget() {
+    let image = new_image(8 * MIB, 0);
+    let options = AttachOptions::default();
+    let dram = Memory::new(Fs::dram_layout(&image.region(), &options).expect("a layout").length);
+    let share = || Fs::attach_shared(image.region(), dram.region(), &PLATFORM, &options);
+    assert_eq!(share().err(), Some(Error::Busy), "nobody has built the region");
+    let recovery = Fs::attach_first(image.region(), dram.region(), &PLATFORM, &options).expect("attaches");
+    assert_eq!(share().err(), Some(Error::Busy), "it is not ready");
+    let (first, _) = recovery.finish().expect("ready");
+    let second = share().expect("attaches");
+    assert_eq!((second.epoch, second.hash_seed), (first.epoch, first.hash_seed));
+    let other_budget = AttachOptions { read_only: false, cached_files_max: 1024 };
+    let refused = Fs::attach_shared(image.region(), dram.region(), &PLATFORM, &other_budget);
+    assert_eq!(refused.err(), Some(Error::Invalid));
+    drop(second);
+    first.detach_last().expect("detaches");
+    assert_eq!(share().err(), Some(Error::Busy), "it is closed");
+}

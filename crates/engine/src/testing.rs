@@ -1,0 +1,167 @@
+//! What the engine's own tests stand on: a platform of the standard library, and images in anonymous memory that survive "power cuts".
+
+use crate::attach::{AttachOptions, MkfsOptions, RecoveryReport, mkfs};
+use crate::dram::Owner;
+use crate::error::Result;
+use crate::fs::Fs;
+use crate::platform::Platform;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use pmem::{Direct, Region};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::vec::Vec;
+
+/// Time, sleep and life as the tests want them. Threads die by [`TestPlatform::kill`].
+pub(crate) struct TestPlatform {
+    dead: AtomicU64,
+}
+
+/// The one that all tests use unless they kill.
+pub(crate) static PLATFORM: TestPlatform = TestPlatform::new();
+
+static NEXT_TID: AtomicU32 = AtomicU32::new(1);
+
+std::thread_local! {
+    static TID: u32 = NEXT_TID.fetch_add(1, Ordering::Relaxed);
+}
+
+impl TestPlatform {
+    /// Everybody lives.
+    pub(crate) const fn new() -> Self {
+        TestPlatform { dead: AtomicU64::new(0) }
+    }
+
+    /// The calling thread counts as dead from now on.
+    pub(crate) fn kill(&self) {
+        self.dead.store(TID.with(|tid| *tid) as u64, Ordering::SeqCst);
+    }
+}
+
+impl Platform for TestPlatform {
+    fn now_ns(&self) -> i64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
+    }
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
+        if word.load(Ordering::SeqCst) == expected {
+            thread::sleep(Duration::from_micros(100 * timeout_ms.min(5) as u64));
+        }
+    }
+    fn wake(&self, _: &AtomicU32) {}
+    fn identity(&self) -> Owner {
+        Owner { pid: 1, tid: TID.with(|tid| *tid), started: 1 }
+    }
+    fn is_alive(&self, owner: Owner) -> bool {
+        self.dead.load(Ordering::SeqCst) != owner.tid as u64
+    }
+    fn random(&self) -> u64 {
+        0x9e37_79b9_7f4a_7c15
+    }
+}
+
+/// Zeroed memory, aligned to pages.
+pub(crate) struct Memory {
+    base: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: the memory is reached through regions only, which threads may share.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) fn new(length: u64) -> Memory {
+        let layout = Layout::from_size_align(length as usize, 4096).expect("a layout");
+        // SAFETY: the length is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        assert!(!base.is_null());
+        Memory { base, layout }
+    }
+
+    /// A region over it; the tests keep the memory alive for longer.
+    pub(crate) fn region(&self) -> Region {
+        // SAFETY: mapped and aligned by `new`, and every test drops its file systems before its memories.
+        unsafe { Region::new(self.base, self.layout.size() as u64, Direct) }
+    }
+
+    /// All of its bytes.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = std::vec![0; self.layout.size()];
+        self.region().read_bytes(0, &mut bytes).expect("all of it");
+        bytes
+    }
+
+    /// Another memory with the same bytes: what a power cut leaves.
+    pub(crate) fn copy(&self) -> Memory {
+        let copy = Memory::new(self.layout.size() as u64);
+        let _ = copy.region().write_bytes(0, &self.bytes()).expect("the same length");
+        copy
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.base, self.layout) }
+    }
+}
+
+/// A fresh image.
+pub(crate) fn new_image(length: u64, inodes_max: u64) -> Memory {
+    let image = Memory::new(length);
+    let options = MkfsOptions {
+        uuid: *b"a uuid of sixtee",
+        label: [b'l'; 64],
+        inodes_max,
+        owner: (1000, 100),
+        permissions: 0o755,
+        now_ns: 1_000_000_000,
+        zeroed: true,
+    };
+    mkfs(&image.region(), &options).expect("an image");
+    image
+}
+
+/// An attached image: first the view, then the memory of its DRAM region, in the order in which they must go.
+pub(crate) struct Attached {
+    fs: Option<Fs>,
+    pub(crate) report: RecoveryReport,
+    _dram: Memory,
+}
+
+impl Attached {
+    pub(crate) fn new(image: &Memory) -> Result<Attached> {
+        Self::with(image, &PLATFORM, &AttachOptions::default(), 1)
+    }
+
+    pub(crate) fn with(
+        image: &Memory,
+        platform: &'static TestPlatform,
+        options: &AttachOptions,
+        workers: usize,
+    ) -> Result<Attached> {
+        let layout = Fs::dram_layout(&image.region(), options)?;
+        let dram = Memory::new(layout.length);
+        let recovery = Fs::attach_first(image.region(), dram.region(), platform, options)?;
+        thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| recovery.work().expect("recovery works"));
+            }
+        });
+        let (fs, report) = recovery.finish()?;
+        Ok(Attached { fs: Some(fs), report, _dram: dram })
+    }
+
+    /// A clean end.
+    pub(crate) fn detach(mut self) -> Result<()> {
+        self.fs.take().expect("attached").detach_last()
+    }
+}
+
+impl core::ops::Deref for Attached {
+    type Target = Fs;
+    fn deref(&self) -> &Fs {
+        self.fs.as_ref().expect("attached")
+    }
+}
