@@ -1,0 +1,1 @@
+//! `directfs dump`: a file of an image in words, by crate `fsck`.
