@@ -136,6 +136,14 @@ impl<M: Memory> Caller<'_, '_, M> {
         written
     }
 
+    /// Writes what a kernel kept of a shared mapping, after it was changed there: at its place whatever flags the file was opened with, and
+    /// without touching set-id bits, which fell when the page was made writable.
+    pub fn write_back(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
+        self.check_writable()?;
+        Self::check_end(offset, from.len() as u64)?;
+        Ok(self.thread.write(node, offset, from)?)
+    }
+
     fn check_end(offset: u64, length: u64) -> Result<()> {
         match offset.checked_add(length) {
             Some(end) if end <= OFFSET_END => Ok(()),
