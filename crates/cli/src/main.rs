@@ -77,6 +77,10 @@ fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
         eprintln!("interrupted; what was made for this run is removed");
         return ExitCode::from(EXIT_INTERRUPTED);
     }
+    if let Some(failed) = error.downcast_ref::<commands::mount::ServerFailed>() {
+        // The server has said why.
+        return if failure == 1 { failed.exit_code() } else { ExitCode::from(failure) };
+    }
     terminal::print_error(&error);
     ExitCode::from(failure)
 }
@@ -89,11 +93,12 @@ fn is_mount_helper(words: &[OsString]) -> bool {
 
 /// mount.fuse(8) calls `directfs IMAGE DIR -o OPTIONS`, without a command: that means to mount.
 fn with_implied_mount(mut words: Vec<OsString>) -> Vec<OsString> {
-    let is_command = |word: &OsString| {
-        word == "help" || Cli::command().get_subcommands().any(|command| word == command.get_name())
-    };
+    let is_command =
+        |word: &OsString| word == "help" || Cli::command().get_subcommands().any(|command| word == command.get_name());
     let implied = match &words[..] {
-        [_, image, directory, ..] => ![image, directory].iter().any(|word| word.as_encoded_bytes().starts_with(b"-")) && !is_command(image),
+        [_, image, directory, ..] => {
+            ![image, directory].iter().any(|word| word.as_encoded_bytes().starts_with(b"-")) && !is_command(image)
+        }
         _ => false,
     };
     if implied {
@@ -114,7 +119,13 @@ mod tests {
     fn two_paths_without_a_command_mean_to_mount() {
         let implied = with_implied_mount(words("directfs /tmp/a.img /mnt -o ro"));
         assert_eq!(implied, words("directfs mount /tmp/a.img /mnt -o ro"));
-        for line in ["directfs mount a b", "directfs fsck -n image", "directfs info image", "directfs help mount", "directfs typo"] {
+        for line in [
+            "directfs mount a b",
+            "directfs fsck -n image",
+            "directfs info image",
+            "directfs help mount",
+            "directfs typo",
+        ] {
             assert_eq!(with_implied_mount(words(line)), words(line));
         }
     }

@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_line_is_parsed_with_escapes_and_optional_fields() {
-        let line = r"36 35 0:34 / /mnt/my\040work rw,nosuid shared:1 master:2 - fuse.directfs /tmp/a\134b.img rw,user_id=0";
+        let line =
+            r"36 35 0:34 / /mnt/my\040work rw,nosuid shared:1 master:2 - fuse.directfs /tmp/a\134b.img rw,user_id=0";
         let mount = parse(line).unwrap();
         assert_eq!(mount.point, Path::new("/mnt/my work"));
         assert_eq!(mount.kind, "fuse.directfs");

@@ -39,7 +39,10 @@ fn user(pid: i32, image: &Metadata) -> Option<ImageUser> {
         if !is_fuse && !may_be_image {
             continue;
         }
-        let Some(metadata) = is_same_kind(&target, image).then(|| std::fs::metadata(descriptor.path()).ok()).flatten() else { continue };
+        let Some(metadata) = is_same_kind(&target, image).then(|| std::fs::metadata(descriptor.path()).ok()).flatten()
+        else {
+            continue;
+        };
         has_image |= metadata.dev() == image.dev() && metadata.ino() == image.ino();
         serves_mount |= metadata.rdev() == FUSE_DEVICE;
     }
@@ -54,7 +57,9 @@ fn is_same_kind(target: &std::path::Path, image: &Metadata) -> bool {
     }
     // The image itself may be on any file system, whose answer we had a moment ago.
     match crate::mounts::covering_lexically(target) {
-        Some(mount) if mount.kind.starts_with("fuse") => mount.device == (rustix::fs::major(image.dev()), rustix::fs::minor(image.dev())),
+        Some(mount) if mount.kind.starts_with("fuse") => {
+            mount.device == (rustix::fs::major(image.dev()), rustix::fs::minor(image.dev()))
+        }
         _ => true,
     }
 }

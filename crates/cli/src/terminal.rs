@@ -48,6 +48,14 @@ pub struct Progress {
 impl Progress {
     /// Work of `total` steps begins; 0 if nobody knows how many.
     pub fn start(what: &str, total: u64) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            eprintln!("{what} ...");
+        }
+        Progress::quiet(what, total)
+    }
+
+    /// The same without a line where there is no terminal.
+    pub fn quiet(what: &str, total: u64) -> Progress {
         let bar = ProgressBar::with_draw_target((total > 0).then_some(total), ProgressDrawTarget::hidden());
         let template = match total {
             0 => "{spinner} {msg}  {human_pos}  {elapsed}",
@@ -55,9 +63,6 @@ impl Progress {
         };
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(what.to_owned());
-        if !std::io::stderr().is_terminal() {
-            eprintln!("{what} ...");
-        }
         Progress { bar, started: Instant::now(), shown: false }
     }
 

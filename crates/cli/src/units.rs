@@ -15,7 +15,9 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("{unit:?} is not a unit of size; {remedy}")),
     };
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than 16 EiB; choose a smaller size"));
+        return whole
+            .checked_mul(1 << shift)
+            .ok_or_else(|| format!("{text} is more than 16 EiB; choose a smaller size"));
     }
     match number.parse::<f64>() {
         Ok(value) if shift > 0 && value * ((1u64 << shift) as f64) < u64::MAX as f64 => {

@@ -213,7 +213,10 @@ fn read_directory(subject: &mut impl Subject, files: u64) -> Result<f64> {
     let started = Instant::now();
     let found = subject.read_directory()?;
     let ns = started.elapsed().as_nanos() as f64 / files as f64;
-    ensure!(found == files, "the directory has {files} names and reading it gave {found}: this is a defect of the file system");
+    ensure!(
+        found == files,
+        "the directory has {files} names and reading it gave {found}: this is a defect of the file system"
+    );
     interrupt::check()?;
     Ok(ns)
 }

@@ -26,11 +26,16 @@ impl SystemDirectory {
             .with_context(|| format!("cannot read {shown}; name an existing directory that you may read and write"))?;
         if let Some(name) = names.next() {
             let name = name.with_context(|| format!("cannot read {shown}"))?.file_name();
-            anyhow::bail!("{shown} is not empty (it holds {name:?}); name an empty directory, for example a new one made with mkdir");
+            anyhow::bail!(
+                "{shown} is not empty (it holds {name:?}); name an empty directory, for example a new one made with mkdir"
+            );
         }
         let path = parent.join(INNER);
-        std::fs::create_dir(&path)
-            .with_context(|| format!("cannot write to {shown}; name a directory that you may write, on a file system that is not read-only"))?;
+        std::fs::create_dir(&path).with_context(|| {
+            format!(
+                "cannot write to {shown}; name a directory that you may write, on a file system that is not read-only"
+            )
+        })?;
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         Ok(SystemDirectory { path, file })
     }

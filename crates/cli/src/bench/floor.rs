@@ -19,7 +19,8 @@ pub fn measure() -> Result<Summary> {
     for _ in 0..ROUNDS {
         let started = Instant::now();
         for store in 0..STORES {
-            let cell = region.get(Pm::<Cell64>::new((1 + store % LINES) * LINE_BYTES)).ok().context("inside the mapping")?;
+            let cell =
+                region.get(Pm::<Cell64>::new((1 + store % LINES) * LINE_BYTES)).ok().context("inside the mapping")?;
             let dirty = region.set64(cell, store);
             region.persist(dirty);
         }

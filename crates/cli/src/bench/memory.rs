@@ -88,7 +88,12 @@ fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<
 }
 
 fn memory_file(name: &str, length: u64) -> Result<Arc<Mapping>> {
-    let what = || format!("cannot set aside {} of memory for the benchmark; measure fewer files (--files)", crate::units::size(length));
+    let what = || {
+        format!(
+            "cannot set aside {} of memory for the benchmark; measure fewer files (--files)",
+            crate::units::size(length)
+        )
+    };
     let file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).with_context(what)?);
     file.set_len(length).with_context(what)?;
     Ok(Arc::new(Mapping::from_file(file, name, Access::ReadWrite).with_context(what)?))

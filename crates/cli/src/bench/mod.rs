@@ -105,7 +105,12 @@ fn measure_engine(arguments: &Bench) -> Result<Report> {
     })
 }
 
-fn measure_in_memory(workload: &Workload, rounds: u32, floor: Summary, counted: &CountingObserver) -> Result<DirectoryReport> {
+fn measure_in_memory(
+    workload: &Workload,
+    rounds: u32,
+    floor: Summary,
+    counted: &CountingObserver,
+) -> Result<DirectoryReport> {
     let files = workload.files();
     let image = MemoryImage::make(length_for(files), inodes_for(files))?;
     let attached = image.attach(Direct, 1)?;
@@ -178,8 +183,15 @@ fn file_system(directory: &Path) -> String {
 /// Processor and kernel, to set figures in relation.
 fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("unknown processor", |(_, name)| name);
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown processor", |(_, name)| name);
     let kernel = rustix::system::uname();
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    format!("{model}, {}, Linux {}", crate::units::counted(processors as u64, "processor"), kernel.release().to_string_lossy())
+    format!(
+        "{model}, {}, Linux {}",
+        crate::units::counted(processors as u64, "processor"),
+        kernel.release().to_string_lossy()
+    )
 }

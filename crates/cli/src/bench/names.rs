@@ -51,7 +51,9 @@ impl Names {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &CStr> {
-        self.packed.chunks_exact(STRIDE).map(|name| CStr::from_bytes_with_nul(name).expect("packed with one zero, at the end"))
+        self.packed
+            .chunks_exact(STRIDE)
+            .map(|name| CStr::from_bytes_with_nul(name).expect("packed with one zero, at the end"))
     }
 }
 

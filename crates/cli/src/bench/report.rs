@@ -99,7 +99,11 @@ impl Report {
 impl DirectoryReport {
     fn print(&self, rounds: u32) {
         let rounds = crate::units::counted(rounds as u64, "round");
-        anstream::println!("\n{}  {}", bold(format!("{} files in one directory", count(self.files))), dim(format!("median of {rounds}")));
+        anstream::println!(
+            "\n{}  {}",
+            bold(format!("{} files in one directory", count(self.files))),
+            dim(format!("median of {rounds}"))
+        );
         let is_engine = self.calls.iter().any(|call| call.written.is_some());
         let mut table = match is_engine {
             true => Table::new(&["call", "time", "best", "worst", "in P", "aim", "lines", "fences"]),
@@ -128,7 +132,8 @@ impl Scale {
     fn print(&self) {
         anstream::println!("\n{}", bold(format!("{} files, all of them", count(self.files))));
         let beside = self.pm_bytes_per_file - self.name_bytes as f64;
-        let recovery = format!("recovery after a crash, {}", crate::units::counted(self.recovery_threads as u64, "thread"));
+        let recovery =
+            format!("recovery after a crash, {}", crate::units::counted(self.recovery_threads as u64, "thread"));
         let mut table = Table::new(&["", "measured", "aim"]);
         for (what, measured, aim) in [
             ("image bytes per empty file beside its name", format!("{beside:.0}"), "≤ 384"),

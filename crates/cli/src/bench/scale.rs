@@ -80,7 +80,11 @@ fn fill<M: Memory>(thread: &Thread<'_, M>, workload: &Workload) -> Result<u64> {
 
 fn check_all<M: Memory>(thread: &Thread<'_, M>, workload: &Workload) -> Result<()> {
     let found = EngineDirectory::open(thread, c"many")?.read_directory()?;
-    ensure!(found == workload.files(), "{} files were made and {found} came back: this is a defect of the engine", workload.files());
+    ensure!(
+        found == workload.files(),
+        "{} files were made and {found} came back: this is a defect of the engine",
+        workload.files()
+    );
     Ok(())
 }
 

@@ -18,7 +18,9 @@ pub const EXIT_USAGE: u8 = fsck::EXIT_USAGE as u8;
 /// Checks; the exit code of fsck(8).
 pub fn run(arguments: &Fsck) -> Result<u8> {
     if arguments.yes || arguments.preen {
-        bail!("repair is not available yet; check with -n, which changes nothing, and let the next mount recover what a crash left");
+        bail!(
+            "repair is not available yet; check with -n, which changes nothing, and let the next mount recover what a crash left"
+        );
     }
     let mapping = map_idle(&arguments.image)?;
     let report = check(&mapping);
@@ -34,7 +36,8 @@ pub fn run(arguments: &Fsck) -> Result<u8> {
 pub fn map_idle(image: &Path) -> Result<Arc<Mapping>> {
     let mapping = Mapping::open(image, Access::ReadOnly)?;
     let file = mapping.file().context("an image is a file")?;
-    let users = posix::image::users(file).with_context(|| format!("cannot ask for the locks on {}", image.display()))?;
+    let users =
+        posix::image::users(file).with_context(|| format!("cannot ask for the locks on {}", image.display()))?;
     if users.writing || users.changing {
         let metadata = file.metadata().with_context(|| format!("cannot examine {}", image.display()))?;
         let processes = processes::users_of(&metadata);

@@ -142,7 +142,10 @@ fn label(superblock: &Superblock) -> String {
     let bytes: Vec<u8> = superblock.label.iter().flat_map(|cell| cell.load().to_le_bytes()).collect();
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     // It may come from anywhere: nothing of it reaches a terminal as a control sequence.
-    String::from_utf8_lossy(&bytes[..end]).chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    String::from_utf8_lossy(&bytes[..end])
+        .chars()
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect()
 }
 
 fn words_bytes(superblock: &Superblock) -> [u8; 16] {
@@ -231,7 +234,10 @@ impl Facts {
             _ => format!("compat {compat:#x}, ro-compat {ro_compat:#x}, incompat {incompat:#x}"),
         };
         print_fact("format", format_args!("version {}, features: {features}", self.format_version));
-        print_fact("size", format_args!("{}, {} for files", units::size(self.length), units::size(self.blocks * BLOCK_BYTES)));
+        print_fact(
+            "size",
+            format_args!("{}, {} for files", units::size(self.length), units::size(self.blocks * BLOCK_BYTES)),
+        );
         match self.usage {
             Some(usage) => {
                 print_fact("blocks of 4 KiB", format_args!("{} used", share(usage.blocks_used, self.blocks)));
@@ -248,7 +254,11 @@ impl Facts {
     }
 
     fn why_unknown(&self) -> &'static str {
-        if self.in_use { "unknown: whoever uses the image has it alone" } else { "unknown until the next mount has recovered it" }
+        if self.in_use {
+            "unknown: whoever uses the image has it alone"
+        } else {
+            "unknown until the next mount has recovered it"
+        }
     }
 
     fn state(&self) -> &'static str {
@@ -283,12 +293,18 @@ impl Facts {
         );
         if let Some(Cache { files, names, dram_bytes_per_file }) = self.cache {
             let (files, names) = (units::counted(files, "file"), units::counted(names, "name"));
-            print_fact("cached", format_args!("{files} with {names}, {dram_bytes_per_file:.0} bytes of memory per file"));
+            print_fact(
+                "cached",
+                format_args!("{files} with {names}, {dram_bytes_per_file:.0} bytes of memory per file"),
+            );
         }
         if let Some(LastRecovery { scanned, duration_ns, names, inodes }) = self.last_recovery {
             let how = if scanned { "scanned after a crash" } else { "left clean, nothing to scan" };
             let (names, inodes) = (units::counted(names, "name"), units::counted(inodes, "inode"));
-            print_fact("last attach", format_args!("{how}: {names}, {inodes} in {}", units::duration(duration_ns as f64)));
+            print_fact(
+                "last attach",
+                format_args!("{how}: {names}, {inodes} in {}", units::duration(duration_ns as f64)),
+            );
         }
     }
 }

@@ -79,7 +79,11 @@ impl Summary<'_> {
             print_fact("label", self.label);
         }
         print_fact("uuid", &self.uuid);
-        let reserved = if self.space_reserved { "all of it set aside" } else { "taken as it fills; running out of it ends the programs that use the image" };
+        let reserved = if self.space_reserved {
+            "all of it set aside"
+        } else {
+            "taken as it fills; running out of it ends the programs that use the image"
+        };
         print_fact("size", format_args!("{}, {reserved}", units::size(self.length)));
         print_fact("backing", &self.backing);
         print_fact("persistence", self.persistence);

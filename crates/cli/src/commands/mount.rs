@@ -78,7 +78,9 @@ fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Optio
             // Whoever started us may have gone meanwhile; the mount stands all the same.
             let _ = pipe.write_all(&[READY]);
         }
-        None => eprintln!("{} is mounted on {}; Ctrl-C or `directfs umount` ends it", image.display(), directory.display()),
+        None => {
+            eprintln!("{} is mounted on {}; Ctrl-C or `directfs umount` ends it", image.display(), directory.display())
+        }
     };
     match fuse::serve(image, directory, options, announce)? {
         Ended::Cleanly(_) => Ok(()),

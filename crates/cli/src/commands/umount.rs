@@ -58,12 +58,16 @@ fn unmount_by_helper(point: &Path, lazy: bool) -> Result<()> {
     if lazy {
         command.arg("-z");
     }
-    let output = command
-        .arg(point)
-        .output()
-        .context("only root can unmount without fusermount3, and it cannot be run; install it (Debian: apt install fuse3)")?;
+    let output = command.arg(point).output().context(
+        "only root can unmount without fusermount3, and it cannot be run; install it (Debian: apt install fuse3)",
+    )?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "cannot unmount {}: {}; end the programs that use it, or detach it with --lazy", point.display(), said.trim());
+    ensure!(
+        output.status.success(),
+        "cannot unmount {}: {}; end the programs that use it, or detach it with --lazy",
+        point.display(),
+        said.trim()
+    );
     Ok(())
 }
 
