@@ -8,9 +8,11 @@ mod dram_file;
 mod error;
 mod locks;
 mod make;
+mod users;
 
 pub use error::ImageError;
 pub use make::{Made, MakeOptions, make};
+pub use users::{Users, users};
 
 use crate::host::PLATFORM;
 use dram_file::DramFile;
