@@ -64,7 +64,8 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn check_body(&mut self, number: u64, inode: &Inode) {
-        let Some((property, _)) = inode.generation(number).and_then(|generation| inode.property(number, generation)) else {
+        let Some((property, _)) = inode.generation(number).and_then(|generation| inode.property(number, generation))
+        else {
             return;
         };
         let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);

@@ -4,8 +4,8 @@ use crate::check::{Checker, Place, at};
 use crate::finding::{FindingKind, Repair};
 use crate::image::Name;
 use engine::format::{
-    INODE_BYTES, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move, SlotTag, Valid,
-    slot_word,
+    INODE_BYTES, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move,
+    SlotTag, Valid, slot_word,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 
@@ -76,9 +76,10 @@ impl<M: Memory> Checker<'_, M> {
     fn move_standing(&self, step: &Move) -> Standing {
         let page_offset = step.slot & !(BLOCK_BYTES - 1);
         let in_page = step.slot & (BLOCK_BYTES - 1);
-        let is_slot = step.slot % 8 == 0 && in_page >= BLOCK_BYTES - LOG_SLOTS * 8 && self.image.is_data_offset(page_offset);
-        let is_inode =
-            step.directory == 0 || (step.directory % INODE_BYTES == 0 && self.image.is_data(step.directory / BLOCK_BYTES));
+        let is_slot =
+            step.slot % 8 == 0 && in_page >= BLOCK_BYTES - LOG_SLOTS * 8 && self.image.is_data_offset(page_offset);
+        let is_inode = step.directory == 0
+            || (step.directory % INODE_BYTES == 0 && self.image.is_data(step.directory / BLOCK_BYTES));
         if !is_slot || !is_inode || self.image.dentry(step.dentry).is_none() {
             return Standing::Impossible;
         }
