@@ -1,1 +1,33 @@
-//! Stub.
+//! POSIX on the engine: what lies between a front (mount, interception, library) and operations by inode.
+//!
+//! A [`Caller`] is a thread inside the engine acting with somebody's [`Credentials`]; every call is a method on it, by node and name, and where
+//! it makes sense by path ([`path`]). Fronts translate how calls arrive and nothing else.
+//!
+//! Everything but [`image`] needs neither std nor a heap, so that it can run inside a signal handler or an intercepted `malloc`.
+#![cfg_attr(not(feature = "std"), no_std)]
+
+mod attributes;
+mod caller;
+mod credentials;
+mod data;
+mod directory;
+mod errno;
+pub mod host;
+#[cfg(feature = "std")]
+pub mod image;
+mod names;
+mod open;
+mod open_file;
+pub mod path;
+mod xattr;
+
+pub use attributes::{FileSystemStatus, Moment};
+pub use caller::{Caller, Held};
+pub use credentials::{Capabilities, Credentials, Want};
+pub use data::Whence;
+pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, Entry};
+pub use errno::{Errno, Result};
+pub use names::LINKS_MAX;
+pub use open::{Opened, open_flags_valid};
+pub use open_file::OpenFile;
+pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

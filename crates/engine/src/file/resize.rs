@@ -174,11 +174,11 @@ impl<M: Memory> Thread<'_, M> {
             false => range.end / BLOCK_BYTES,
         };
         let head = range.start..range.end.min(first * BLOCK_BYTES);
-        let tail = range.start.max(last * BLOCK_BYTES)..range.end;
-        for edge in [&head, &tail] {
-            let twice = edge == &tail && head == tail;
-            if edge.start < edge.end.min(size_bytes) && !twice {
-                property = self.zero_edge(cachelet, &property, edge.clone(), mapped)?;
+        // Behind the head: the two may be in one block, or be one.
+        let tail = head.end.max(last * BLOCK_BYTES)..range.end;
+        for edge in [head, tail] {
+            if edge.start < edge.end.min(size_bytes) {
+                property = self.zero_edge(cachelet, &property, edge, mapped)?;
             }
         }
         let after = self.changed_now(&property);

@@ -1,0 +1,392 @@
+//! The file system as a mount asks for it: calls by inode number and name, with the kernel's lookup counts and handles. No protocol here.
+
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use crate::options::MountOptions;
+use engine::format::FileKind;
+use engine::{Attributes, Node, SeekWhat};
+use pmem::{Direct, Persistence};
+use posix::image::Image;
+use posix::{Caller, Credentials, Errno, FileSystemStatus, Held, Moment, OpenFile, Result};
+use std::sync::Arc;
+
+/// Bytes of a directory that are listed at a time: what programs ask for.
+const LIST_BYTES: usize = 32 << 10;
+
+/// Who sent a request. The kernel has checked that he may.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// What a setattr changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting {
+    pub size_bytes: Option<u64>,
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub accessed: Moment,
+    pub modified: Moment,
+}
+
+/// What kind of file a request makes.
+pub(crate) enum Making<'a> {
+    Directory,
+    Symlink(&'a [u8]),
+    /// Type in the mode, and device number.
+    Node(u32),
+}
+
+/// A name of a directory, copied out of the engine.
+pub(crate) struct Listed {
+    pub cookie: u64,
+    pub number: u64,
+    pub kind: FileKind,
+    pub name: Vec<u8>,
+}
+
+type Calling<'t, 'f> = Caller<'t, 'f, Direct>;
+
+/// An image as a mount shows it.
+pub(crate) struct Files {
+    image: Image,
+    nodes: Nodes,
+    handles: Handles,
+    root: Node,
+    uid: Option<u32>,
+    gid: Option<u32>,
+}
+
+impl Files {
+    pub(crate) fn new(image: Image, options: &MountOptions) -> engine::Result<Files> {
+        let root = image.fs().enter()?.root()?;
+        Ok(Files {
+            image,
+            nodes: Nodes::new(root),
+            handles: Handles::default(),
+            root,
+            uid: options.uid,
+            gid: options.gid,
+        })
+    }
+
+    /// Gives back whatever the kernel still had, and the image.
+    pub(crate) fn into_image(self) -> Image {
+        if let Ok(thread) = self.image.fs().enter() {
+            for file in self.handles.drain() {
+                thread.release(file.node(), 1);
+            }
+            self.nodes.forget_all(&thread);
+            thread.release(self.root, 1);
+        }
+        self.image
+    }
+
+    /// Makes a call. A thread is entered for the time of the call: that costs little beside a request, and whoever serves may change.
+    fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
+        let thread = self.image.fs().enter()?;
+        call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)))
+    }
+
+    fn node(&self, number: u64) -> Result<Node> {
+        self.nodes.get(number).ok_or(Errno(libc::ESTALE))
+    }
+
+    fn handle(&self, handle: u64) -> Result<Arc<OpenFile>> {
+        self.handles.get(handle).ok_or(Errno::EBADF)
+    }
+
+    /// Attributes as the mount shows them.
+    fn shown(&self, mut attributes: Attributes) -> Attributes {
+        attributes.uid = self.uid.unwrap_or(attributes.uid);
+        attributes.gid = self.gid.unwrap_or(attributes.gid);
+        attributes
+    }
+
+    /// Tells the kernel of a file: its attributes, and a lookup more in the books.
+    fn tell(&self, caller: Calling<'_, '_>, found: Held<'_, '_>) -> Result<Attributes> {
+        let attributes = caller.stat(found.node())?;
+        self.nodes.tell(caller.thread, found.into_node()?);
+        Ok(self.shown(attributes))
+    }
+
+    pub(crate) fn lookup(&self, asker: Asker, parent: u64, name: &[u8]) -> Result<Attributes> {
+        let directory = self.node(parent)?;
+        self.call(asker, |caller| {
+            let found = match name {
+                // Asked for when a file handle of NFS is resolved.
+                b"." => Held::owned(caller.thread, caller.thread.node(parent, None)?),
+                b".." => Held::owned(caller.thread, caller.thread.node(caller.thread.parent(directory)?, None)?),
+                name => caller.lookup(directory, name)?,
+            };
+            self.tell(caller, found)
+        })
+    }
+
+    /// The kernel forgets a file so many times.
+    pub(crate) fn forget(&self, number: u64, count: u64) {
+        // Without a slot the reference stays until the mount ends: a leak in memory, and only if 1024 threads are inside.
+        if let Ok(thread) = self.image.fs().enter() {
+            self.nodes.forget(&thread, number, count);
+        }
+    }
+
+    pub(crate) fn stat(&self, asker: Asker, number: u64) -> Result<Attributes> {
+        let node = self.node(number)?;
+        self.call(asker, |caller| Ok(self.shown(caller.stat(node)?)))
+    }
+
+    pub(crate) fn set(&self, asker: Asker, number: u64, setting: &Setting) -> Result<Attributes> {
+        let node = self.node(number)?;
+        self.call(asker, |caller| {
+            if let Some(size_bytes) = setting.size_bytes {
+                caller.truncate(node, i64::try_from(size_bytes).map_err(|_| Errno::EFBIG)?)?;
+            }
+            if setting.uid.is_some() || setting.gid.is_some() {
+                caller.chown(node, setting.uid, setting.gid)?;
+            }
+            if let Some(mode) = setting.mode {
+                caller.chmod(node, mode)?;
+            }
+            Ok(self.shown(caller.set_times(node, setting.accessed, setting.modified)?))
+        })
+    }
+
+    pub(crate) fn readlink(&self, asker: Asker, number: u64) -> Result<Vec<u8>> {
+        let node = self.node(number)?;
+        let mut target = vec![0; posix::path::PATH_BYTES_MAX];
+        let length = self.call(asker, |caller| caller.readlink(node, &mut target))?;
+        target.truncate(length);
+        Ok(target)
+    }
+
+    pub(crate) fn make(
+        &self,
+        asker: Asker,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        making: Making<'_>,
+    ) -> Result<Attributes> {
+        let directory = self.node(parent)?;
+        self.call(asker, |caller| {
+            // The kernel has applied the umask.
+            let made = match making {
+                Making::Directory => caller.mkdir(directory, name, mode, 0)?,
+                Making::Symlink(target) => caller.symlink(target, directory, name)?,
+                Making::Node(device) => caller.mknod(directory, name, mode, 0, device)?,
+            };
+            self.tell(caller, made)
+        })
+    }
+
+    pub(crate) fn remove(&self, asker: Asker, parent: u64, name: &[u8], is_directory: bool) -> Result<()> {
+        let directory = self.node(parent)?;
+        self.call(asker, |caller| match is_directory {
+            true => caller.rmdir(directory, name),
+            false => caller.unlink(directory, name),
+        })
+    }
+
+    pub(crate) fn rename(&self, asker: Asker, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<()> {
+        let old = (self.node(from.0)?, from.1);
+        let new = (self.node(to.0)?, to.1);
+        self.call(asker, |caller| caller.rename(old, new, flags))
+    }
+
+    pub(crate) fn link(&self, asker: Asker, number: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
+        let node = self.node(number)?;
+        let directory = self.node(parent)?;
+        self.call(asker, |caller| {
+            // Whether a file without a name may get one the kernel has decided.
+            caller.link(node, directory, name, true)?;
+            caller.thread.retain(node)?;
+            self.tell(caller, Held::owned(caller.thread, node))
+        })
+    }
+
+    pub(crate) fn open(&self, asker: Asker, number: u64, flags: i32) -> Result<u64> {
+        let node = self.node(number)?;
+        // The kernel has done what these ask for.
+        let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
+        let file = self.call(asker, |caller| caller.open_node(node, flags))?;
+        Ok(self.handles.insert(file))
+    }
+
+    /// Makes a file and opens it; attributes and handle.
+    pub(crate) fn create(
+        &self,
+        asker: Asker,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Attributes, u64)> {
+        let directory = self.node(parent)?;
+        self.call(asker, |caller| {
+            let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, 0)?;
+            let told = caller
+                .thread
+                .retain(opened.file.node())
+                .map_err(Errno::from)
+                .and_then(|()| self.tell(caller, Held::owned(caller.thread, opened.file.node())));
+            match told {
+                Ok(attributes) => Ok((attributes, self.handles.insert(opened.file))),
+                Err(error) => {
+                    caller.close(&opened.file);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    pub(crate) fn close(&self, handle: u64) {
+        if let Some(file) = self.handles.remove(handle)
+            && let Ok(thread) = self.image.fs().enter()
+        {
+            thread.release(file.node(), 1);
+        }
+    }
+
+    pub(crate) fn read(&self, asker: Asker, handle: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let file = self.handle(handle)?;
+        let node = file.node();
+        let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        self.call(asker, |caller| match caller.read_at(&file, offset, into) {
+            // To fill a page that a program writes a part of, the kernel reads through a handle that was opened for writing only.
+            Err(Errno::EBADF) => Ok(caller.thread.read(node, offset as u64, into)?),
+            other => other,
+        })
+    }
+
+    /// `mapped`: the kernel writes back what programs changed in a shared mapping.
+    pub(crate) fn write(&self, asker: Asker, handle: u64, offset: u64, from: &[u8], mapped: bool) -> Result<usize> {
+        let file = self.handle(handle)?;
+        let start = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
+        self.call(asker, |caller| match mapped {
+            true => caller.write_back(file.node(), offset, from),
+            false => caller.write_at(&file, start, from),
+        })
+    }
+
+    /// Whether fsync has anything to do: where the image is on a disk behind the kernel's cache.
+    pub(crate) fn needs_sync(&self) -> bool {
+        self.image.backing().persistence() == Persistence::LastSync
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.image.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
+    /// The names after a cookie, about as many as an answer holds where each takes `head_bytes` and its name.
+    pub(crate) fn list(&self, asker: Asker, handle: u64, cookie: u64, head_bytes: usize) -> Result<Vec<Listed>> {
+        let file = self.handle(handle)?;
+        let mut listed = Vec::new();
+        let mut used = 0;
+        self.call(asker, |caller| {
+            caller.read_directory_at(&file, cookie, &mut |entry| {
+                used += head_bytes + entry.name.len().next_multiple_of(8);
+                // The first one always: an empty answer means the end.
+                let fits = used <= LIST_BYTES || listed.is_empty();
+                if fits {
+                    let posix::Entry { cookie, number, kind, name } = entry;
+                    listed.push(Listed { cookie, number, kind, name: name.to_vec() });
+                }
+                fits
+            })
+        })?;
+        Ok(listed)
+    }
+
+    /// Offers listed names with their attributes (none for `.` and `..`) to `take`, until it has no room. Of what it took the kernel
+    /// was told.
+    pub(crate) fn offer(
+        &self,
+        asker: Asker,
+        handle: u64,
+        listed: &[Listed],
+        mut take: impl FnMut(&Listed, Option<&Attributes>) -> bool,
+    ) -> Result<()> {
+        let directory = self.handle(handle)?.node();
+        self.call(asker, |caller| {
+            for entry in listed {
+                let taken = if matches!(entry.name.as_slice(), b"." | b"..") {
+                    take(entry, None)
+                } else {
+                    let found = match caller.lookup(directory, &entry.name) {
+                        // Removed since it was listed.
+                        Err(Errno::ENOENT) => continue,
+                        found => found?,
+                    };
+                    let taken = take(entry, Some(&self.shown(caller.stat(found.node())?)));
+                    if taken {
+                        self.nodes.tell(caller.thread, found.into_node()?);
+                    }
+                    taken
+                };
+                if !taken {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn statfs(&self, asker: Asker) -> Result<FileSystemStatus> {
+        self.call(asker, |caller| caller.statfs())
+    }
+
+    pub(crate) fn set_attribute(&self, asker: Asker, number: u64, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        let node = self.node(number)?;
+        self.call(asker, |caller| caller.set_attribute(node, name, value, flags))
+    }
+
+    /// The value, or with no room its length.
+    pub(crate) fn attribute(&self, asker: Asker, number: u64, name: &[u8], value: &mut [u8]) -> Result<usize> {
+        let node = self.node(number)?;
+        self.call(asker, |caller| caller.get_attribute(node, name, value))
+    }
+
+    pub(crate) fn list_attributes(&self, asker: Asker, number: u64, names: &mut [u8]) -> Result<usize> {
+        let node = self.node(number)?;
+        self.call(asker, |caller| caller.list_attributes(node, names))
+    }
+
+    pub(crate) fn remove_attribute(&self, asker: Asker, number: u64, name: &[u8]) -> Result<()> {
+        let node = self.node(number)?;
+        self.call(asker, |caller| caller.remove_attribute(node, name))
+    }
+
+    pub(crate) fn allocate(&self, asker: Asker, handle: u64, mode: i32, offset: u64, length: u64) -> Result<()> {
+        let file = self.handle(handle)?;
+        let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
+        let length = i64::try_from(length).map_err(|_| Errno::EFBIG)?;
+        self.call(asker, |caller| caller.allocate(&file, mode, offset, length))
+    }
+
+    pub(crate) fn seek(&self, asker: Asker, handle: u64, offset: i64, whence: i32) -> Result<u64> {
+        let file = self.handle(handle)?;
+        let what = match whence {
+            libc::SEEK_DATA => SeekWhat::Data,
+            libc::SEEK_HOLE => SeekWhat::Hole,
+            // The others the kernel does itself: it has the position.
+            _ => return Err(Errno::EINVAL),
+        };
+        self.call(asker, |caller| caller.seek_extent(&file, offset, what))
+    }
+
+    pub(crate) fn copy(
+        &self,
+        asker: Asker,
+        from: (u64, u64),
+        to: (u64, u64),
+        length: u64,
+        buffer: &mut [u8],
+    ) -> Result<u64> {
+        let source = self.handle(from.0)?;
+        let target = self.handle(to.0)?;
+        self.call(asker, |caller| caller.copy_range((&source, from.1), (&target, to.1), length, buffer))
+    }
+}

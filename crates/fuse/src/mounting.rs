@@ -1,0 +1,93 @@
+//! Mounting and unmounting by the kernel's own calls: for root, who needs no helper and gets the file system's type shown.
+
+use crate::error::MountError;
+use crate::options::MountOptions;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What mount(8) and /proc/mounts show as the type.
+const TYPE: &std::ffi::CStr = c"fuse.directfs";
+
+/// Checks that something can be mounted at a path; the path without links.
+pub(crate) fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
+    let error = |source: io::Error| match source.raw_os_error() {
+        Some(libc::ENOTCONN) => MountError::Dead { path: path.to_owned() },
+        _ => MountError::MountPoint { path: path.to_owned(), source },
+    };
+    let real = path.canonicalize().map_err(error)?;
+    let metadata = real.metadata().map_err(error)?;
+    if metadata.is_dir() { Ok(real) } else { Err(MountError::NotADirectory { path: path.to_owned() }) }
+}
+
+/// Mounts; the device on which the kernel's requests come. `None` if we are not allowed to, so that a helper has to do it.
+pub(crate) fn mount(source: &str, target: &Path, options: &MountOptions) -> Result<Option<OwnedFd>, MountError> {
+    let device = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(device) => OwnedFd::from(device),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(source) => return Err(MountError::Device { source }),
+    };
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mut data =
+        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_fd().as_raw_fd());
+    if options.allow_other.unwrap_or(uid == 0) {
+        data.push_str(",allow_other");
+    }
+    let flags = options.kernel_flags | if options.read_only { libc::MS_RDONLY } else { 0 };
+    let refused = |source| MountError::Refused { path: target.to_owned(), source };
+    let invalid = |_| refused(io::ErrorKind::InvalidInput.into());
+    let source = CString::new(source).map_err(invalid)?;
+    let place = CString::new(target.as_os_str().as_bytes()).map_err(invalid)?;
+    let data = CString::new(data).map_err(invalid)?;
+    // SAFETY: four strings that end in zero and outlive the call, which only reads them.
+    let result = unsafe {
+        libc::mount(source.as_ptr(), place.as_ptr(), TYPE.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
+    };
+    if result == 0 {
+        return Ok(Some(device));
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EPERM) => Ok(None),
+        error => Err(refused(error)),
+    }
+}
+
+/// Whether the mount that belongs to a device is still there. If not, what is mounted at its path is somebody else's.
+pub(crate) fn is_mounted(device: impl AsFd) -> bool {
+    let mut asked = [PollFd::new(&device, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut asked, Some(&now)) {
+        Ok(_) => !asked[0].revents().contains(PollFlags::ERR),
+        Err(_) => true,
+    }
+}
+
+/// How a mount was taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unmounted {
+    /// Nobody uses it any more.
+    Idle,
+    /// Out of sight; it ends when the last program has closed its files.
+    WhenIdle,
+}
+
+/// Takes a mount away: at once, or if it is in use, out of sight now and for good when its last user has gone.
+pub(crate) fn unmount(target: &Path) -> Result<Unmounted, MountError> {
+    let error = |source| MountError::Unmount { path: target.to_owned(), source };
+    let place = CString::new(target.as_os_str().as_bytes()).map_err(|_| error(io::ErrorKind::InvalidInput.into()))?;
+    for (flags, result) in [(0, Unmounted::Idle), (libc::MNT_DETACH, Unmounted::WhenIdle)] {
+        // SAFETY: a string that ends in zero.
+        if unsafe { libc::umount2(place.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
+            return Ok(result);
+        }
+        let cause = io::Error::last_os_error();
+        if cause.raw_os_error() != Some(libc::EBUSY) {
+            return Err(error(cause));
+        }
+    }
+    Err(error(io::Error::from_raw_os_error(libc::EBUSY)))
+}

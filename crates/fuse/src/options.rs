@@ -1,0 +1,229 @@
+//! Mount options, as mount(8), fstab and `directfs mount -o` give them.
+
+use crate::error::OptionError;
+use std::time::Duration;
+
+/// How long the kernel keeps names, attributes and content that the server has told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// Not at all: other processes may change the image at any time.
+    None,
+    /// For so long. The server takes the image for itself alone.
+    Alone(Duration),
+}
+
+impl Cache {
+    /// How long an answer is valid.
+    pub fn validity(self) -> Duration {
+        match self {
+            Cache::None => Duration::ZERO,
+            Cache::Alone(validity) => validity,
+        }
+    }
+
+    /// Whether the server is alone on the image.
+    pub fn is_alone(self) -> bool {
+        matches!(self, Cache::Alone(_))
+    }
+}
+
+/// The options of a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Refuse all changes.
+    pub read_only: bool,
+    /// Flags for the kernel (`MS_NOSUID` and its kin), without `MS_RDONLY`.
+    pub kernel_flags: libc::c_ulong,
+    /// Whether users other than the one who mounts may use it; `None`: if that is root.
+    pub allow_other: Option<bool>,
+    /// Show all files as this user's.
+    pub uid: Option<u32>,
+    /// Show all files as this group's.
+    pub gid: Option<u32>,
+    /// What the kernel keeps.
+    pub cache: Cache,
+    /// Threads that serve; 0: by the number of processors.
+    pub threads: usize,
+    /// What mount(8) shows as the device; `None`: the path of the image.
+    pub source: Option<String>,
+    /// Files cached in memory at most; 0: as many as the image holds.
+    pub cached_files_max: u64,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            read_only: false,
+            kernel_flags: 0,
+            allow_other: None,
+            uid: None,
+            gid: None,
+            cache: Cache::Alone(Duration::from_secs(1)),
+            threads: 0,
+            source: None,
+            cached_files_max: 0,
+        }
+    }
+}
+
+/// Options that are a flag for the kernel, and how to set it.
+const FLAGS: &[(&str, libc::c_ulong, bool)] = &[
+    ("nosuid", libc::MS_NOSUID, true),
+    ("suid", libc::MS_NOSUID, false),
+    ("nodev", libc::MS_NODEV, true),
+    ("dev", libc::MS_NODEV, false),
+    ("noexec", libc::MS_NOEXEC, true),
+    ("exec", libc::MS_NOEXEC, false),
+    ("noatime", libc::MS_NOATIME, true),
+    ("atime", libc::MS_NOATIME, false),
+    ("nodiratime", libc::MS_NODIRATIME, true),
+    ("diratime", libc::MS_NODIRATIME, false),
+    ("relatime", libc::MS_RELATIME, true),
+    ("norelatime", libc::MS_RELATIME, false),
+    ("strictatime", libc::MS_STRICTATIME, true),
+    ("nostrictatime", libc::MS_STRICTATIME, false),
+    ("lazytime", libc::MS_LAZYTIME, true),
+    ("nolazytime", libc::MS_LAZYTIME, false),
+    ("sync", libc::MS_SYNCHRONOUS, true),
+    ("async", libc::MS_SYNCHRONOUS, false),
+    ("dirsync", libc::MS_DIRSYNC, true),
+    ("silent", libc::MS_SILENT, true),
+    ("loud", libc::MS_SILENT, false),
+];
+
+/// What only fstab, mount(8) and init care for; or what holds here anyway.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "nouser",
+    "nousers",
+    "noowner",
+    "nogroup",
+    "_netdev",
+    "nofail",
+    "_rnetdev",
+    "default_permissions",
+    "loop",
+    "nomand",
+];
+
+impl MountOptions {
+    /// Takes a list as it comes behind `-o`: names and `name=value`, with commas between them. Later ones win.
+    pub fn apply(&mut self, list: &str) -> Result<(), OptionError> {
+        list.split(',').map(str::trim).filter(|option| !option.is_empty()).try_for_each(|option| self.apply_one(option))
+    }
+
+    /// The options of a list alone.
+    pub fn parse(list: &str) -> Result<MountOptions, OptionError> {
+        let mut options = MountOptions::default();
+        options.apply(list)?;
+        Ok(options)
+    }
+
+    fn apply_one(&mut self, option: &str) -> Result<(), OptionError> {
+        let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        if let Some(value) = value
+            && self.apply_value(name, value)?
+        {
+            return Ok(());
+        }
+        if name.starts_with("x-") || name.starts_with("X-") || name == "comment" || IGNORED.contains(&option) {
+            return Ok(());
+        }
+        if let Some(&(_, flag, on)) = FLAGS.iter().find(|(known, ..)| *known == option) {
+            self.kernel_flags = if on { self.kernel_flags | flag } else { self.kernel_flags & !flag };
+            return Ok(());
+        }
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = Some(true),
+            "noallow_other" => self.allow_other = Some(false),
+            // Users may mount it (fstab): then it must not give them rights, unless a later option says so.
+            "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+            "owner" | "group" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV,
+            _ => return Err(OptionError::Unknown { name: option.to_owned() }),
+        }
+        Ok(())
+    }
+
+    /// Takes `name=value`; whether the name is known to have a value.
+    fn apply_value(&mut self, name: &str, value: &str) -> Result<bool, OptionError> {
+        match name {
+            "uid" => self.uid = Some(number(name, value, "a user id")?),
+            "gid" => self.gid = Some(number(name, value, "a group id")?),
+            "threads" => self.threads = number(name, value, "a number of threads from 1 to 64")?,
+            "cached_files" => self.cached_files_max = number(name, value, "a number of files")?,
+            "fsname" => self.source = Some(value.to_owned()),
+            "cache" => self.cache = cache(name, value)?,
+            // mount(8) hands the user's name down with `user`; the type is ours anyway.
+            "user" => self.apply_one("user")?,
+            "subtype" => {}
+            _ => return Ok(false),
+        }
+        if self.threads > 64 {
+            return Err(bad_value(name, value, "a number of threads from 1 to 64"));
+        }
+        Ok(true)
+    }
+}
+
+fn cache(name: &str, value: &str) -> Result<Cache, OptionError> {
+    let wanted = "seconds, such as 0 (share the image), 0.5 or 60";
+    let seconds: f64 = number(name, value, wanted)?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(validity) if validity.is_zero() => Ok(Cache::None),
+        Ok(validity) => Ok(Cache::Alone(validity)),
+        Err(_) => Err(bad_value(name, value, wanted)),
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str, wanted: &'static str) -> Result<T, OptionError> {
+    value.parse().map_err(|_| bad_value(name, value, wanted))
+}
+
+fn bad_value(name: &str, value: &str, wanted: &'static str) -> OptionError {
+    OptionError::Value { name: name.to_owned(), wanted, given: value.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_fstab_is_understood() {
+        let options =
+            MountOptions::parse("defaults,noauto,user,exec,ro,_netdev,nofail,x-systemd.automount,uid=1000,gid=100")
+                .unwrap();
+        assert!(options.read_only);
+        assert_eq!((options.uid, options.gid), (Some(1000), Some(100)));
+        assert_eq!(options.kernel_flags, libc::MS_NOSUID | libc::MS_NODEV, "exec after user wins");
+    }
+
+    #[test]
+    fn later_options_win() {
+        let options = MountOptions::parse("ro,nosuid,rw,suid,noatime").unwrap();
+        assert!(!options.read_only);
+        assert_eq!(options.kernel_flags, libc::MS_NOATIME);
+    }
+
+    #[test]
+    fn the_cache_is_seconds() {
+        assert_eq!(MountOptions::parse("").unwrap().cache, Cache::Alone(Duration::from_secs(1)));
+        assert_eq!(MountOptions::parse("cache=0").unwrap().cache, Cache::None);
+        assert_eq!(MountOptions::parse("cache=0.25").unwrap().cache, Cache::Alone(Duration::from_millis(250)));
+        assert!(matches!(MountOptions::parse("cache=-1"), Err(OptionError::Value { .. })));
+        assert!(matches!(MountOptions::parse("cache=NaN"), Err(OptionError::Value { .. })));
+    }
+
+    #[test]
+    fn what_nobody_knows_is_an_error() {
+        for unknown in ["nosuit", "uid", "blksize=512", "ro=1", "allow_root"] {
+            let error = MountOptions::parse(unknown).unwrap_err();
+            assert_eq!(error, OptionError::Unknown { name: unknown.to_owned() });
+        }
+        assert!(matches!(MountOptions::parse("uid=root"), Err(OptionError::Value { .. })));
+        assert!(matches!(MountOptions::parse("threads=100"), Err(OptionError::Value { .. })));
+    }
+}

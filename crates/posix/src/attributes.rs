@@ -1,0 +1,227 @@
+//! Attributes: stat, access, chmod, chown, utimens, statfs; and the rules by which set-id bits fall.
+
+use crate::caller::Caller;
+use crate::credentials::{Capabilities, Credentials, Want};
+use crate::errno::{Errno, Result};
+use engine::format::{FileKind, NAME_BYTES_MAX};
+use engine::{Attributes, Changes, Error, Node};
+use pmem::{BLOCK_BYTES, Memory};
+
+/// Permission bits that chmod changes.
+const PERMISSIONS: u32 = 0o7777;
+/// The name under which the kernel keeps a program's capabilities.
+const FILE_CAPABILITIES: &[u8] = b"security.capability";
+/// A file's access time is written at least this often, even if it did not change meanwhile (relatime).
+const ACCESS_TIME_LAG_NS: i64 = 24 * 3600 * 1_000_000_000;
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Leave it.
+    Omit,
+    /// The present.
+    Now,
+    /// This one, ns since 1970.
+    At(i64),
+}
+
+impl Moment {
+    /// From a `timespec` as utimensat takes it. EINVAL for ns out of range and for years that 64 bits of ns do not hold
+    /// (before 1678, after 2262): refused, never wrapped.
+    pub fn from_timespec(seconds: i64, nanoseconds: i64) -> Result<Moment> {
+        match nanoseconds {
+            libc::UTIME_NOW => Ok(Moment::Now),
+            libc::UTIME_OMIT => Ok(Moment::Omit),
+            0..=999_999_999 => {
+                let at = seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(nanoseconds));
+                at.map(Moment::At).ok_or(Errno::EINVAL)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn resolve(self, now_ns: i64) -> Option<i64> {
+        match self {
+            Moment::Omit => None,
+            Moment::Now => Some(now_ns),
+            Moment::At(at_ns) => Some(at_ns),
+        }
+    }
+}
+
+/// What statfs shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystemStatus {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Free blocks; all of them are for everybody.
+    pub blocks_free: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name.
+    pub name_bytes_max: u64,
+}
+
+/// The set-id bits that fall when somebody without FSETID changes a file: set-user-id always; set-group-id where it means what it says
+/// (group execution), or where the changer is not in the group.
+fn fallen_bits(credentials: &Credentials<'_>, file: &Attributes) -> u32 {
+    let mut fallen = file.mode & libc::S_ISUID;
+    let group_executes = file.mode & libc::S_IXGRP != 0;
+    if file.mode & libc::S_ISGID != 0 && (group_executes || !credentials.keeps_set_gid(file.gid)) {
+        fallen |= libc::S_ISGID;
+    }
+    fallen
+}
+
+impl<M: Memory> Caller<'_, '_, M> {
+    /// stat by node.
+    pub fn stat(&self, node: Node) -> Result<Attributes> {
+        Ok(self.thread.stat(node)?)
+    }
+
+    /// stat by name, without taking a reference. Symbolic links are not followed.
+    pub fn stat_name(&self, directory: Node, name: &[u8]) -> Result<Attributes> {
+        if !self.credentials.checked {
+            self.check_search(directory)?;
+        }
+        Ok(self.thread.stat_name(directory, name)?)
+    }
+
+    /// access(2): asks with this caller's ids, so for access and faccessat the front makes a caller of the real ones (with root's
+    /// capabilities only if the real user is root), for AT_EACCESS of those in effect.
+    pub fn access(&self, node: Node, want: Want) -> Result<()> {
+        if want.0 & !7 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.check(node, want).map(drop)
+    }
+
+    /// chmod.
+    pub fn chmod(&self, node: Node, mode: u32) -> Result<Attributes> {
+        self.check_writable()?;
+        let credentials = self.credentials;
+        let changed = self.thread.change(node, |file| {
+            if file.kind == FileKind::Symlink {
+                return Err(Error::NotSupported);
+            }
+            if !credentials.owns(file) {
+                return Err(Errno::EPERM.refusal());
+            }
+            let mut permissions = mode & PERMISSIONS;
+            if !credentials.checked && !credentials.keeps_set_gid(file.gid) {
+                permissions &= !libc::S_ISGID;
+            }
+            Ok(Changes { permissions: Some(permissions), ..Changes::default() })
+        })?;
+        Ok(changed)
+    }
+
+    /// chown. Set-id bits of anything but a directory fall, even for root.
+    pub fn chown(&self, node: Node, uid: Option<u32>, gid: Option<u32>) -> Result<Attributes> {
+        self.check_writable()?;
+        let credentials = self.credentials;
+        let changed = self.thread.change(node, |file| {
+            if !Self::may_chown(&credentials, file, uid, gid) {
+                return Err(Errno::EPERM.refusal());
+            }
+            let fallen = if file.kind == FileKind::Directory { 0 } else { fallen_bits(&credentials, file) };
+            let permissions = (fallen != 0).then_some(file.mode & PERMISSIONS & !fallen);
+            Ok(Changes { permissions, uid, gid, ..Changes::default() })
+        })?;
+        if changed.kind == FileKind::Regular {
+            self.drop_file_capabilities(node, &changed)?;
+        }
+        Ok(changed)
+    }
+
+    fn may_chown(credentials: &Credentials<'_>, file: &Attributes, uid: Option<u32>, gid: Option<u32>) -> bool {
+        let is_owner = credentials.uid == file.uid;
+        let uid_ok = uid.is_none_or(|uid| is_owner && uid == file.uid);
+        let gid_ok = gid.is_none_or(|gid| is_owner && (gid == file.gid || credentials.is_in_group(gid)));
+        (uid_ok && gid_ok) || credentials.may(Capabilities::CHOWN)
+    }
+
+    /// utimensat. With both omitted the kernel does not even look at the path, so fronts return before they resolve one.
+    pub fn set_times(&self, node: Node, accessed: Moment, modified: Moment) -> Result<Attributes> {
+        if (accessed, modified) == (Moment::Omit, Moment::Omit) {
+            return self.stat(node);
+        }
+        self.check_writable()?;
+        let now_ns = crate::host::now_ns();
+        let credentials = self.credentials;
+        let touch = (accessed, modified) == (Moment::Now, Moment::Now);
+        let changed = self.thread.change(node, |file| {
+            if !credentials.owns(file) {
+                let refused = if touch { credentials.check(file, Want::WRITE) } else { Err(Errno::EPERM) };
+                refused.map_err(Errno::refusal)?;
+            }
+            Ok(Changes {
+                accessed_ns: accessed.resolve(now_ns),
+                modified_ns: modified.resolve(now_ns),
+                ..Changes::default()
+            })
+        })?;
+        Ok(changed)
+    }
+
+    /// statfs.
+    pub fn statfs(&self) -> Result<FileSystemStatus> {
+        let space = self.thread.space()?;
+        Ok(FileSystemStatus {
+            block_bytes: BLOCK_BYTES,
+            blocks: space.blocks,
+            blocks_free: space.blocks_free,
+            files: space.inodes,
+            files_free: space.inodes_free,
+            name_bytes_max: NAME_BYTES_MAX as u64,
+        })
+    }
+
+    /// Lets set-id bits and file capabilities fall, as they must when a file's content changes. Cheap where there are none.
+    pub(crate) fn strip_privileges(&self, node: Node) -> Result<()> {
+        let file = self.thread.stat(node)?;
+        if file.kind != FileKind::Regular {
+            return Ok(());
+        }
+        let credentials = self.credentials;
+        if !credentials.capabilities.has(Capabilities::FSETID) && fallen_bits(&credentials, &file) != 0 {
+            self.thread.change(node, |file| {
+                let kept = file.mode & PERMISSIONS & !fallen_bits(&credentials, file);
+                Ok(Changes { permissions: Some(kept), ..Changes::default() })
+            })?;
+        }
+        self.drop_file_capabilities(node, &file)
+    }
+
+    /// Only what can be executed is asked for capabilities: they mean nothing elsewhere, and a write should not pay for the question.
+    fn drop_file_capabilities(&self, node: Node, file: &Attributes) -> Result<()> {
+        if file.mode & 0o111 == 0 {
+            return Ok(());
+        }
+        match self.thread.xattr(node, FILE_CAPABILITIES, &mut []) {
+            Ok(_) => Ok(self.thread.remove_xattr(node, FILE_CAPABILITIES)?),
+            Err(Error::NoAttribute | Error::NotSupported) => Ok(()),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    /// Notes a read in the access time, as seldom as programs can tell (relatime).
+    pub(crate) fn note_access(&self, node: Node) -> Result<()> {
+        if self.thread.fs().is_read_only() {
+            return Ok(());
+        }
+        let file = self.thread.stat(node)?;
+        let now_ns = crate::host::now_ns();
+        let stale = file.accessed_ns <= file.modified_ns
+            || file.accessed_ns <= file.changed_ns
+            || now_ns.saturating_sub(file.accessed_ns) >= ACCESS_TIME_LAG_NS;
+        if stale && now_ns != file.accessed_ns {
+            self.thread.touch_accessed(node, now_ns)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! A thread inside the engine that acts for somebody, and references that give themselves back.
+
+use crate::credentials::{Credentials, Want};
+use crate::errno::{Errno, Result};
+use core::mem::ManuallyDrop;
+use engine::format::FileKind;
+use engine::{Attributes, Node, Thread};
+use pmem::{Direct, Memory};
+
+/// A thread inside the engine acting with somebody's credentials. All calls are its methods.
+///
+/// Nodes that are passed in stay the caller's: the method uses them and releases none of them.
+pub struct Caller<'t, 'f, M: Memory = Direct> {
+    /// The thread.
+    pub thread: &'t Thread<'f, M>,
+    /// On whose behalf.
+    pub credentials: Credentials<'t>,
+}
+
+impl<M: Memory> Clone for Caller<'_, '_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Memory> Copy for Caller<'_, '_, M> {}
+
+/// A node with a reference that is given back on drop; or one that somebody else keeps alive meanwhile.
+pub struct Held<'t, 'f, M: Memory = Direct> {
+    thread: &'t Thread<'f, M>,
+    node: Node,
+    owned: bool,
+}
+
+impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
+    /// Takes charge of a reference.
+    pub fn owned(thread: &'t Thread<'f, M>, node: Node) -> Self {
+        Held { thread, node, owned: true }
+    }
+
+    /// A node that the caller keeps alive for as long as this lives.
+    pub fn borrowed(thread: &'t Thread<'f, M>, node: Node) -> Self {
+        Held { thread, node, owned: false }
+    }
+
+    /// The node, for as long as this lives.
+    pub fn node(&self) -> Node {
+        self.node
+    }
+
+    /// The node with a reference that the caller must give back.
+    pub fn into_node(self) -> Result<Node> {
+        if !self.owned {
+            self.thread.retain(self.node)?;
+        }
+        Ok(ManuallyDrop::new(self).node)
+    }
+}
+
+impl<M: Memory> Drop for Held<'_, '_, M> {
+    fn drop(&mut self) {
+        if self.owned {
+            self.thread.release(self.node, 1);
+        }
+    }
+}
+
+impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+    /// A thread acting for somebody.
+    pub fn new(thread: &'t Thread<'f, M>, credentials: Credentials<'t>) -> Self {
+        Caller { thread, credentials }
+    }
+
+    /// EROFS if nothing may change.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.thread.fs().is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// Attributes and a permission check in one. Writing fails with EROFS before the mode is asked, but for what lives outside the file
+    /// system: devices, pipes, sockets.
+    pub(crate) fn check(&self, node: Node, want: Want) -> Result<Attributes> {
+        let attributes = self.thread.stat(node)?;
+        self.check_attributes(&attributes, want)?;
+        Ok(attributes)
+    }
+
+    /// As [`Caller::check`], for attributes at hand.
+    pub(crate) fn check_attributes(&self, attributes: &Attributes, want: Want) -> Result<()> {
+        let ours = matches!(attributes.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+        if ours && want.0 & Want::WRITE.0 != 0 {
+            self.check_writable()?;
+        }
+        self.credentials.check(attributes, want)
+    }
+
+    /// That `directory` is one and may be searched. The kernel has seen to that for a checked caller.
+    pub(crate) fn check_search(&self, directory: Node) -> Result<Attributes> {
+        let attributes = self.thread.stat(directory)?;
+        if attributes.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        self.credentials.check(&attributes, Want::EXECUTE)?;
+        Ok(attributes)
+    }
+
+    /// The file of a name, with a reference, after the search check.
+    pub fn lookup(&self, directory: Node, name: &[u8]) -> Result<Held<'t, 'f, M>> {
+        if !self.credentials.checked {
+            self.check_search(directory)?;
+        }
+        Ok(Held::owned(self.thread, self.thread.lookup(directory, name)?))
+    }
+}

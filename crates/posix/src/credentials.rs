@@ -1,0 +1,152 @@
+//! Who calls, and what they may do with a file. The one place where a mode becomes a yes or no.
+
+use crate::errno::{Errno, Result};
+use engine::Attributes;
+use engine::format::FileKind;
+
+/// The capabilities that matter to a file system, as a set of bits numbered like the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// None.
+    pub const NONE: Capabilities = Capabilities(0);
+    /// Change owners and groups at will.
+    pub const CHOWN: Capabilities = Capabilities(1 << 0);
+    /// Ignore permission bits.
+    pub const DAC_OVERRIDE: Capabilities = Capabilities(1 << 1);
+    /// Ignore permission bits for reading and searching.
+    pub const DAC_READ_SEARCH: Capabilities = Capabilities(1 << 2);
+    /// Do what only the owner may.
+    pub const FOWNER: Capabilities = Capabilities(1 << 3);
+    /// Keep set-id bits when changing files.
+    pub const FSETID: Capabilities = Capabilities(1 << 4);
+    /// Use `trusted.` attributes.
+    pub const SYS_ADMIN: Capabilities = Capabilities(1 << 21);
+    /// Make device nodes.
+    pub const MKNOD: Capabilities = Capabilities(1 << 27);
+    /// Set file capabilities.
+    pub const SETFCAP: Capabilities = Capabilities(1 << 31);
+    /// All of them: root.
+    pub const ALL: Capabilities = Capabilities(!0);
+
+    /// Whether all of `wanted` are in the set.
+    #[inline]
+    pub const fn has(self, wanted: Capabilities) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+
+    /// Both sets.
+    pub const fn with(self, more: Capabilities) -> Capabilities {
+        Capabilities(self.0 | more.0)
+    }
+}
+
+/// What somebody wants to do with a file: bits as in a mode's last digit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Want(pub u32);
+
+impl Want {
+    /// Execute, or search a directory.
+    pub const EXECUTE: Want = Want(1);
+    /// Write.
+    pub const WRITE: Want = Want(2);
+    /// Read.
+    pub const READ: Want = Want(4);
+    /// Change the names of a directory.
+    pub const CHANGE_NAMES: Want = Want(3);
+    /// Nothing but that it exists.
+    pub const NOTHING: Want = Want(0);
+
+    fn includes(self, other: Want) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// On whose behalf a call is made: the ids that count for files (fsuid, fsgid), groups and capabilities.
+#[derive(Debug, Clone, Copy)]
+pub struct Credentials<'a> {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: &'a [u32],
+    /// Capabilities in effect.
+    pub capabilities: Capabilities,
+    /// The kernel has checked permissions before the call got here: only ownership is ours to see to.
+    pub checked: bool,
+}
+
+impl<'a> Credentials<'a> {
+    /// A user with groups; user 0 has all capabilities.
+    pub const fn user(uid: u32, gid: u32, groups: &'a [u32]) -> Credentials<'a> {
+        let capabilities = if uid == 0 { Capabilities::ALL } else { Capabilities::NONE };
+        Credentials { uid, gid, groups, capabilities, checked: false }
+    }
+
+    /// A caller whose permissions the kernel has already checked (a mount with `default_permissions`). What remains is whose a new
+    /// file is, and which set-id bits fall.
+    pub const fn kernel_checked(uid: u32, gid: u32) -> Credentials<'a> {
+        Credentials { checked: true, ..Credentials::user(uid, gid, &[]) }
+    }
+
+    /// Whether a capability is there, or need not be asked for.
+    pub fn may(&self, wanted: Capabilities) -> bool {
+        self.checked || self.capabilities.has(wanted)
+    }
+
+    /// Whether the caller is in a group.
+    pub fn is_in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// Whether the caller may do what only the owner may.
+    pub fn owns(&self, file: &Attributes) -> bool {
+        self.checked || self.uid == file.uid || self.capabilities.has(Capabilities::FOWNER)
+    }
+
+    /// Whether the caller may keep the set-group-id bit on a file of this group.
+    pub fn keeps_set_gid(&self, gid: u32) -> bool {
+        self.is_in_group(gid) || self.capabilities.has(Capabilities::FSETID)
+    }
+
+    /// Checks permissions by the mode: EACCES where they are missing.
+    pub fn check(&self, file: &Attributes, want: Want) -> Result<()> {
+        if self.checked || want.0 & !self.granted_by_mode(file) == 0 || self.overrides(file, want) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
+    }
+
+    /// The permission bits that the mode grants: of the first class that the caller belongs to, not of the best one. An access control
+    /// list, once files have them, is consulted here between owner and group.
+    fn granted_by_mode(&self, file: &Attributes) -> u32 {
+        let class = if self.uid == file.uid {
+            6
+        } else if self.is_in_group(file.gid) {
+            3
+        } else {
+            0
+        };
+        (file.mode >> class) & 7
+    }
+
+    /// Whether a capability stands in for the missing bits: root, too, executes only what somebody may execute.
+    fn overrides(&self, file: &Attributes, want: Want) -> bool {
+        let is_directory = file.kind == FileKind::Directory;
+        let executable = is_directory || !want.includes(Want::EXECUTE) || file.mode & 0o111 != 0;
+        if executable && self.capabilities.has(Capabilities::DAC_OVERRIDE) {
+            return true;
+        }
+        let read_only = !want.includes(Want::WRITE) && (is_directory || !want.includes(Want::EXECUTE));
+        read_only && self.capabilities.has(Capabilities::DAC_READ_SEARCH)
+    }
+
+    /// The sticky rule (EPERM): in a sticky directory only the owners of file or directory remove or rename a name.
+    pub fn check_sticky(&self, directory: &Attributes, file: &Attributes) -> Result<()> {
+        let free = directory.mode & libc::S_ISVTX == 0 || self.uid == directory.uid || self.owns(file);
+        if free { Ok(()) } else { Err(Errno::EPERM) }
+    }
+}

@@ -1,0 +1,300 @@
+//! Content of files: read, write, seek, truncate, fallocate, copies.
+
+use crate::caller::Caller;
+use crate::credentials::Want;
+use crate::errno::{Errno, Result};
+use crate::open_file::OpenFile;
+use engine::format::FileKind;
+use engine::{AllocateMode, Node, SeekWhat};
+use pmem::Memory;
+
+/// One past the last offset that a file can have: offsets are signed.
+const OFFSET_END: u64 = i64::MAX as u64;
+
+const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
+const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE;
+const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;
+const COLLAPSE_RANGE: i32 = libc::FALLOC_FL_COLLAPSE_RANGE;
+const INSERT_RANGE: i32 = libc::FALLOC_FL_INSERT_RANGE;
+
+/// What an lseek counts from, or looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whence {
+    /// The start.
+    Set,
+    /// The position.
+    Current,
+    /// The end.
+    End,
+    /// The next data.
+    Data,
+    /// The next hole.
+    Hole,
+}
+
+impl Whence {
+    /// From the number of lseek.
+    pub fn from_raw(whence: i32) -> Result<Whence> {
+        Ok(match whence {
+            libc::SEEK_SET => Whence::Set,
+            libc::SEEK_CUR => Whence::Current,
+            libc::SEEK_END => Whence::End,
+            libc::SEEK_DATA => Whence::Data,
+            libc::SEEK_HOLE => Whence::Hole,
+            _ => return Err(Errno::EINVAL),
+        })
+    }
+}
+
+/// Offset and length as a program gives them: EINVAL for an offset below zero.
+fn offset_of(offset: i64) -> Result<u64> {
+    u64::try_from(offset).map_err(|_| Errno::EINVAL)
+}
+
+impl<M: Memory> Caller<'_, '_, M> {
+    /// That bytes can be read from a description: EBADF, EISDIR, EINVAL.
+    fn check_reads(&self, file: &OpenFile) -> Result<()> {
+        match file.kind() {
+            _ if !file.reads() => Err(Errno::EBADF),
+            FileKind::Directory => Err(Errno::EISDIR),
+            FileKind::Regular => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn check_writes(&self, file: &OpenFile) -> Result<()> {
+        match file.kind() {
+            _ if !file.writes() => Err(Errno::EBADF),
+            FileKind::Regular => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// pread.
+    pub fn read_at(&self, file: &OpenFile, offset: i64, into: &mut [u8]) -> Result<usize> {
+        self.check_reads(file)?;
+        let offset = offset_of(offset)?;
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let count = self.thread.read(file.node(), offset, into)?;
+        if file.flags() & libc::O_NOATIME == 0 {
+            self.note_access(file.node())?;
+        }
+        Ok(count)
+    }
+
+    /// read: at the position, which moves on. Two who share a description never get the same bytes: who comes second reads again.
+    pub fn read(&self, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+        loop {
+            let position = file.position();
+            let count = self.read_at(file, position as i64, into)?;
+            if count == 0 || file.advance(position, position + count as u64) {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// pwrite. With O_APPEND it writes at the end whatever the offset says, as Linux does.
+    pub fn write_at(&self, file: &OpenFile, offset: i64, from: &[u8]) -> Result<usize> {
+        self.check_writes(file)?;
+        let offset = offset_of(offset)?;
+        if from.is_empty() {
+            return Ok(0);
+        }
+        self.strip_privileges(file.node())?;
+        if file.flags() & libc::O_APPEND != 0 {
+            self.thread.append(file.node(), from)?;
+            return Ok(from.len());
+        }
+        Self::check_end(offset, from.len() as u64)?;
+        Ok(self.thread.write(file.node(), offset, from)?)
+    }
+
+    /// write: at the position, which moves on before the bytes are written, so that two who share a description do not write over each
+    /// other; or at the end with O_APPEND.
+    pub fn write(&self, file: &OpenFile, from: &[u8]) -> Result<usize> {
+        self.check_writes(file)?;
+        if from.is_empty() {
+            return Ok(0);
+        }
+        self.strip_privileges(file.node())?;
+        let length = from.len() as u64;
+        if file.flags() & libc::O_APPEND != 0 {
+            let offset = self.thread.append(file.node(), from)?;
+            file.set_position(offset + length);
+            return Ok(from.len());
+        }
+        let offset = file.reserve(length);
+        let written =
+            Self::check_end(offset, length).and_then(|()| Ok(self.thread.write(file.node(), offset, from)?));
+        let end = offset + *written.as_ref().unwrap_or(&0) as u64;
+        if end != offset + length {
+            // If somebody moved on meanwhile, there stays a gap: as with two descriptions.
+            file.advance(offset + length, end);
+        }
+        written
+    }
+
+    /// Writes what a kernel kept of a shared mapping, after it was changed there: at its place whatever flags the file was opened with, and
+    /// without touching set-id bits, which fell when the page was made writable.
+    pub fn write_back(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
+        self.check_writable()?;
+        Self::check_end(offset, from.len() as u64)?;
+        Ok(self.thread.write(node, offset, from)?)
+    }
+
+    fn check_end(offset: u64, length: u64) -> Result<()> {
+        match offset.checked_add(length) {
+            Some(end) if end <= OFFSET_END => Ok(()),
+            _ => Err(Errno::EFBIG),
+        }
+    }
+
+    /// lseek; the new position. For a directory the position is a cookie.
+    pub fn seek(&self, file: &OpenFile, offset: i64, whence: Whence) -> Result<u64> {
+        if file.is_path() {
+            return Err(Errno::EBADF);
+        }
+        let position = match file.kind() {
+            FileKind::Regular => self.seek_target(file, offset, whence)?,
+            FileKind::Directory => match whence {
+                Whence::Set => offset_of(offset)?,
+                Whence::Current => offset_of(Self::add(file.position(), offset)?)?,
+                _ => return Err(Errno::EINVAL),
+            },
+            _ => return Err(Errno::ESPIPE),
+        };
+        file.set_position(position);
+        Ok(position)
+    }
+
+    fn seek_target(&self, file: &OpenFile, offset: i64, whence: Whence) -> Result<u64> {
+        match whence {
+            Whence::Set => offset_of(offset),
+            Whence::Current => offset_of(Self::add(file.position(), offset)?),
+            Whence::End => offset_of(Self::add(self.thread.stat(file.node())?.size_bytes, offset)?),
+            Whence::Data => self.seek_extent(file, offset, SeekWhat::Data),
+            Whence::Hole => self.seek_extent(file, offset, SeekWhat::Hole),
+        }
+    }
+
+    /// SEEK_DATA and SEEK_HOLE without moving the position: ENXIO before the start and from the end on.
+    pub fn seek_extent(&self, file: &OpenFile, offset: i64, what: SeekWhat) -> Result<u64> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        Ok(self.thread.seek(file.node(), offset, what)?)
+    }
+
+    fn add(base: u64, offset: i64) -> Result<i64> {
+        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EOVERFLOW)
+    }
+
+    /// truncate by node, with the permission check of the call by path.
+    pub fn truncate(&self, node: Node, length: i64) -> Result<()> {
+        let length = offset_of(length)?;
+        match self.thread.stat(node)?.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        self.check(node, Want::WRITE)?;
+        self.strip_privileges(node)?;
+        Ok(self.thread.truncate(node, length)?)
+    }
+
+    /// ftruncate.
+    pub fn truncate_open(&self, file: &OpenFile, length: i64) -> Result<()> {
+        let length = offset_of(length)?;
+        if file.is_path() {
+            return Err(Errno::EBADF);
+        }
+        if !file.writes() || file.kind() != FileKind::Regular {
+            return Err(Errno::EINVAL);
+        }
+        self.strip_privileges(file.node())?;
+        Ok(self.thread.truncate(file.node(), length)?)
+    }
+
+    /// fallocate(2).
+    pub fn allocate(&self, file: &OpenFile, mode: i32, offset: i64, length: i64) -> Result<()> {
+        if offset < 0 || length <= 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mode = allocate_mode(mode)?;
+        if !file.writes() {
+            return Err(Errno::EBADF);
+        }
+        match file.kind() {
+            FileKind::Regular => {}
+            FileKind::Fifo => return Err(Errno::ESPIPE),
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::ENODEV),
+        }
+        let (offset, length) = (offset as u64, length as u64);
+        Self::check_end(offset, length)?;
+        self.strip_privileges(file.node())?;
+        Ok(self.thread.allocate(file.node(), mode, offset, length)?)
+    }
+
+    /// copy_file_range between two files of this file system, through `buffer`; how many bytes were copied. Holes are copied as zeros.
+    pub fn copy_range(
+        &self,
+        (from, from_offset): (&OpenFile, u64),
+        (to, to_offset): (&OpenFile, u64),
+        length: u64,
+        buffer: &mut [u8],
+    ) -> Result<u64> {
+        self.check_reads(from)?;
+        self.check_writes(to)?;
+        if to.flags() & libc::O_APPEND != 0 {
+            return Err(Errno::EBADF);
+        }
+        Self::check_end(from_offset, length)?;
+        Self::check_end(to_offset, length)?;
+        let distance = from_offset.abs_diff(to_offset);
+        if from.node() == to.node() && distance < length {
+            return Err(Errno::EINVAL);
+        }
+        self.strip_privileges(to.node())?;
+        let mut done = 0;
+        while done < length && !buffer.is_empty() {
+            let step = (length - done).min(buffer.len() as u64) as usize;
+            match self.copy_step((from.node(), from_offset + done), (to.node(), to_offset + done), &mut buffer[..step])
+            {
+                Ok(0) => break,
+                Ok(count) => done += count as u64,
+                // What was copied counts; the error shows at the next call.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn copy_step(&self, from: (Node, u64), to: (Node, u64), buffer: &mut [u8]) -> Result<usize> {
+        let count = self.thread.read(from.0, from.1, buffer)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        Ok(self.thread.write(to.0, to.1, &buffer[..count])?)
+    }
+}
+
+/// The mode of fallocate: EOPNOTSUPP for unknown bits and for a hole that would change the length, EINVAL for other contradictions.
+fn allocate_mode(mode: i32) -> Result<AllocateMode> {
+    const KNOWN: i32 = KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE | COLLAPSE_RANGE | INSERT_RANGE;
+    if mode & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let keep_size = mode & KEEP_SIZE != 0;
+    match mode & !KEEP_SIZE {
+        0 => Ok(AllocateMode::Allocate { keep_size }),
+        PUNCH_HOLE if keep_size => Ok(AllocateMode::PunchHole),
+        PUNCH_HOLE => Err(Errno::EOPNOTSUPP),
+        ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size }),
+        COLLAPSE_RANGE if !keep_size => Ok(AllocateMode::CollapseRange),
+        INSERT_RANGE if !keep_size => Ok(AllocateMode::InsertRange),
+        both if both & (PUNCH_HOLE | ZERO_RANGE) == PUNCH_HOLE | ZERO_RANGE => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::EINVAL),
+    }
+}

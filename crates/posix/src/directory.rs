@@ -1,0 +1,92 @@
+//! Reading directories.
+
+use crate::caller::Caller;
+use crate::errno::{Errno, Result};
+use crate::open_file::OpenFile;
+use engine::format::{FIRST_COOKIE, FileKind};
+use engine::{DirectoryEntry, Node};
+use pmem::Memory;
+
+/// Cookie behind `.`.
+pub const COOKIE_DOT: u64 = 1;
+/// Cookie behind `..`.
+pub const COOKIE_DOT_DOT: u64 = 2;
+const _: () = assert!(COOKIE_DOT_DOT < FIRST_COOKIE);
+
+/// A name of a directory, or `.` or `..`.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// Where to go on after this one.
+    pub cookie: u64,
+    /// Inode number.
+    pub number: u64,
+    /// Kind.
+    pub kind: FileKind,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+impl<M: Memory> Caller<'_, '_, M> {
+    /// Gives the names after `cookie` to `entry` until it returns `false` (that one counts as not given) or there are no more. The
+    /// description holds a hint of where the scan was; its position stays.
+    ///
+    /// `entry` must not call the engine.
+    pub fn read_directory_at(
+        &self,
+        file: &OpenFile,
+        cookie: u64,
+        entry: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        if !file.reads() {
+            return Err(Errno::EBADF);
+        }
+        if file.kind() != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        let directory = file.node();
+        if self.thread.stat(directory)?.links == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if !self.give_dots(directory, cookie, entry)? {
+            return Ok(());
+        }
+        let mut hint = file.hint();
+        let mut each = |found: DirectoryEntry<'_>| {
+            entry(Entry { cookie: found.cookie, number: found.number, kind: found.kind, name: found.name })
+        };
+        // The engine counts its own cookies only.
+        let after = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie };
+        self.thread.read_directory(directory, after, &mut hint, &mut each)?;
+        file.set_hint(hint);
+        Ok(())
+    }
+
+    /// `.` and `..`, as far as they come after `cookie`. Whether there is room for more.
+    fn give_dots(&self, directory: Node, cookie: u64, entry: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<bool> {
+        let kind = FileKind::Directory;
+        if cookie < COOKIE_DOT && !entry(Entry { cookie: COOKIE_DOT, number: directory.number, kind, name: b"." }) {
+            return Ok(false);
+        }
+        if cookie < COOKIE_DOT_DOT {
+            let number = self.thread.parent(directory)?;
+            return Ok(entry(Entry { cookie: COOKIE_DOT_DOT, number, kind, name: b".." }));
+        }
+        Ok(true)
+    }
+
+    /// As [`Caller::read_directory_at`], from the position, which moves behind the last name given.
+    pub fn read_directory(&self, file: &OpenFile, entry: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
+        let mut last = file.position();
+        let mut each = |found: Entry<'_>| {
+            let cookie = found.cookie;
+            let taken = entry(found);
+            if taken {
+                last = cookie;
+            }
+            taken
+        };
+        self.read_directory_at(file, file.position(), &mut each)?;
+        file.set_position(last);
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Locks on the image file: who uses it, and who is coming or going.
+//!
+//! They are locks of the open file description (not of the process), so they end with it, however the process ends.
+//!
+//! | byte | shared | exclusive |
+//! | --- | --- | --- |
+//! | 0 | uses the image | uses it alone |
+//! | 1 | comes or goes, without changing anything for others | comes or goes |
+//! | 2 | may write the image | never |
+
+use rustix::fd::{AsFd, AsRawFd};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// A byte of the image that is locked; the table above says what it means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Byte {
+    Attached = 0,
+    Attaching = 1,
+    Writing = 2,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    Shared,
+    Exclusive,
+    None,
+}
+
+fn description(byte: Byte, lock: Lock) -> libc::flock {
+    let kind = match lock {
+        Lock::Shared => libc::F_RDLCK,
+        Lock::Exclusive => libc::F_WRLCK,
+        Lock::None => libc::F_UNLCK,
+    };
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// Takes, changes or gives up a lock at once. `false`: others have it.
+pub(super) fn try_set(file: impl AsFd, byte: Byte, lock: Lock) -> io::Result<bool> {
+    let wanted = description(byte, lock);
+    // SAFETY: an open descriptor, and a whole description that the call only reads.
+    if unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// Whether somebody else has the byte locked in any way.
+pub(super) fn is_held_by_others(file: impl AsFd, byte: Byte) -> io::Result<bool> {
+    let mut asked = description(byte, Lock::Exclusive);
+    // SAFETY: an open descriptor, and a whole description that the call may overwrite.
+    if unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &raw mut asked) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(asked.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+/// Calls `attempt` until it has something, an error, or patience is over.
+pub(super) fn patiently<T, E>(
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    let end = Instant::now() + patience;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(result) = attempt()? {
+            return Ok(Some(result));
+        }
+        let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+            return Ok(None);
+        };
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// A lock that is given up on drop.
+pub(super) struct Held<F: AsFd> {
+    file: F,
+    byte: Byte,
+}
+
+impl<F: AsFd> Held<F> {
+    /// Takes a lock, or `None` if others have it.
+    pub(super) fn take(file: F, byte: Byte, lock: Lock) -> io::Result<Option<Held<F>>> {
+        Ok(try_set(&file, byte, lock)?.then(|| Held { file, byte }))
+    }
+}
+
+impl<F: AsFd> Drop for Held<F> {
+    fn drop(&mut self) {
+        // Giving up a lock fails only for want of kernel memory; then it ends with the descriptor.
+        let _ = try_set(&self.file, self.byte, Lock::None);
+    }
+}

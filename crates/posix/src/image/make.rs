@@ -1,0 +1,225 @@
+//! Making images.
+
+use super::locks::{Byte, Held, Lock};
+use super::{ImageError, lock_error};
+use crate::host::{PLATFORM, now_ns};
+use engine::format::{Geometry, MAGIC};
+use engine::{MkfsOptions, Platform};
+use pmem::{Access, Backing, Direct, MapError, Mapping, Region};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub struct MakeOptions {
+    /// Bytes; ignored for a DAX device, which has its own size.
+    pub length: u64,
+    /// Label: at most 64 bytes.
+    pub label: String,
+    /// UUID; drawn if none is given.
+    pub uuid: Option<[u8; 16]>,
+    /// Inodes; 0: as many as the size suggests.
+    pub inodes_max: u64,
+    /// Overwrite what is there.
+    pub force: bool,
+    /// Take blocks of the file system below only as they are used. Running out of them is a fault in the programs that use the image.
+    pub sparse: bool,
+    /// Permission bits of a new file: who may use the image. All who may can read and write everything in it.
+    pub mode: u32,
+    /// Owner and group of the root directory.
+    pub owner: (u32, u32),
+    /// Permission bits of the root directory.
+    pub permissions: u32,
+}
+
+impl Default for MakeOptions {
+    fn default() -> Self {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        MakeOptions {
+            length: 0,
+            label: String::new(),
+            uuid: None,
+            inodes_max: 0,
+            force: false,
+            sparse: false,
+            mode: 0o600,
+            owner,
+            permissions: 0o755,
+        }
+    }
+}
+
+/// What was made.
+#[derive(Debug, Clone, Copy)]
+pub struct Made {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Bytes.
+    pub length: u64,
+    /// What is behind it.
+    pub backing: Backing,
+    /// Whether its blocks are set aside.
+    pub reserved: bool,
+}
+
+/// Makes an image in a new file, in an empty one, or (with `force`) in place of what is there.
+pub fn make(path: impl AsRef<Path>, options: &MakeOptions) -> Result<Made, ImageError> {
+    let path = path.as_ref();
+    let label = label_bytes(&options.label)?;
+    let uuid = options.uuid.unwrap_or_else(random_uuid);
+    let target = Target::open(path, options)?;
+    let made = target.make(options, uuid, label);
+    if made.is_err() && target.is_new {
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+fn label_bytes(label: &str) -> Result<[u8; 64], ImageError> {
+    let mut bytes = [0; 64];
+    let room = bytes.get_mut(..label.len()).ok_or(ImageError::Label { length: label.len() })?;
+    room.copy_from_slice(label.as_bytes());
+    Ok(bytes)
+}
+
+/// A random UUID (version 4).
+fn random_uuid() -> [u8; 16] {
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&PLATFORM.random().to_le_bytes());
+    uuid[8..].copy_from_slice(&PLATFORM.random().to_le_bytes());
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+/// The file that becomes an image.
+struct Target {
+    file: File,
+    path: PathBuf,
+    is_new: bool,
+    is_device: bool,
+}
+
+impl Target {
+    fn open(path: &Path, options: &MakeOptions) -> Result<Target, ImageError> {
+        let flags = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+        let mut opening = OpenOptions::new();
+        opening.read(true).write(true).custom_flags(flags).mode(options.mode);
+        let error = |source| ImageError::File { action: "create", path: path.to_owned(), source };
+        let (file, is_new) = match opening.clone().create_new(true).open(path) {
+            Ok(file) => (file, true),
+            Err(exists) if exists.kind() == io::ErrorKind::AlreadyExists => (opening.open(path).map_err(error)?, false),
+            Err(other) => return Err(error(other)),
+        };
+        let kind = file.metadata().map_err(error)?.file_type();
+        if !kind.is_file() && !kind.is_char_device() {
+            return Err(MapError::NotMappable { path: path.to_owned(), kind: "no regular file" }.into());
+        }
+        Ok(Target { file, path: path.to_owned(), is_new, is_device: kind.is_char_device() })
+    }
+
+    fn error(&self, action: &'static str) -> impl FnOnce(io::Error) -> ImageError {
+        let path = self.path.clone();
+        move |source| ImageError::File { action, path, source }
+    }
+
+    fn make(&self, options: &MakeOptions, uuid: [u8; 16], label: [u8; 64]) -> Result<Made, ImageError> {
+        let _attaching = self.lock(Byte::Attaching)?;
+        let _attached = self.lock(Byte::Attached)?;
+        if !options.force {
+            self.refuse_overwriting()?;
+        }
+        let reserved = if self.is_device { true } else { self.size(options)? };
+        let file = self.file.try_clone().map_err(self.error("open"))?;
+        let mapping = Mapping::from_file(file, &self.path, Access::ReadWrite)?;
+        let mkfs = MkfsOptions {
+            uuid,
+            label,
+            inodes_max: options.inodes_max,
+            owner: options.owner,
+            permissions: options.permissions,
+            now_ns: now_ns(),
+            zeroed: !self.is_device,
+        };
+        // SAFETY: mapped readable and writable for longer than the region lives, which is this function.
+        let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
+        engine::mkfs(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
+        mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
+        Ok(Made { uuid, length: mapping.length(), backing: mapping.backing(), reserved })
+    }
+
+    fn lock(&self, byte: Byte) -> Result<Held<&File>, ImageError> {
+        Held::take(&self.file, byte, Lock::Exclusive)
+            .map_err(|source| lock_error(&self.path, source))?
+            .ok_or_else(|| ImageError::InUse { path: self.path.clone() })
+    }
+
+    fn refuse_overwriting(&self) -> Result<(), ImageError> {
+        let length = self.file.metadata().map_err(self.error("examine"))?.len();
+        let mut start = [0u8; 4096];
+        // A DAX device cannot be read, only mapped.
+        let count = if self.is_device {
+            let file = self.file.try_clone().map_err(self.error("open"))?;
+            let mapping = Mapping::from_file(file, &self.path, Access::ReadWrite)?;
+            // SAFETY: mapped for longer than the region lives.
+            let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
+            region.read_bytes(0, &mut start).map_or(0, |()| start.len())
+        } else {
+            self.file.read_at(&mut start, 0).map_err(self.error("read"))?
+        };
+        let what = if start[..8] == MAGIC.to_le_bytes() {
+            "a DirectFS image already".to_owned()
+        } else if self.is_device && start[..count].iter().any(|&byte| byte != 0) {
+            "something that is not a DirectFS image".to_owned()
+        } else if !self.is_device && length > 0 {
+            format!("{length} bytes already")
+        } else {
+            return Ok(());
+        };
+        Err(ImageError::WouldOverwrite { path: self.path.clone(), what })
+    }
+
+    /// Gives the file its size, all zeros, and its blocks unless it is to be sparse. Whether they are set aside.
+    fn size(&self, options: &MakeOptions) -> Result<bool, ImageError> {
+        let length = options.length / pmem::BLOCK_BYTES * pmem::BLOCK_BYTES;
+        if length < Geometry::LENGTH_MIN {
+            return Err(ImageError::Size { length: options.length, least: Geometry::LENGTH_MIN });
+        }
+        if !options.sparse {
+            self.check_space(length)?;
+        }
+        self.file.set_len(0).map_err(self.error("empty"))?;
+        self.file.set_len(length).map_err(self.error("size"))?;
+        if options.sparse {
+            return Ok(false);
+        }
+        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, length) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::NOSPC) => {
+                let error = self.no_space(length);
+                let _ = self.file.set_len(0);
+                Err(error)
+            }
+            // The file system cannot set blocks aside.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(false),
+            Err(errno) => Err(self.error("reserve blocks for")(errno.into())),
+        }
+    }
+
+    /// What is free, together with what the file has already.
+    fn available(&self) -> u64 {
+        let own = self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512);
+        rustix::fs::fstatvfs(&self.file).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize + own)
+    }
+
+    fn no_space(&self, needed: u64) -> ImageError {
+        ImageError::NoSpace { path: self.path.clone(), available: self.available(), needed }
+    }
+
+    /// Before the old content goes.
+    fn check_space(&self, length: u64) -> Result<(), ImageError> {
+        if self.available() < length { Err(self.no_space(length)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,423 @@
+//! Opening an image for use by the processes of this machine, and making new ones.
+//!
+//! The first one in builds the DRAM region, as a file in /dev/shm that the others map; the last one out leaves the image clean and removes
+//! the file. Nobody serves anybody: who is there is known by locks on the image ([`locks`]), which end with their owners. A DRAM file that
+//! nobody uses is what a crash left; it is thrown away and the image recovered.
+
+mod dram_file;
+mod error;
+mod locks;
+mod make;
+mod users;
+
+pub use error::ImageError;
+pub use make::{Made, MakeOptions, make};
+pub use users::{Users, users};
+
+use crate::host::PLATFORM;
+use dram_file::DramFile;
+use engine::format::Superblock;
+use engine::{AttachOptions, Error, Fs, Recovery, RecoveryReport};
+use locks::{Byte, Held, Lock, patiently, try_set};
+use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Region};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZero;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How to open an image.
+#[derive(Debug, Clone)]
+pub struct OpenImage {
+    /// Refuse all changes.
+    pub read_only: bool,
+    /// Keep everybody else out. The DRAM region is this process's own memory then.
+    pub alone: bool,
+    /// Files cached at most; 0: as many as the image holds.
+    pub cached_files_max: u64,
+    /// Threads that recover; 0: as many as there are processors.
+    pub recovery_threads: usize,
+    /// Where the DRAM region's file is.
+    pub dram_directory: PathBuf,
+    /// How long to wait for others to go.
+    pub patience: Duration,
+}
+
+impl Default for OpenImage {
+    fn default() -> Self {
+        OpenImage {
+            read_only: false,
+            alone: false,
+            cached_files_max: 0,
+            recovery_threads: 0,
+            dram_directory: PathBuf::from("/dev/shm"),
+            patience: Duration::from_secs(5),
+        }
+    }
+}
+
+/// An image in use by this process. Dropping it leaves the image like [`Image::close`], but tells no errors.
+pub struct Image<M: Memory = Direct> {
+    /// There until the image is left.
+    fs: Option<Fs<M>>,
+    /// Mappings of the two regions: `fs` works on them, so they outlive it.
+    pm: Arc<Mapping>,
+    _dram: Arc<Mapping>,
+    /// The file behind the DRAM region, if others can map it.
+    dram_file: Option<DramFile>,
+    path: PathBuf,
+    report: Option<RecoveryReport>,
+}
+
+/// How an image was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// This process was the last one: the image is clean.
+    Last,
+    /// Others still use it.
+    OthersRemain,
+    /// Nothing was written.
+    ReadOnly,
+}
+
+impl Image<Direct> {
+    /// Opens an image.
+    pub fn open(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
+        Image::open_with(path, options, || Direct)
+    }
+}
+
+/// What an attempt to attach works with.
+struct Attempt<'a, M> {
+    path: &'a Path,
+    pm: &'a Arc<Mapping>,
+    file: &'a File,
+    options: &'a OpenImage,
+    memory: &'a dyn Fn() -> M,
+}
+
+impl<M: Memory> Image<M> {
+    /// Opens an image over watched or slowed memory.
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        options: &OpenImage,
+        memory: impl Fn() -> M,
+    ) -> Result<Image<M>, ImageError> {
+        let path = path.as_ref();
+        let (file, access) = open_file(path, options.read_only)?;
+        let locked = file.try_clone().map_err(|source| lock_error(path, source))?;
+        let pm = Arc::new(Mapping::from_file(file, path, access)?);
+        let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &memory };
+        let mut last_error = None;
+        let attached = patiently(options.patience, || {
+            let result = if options.read_only { attempt.read_only() } else { attempt.writing() };
+            match result {
+                Ok(image) => Ok(Some(image)),
+                // Whoever is in the way may be leaving.
+                Err(error) if error.may_pass() => {
+                    last_error = Some(error);
+                    Ok(None)
+                }
+                Err(error) => Err(error),
+            }
+        })?;
+        attached.ok_or_else(|| last_error.unwrap_or(ImageError::Changing { path: path.to_owned() }))
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &Fs<M> {
+        self.fs.as_ref().expect("there until close, which consumes the image")
+    }
+
+    /// What recovery found, if this process was the first one in.
+    pub fn report(&self) -> Option<&RecoveryReport> {
+        self.report.as_ref()
+    }
+
+    /// The mapping of the image.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.pm
+    }
+
+    /// What is behind the image.
+    pub fn backing(&self) -> Backing {
+        self.pm.backing()
+    }
+
+    /// The image's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether other processes can come to use it, too.
+    pub fn is_shared(&self) -> bool {
+        self.dram_file.is_some()
+    }
+
+    /// Brings everything to where it is as safe as this image can be: to the disk, where there is one.
+    pub fn sync(&self) -> io::Result<()> {
+        self.pm.sync(0..self.pm.length())
+    }
+
+    /// Leaves the image. The last one to leave writes back what is kept lazily and marks the image clean. No thread may be inside.
+    pub fn close(mut self) -> Result<Closed, ImageError> {
+        self.leave()
+    }
+
+    fn leave(&mut self) -> Result<Closed, ImageError> {
+        let Some(fs) = self.fs.take() else { return Ok(Closed::ReadOnly) };
+        if fs.is_read_only() {
+            return Ok(Closed::ReadOnly);
+        }
+        let path = self.path.clone();
+        let file = self.pm.file().ok_or_else(|| lock_error(&path, io::ErrorKind::Unsupported.into()))?;
+        // Whoever recovers can take long, but does not want what we have: there is no point in giving up early.
+        let patience = Duration::from_secs(600);
+        let take = || Held::take(file, Byte::Attaching, Lock::Exclusive).map_err(|source| lock_error(&path, source));
+        let Some(_attaching) = patiently(patience, take)? else { return Err(ImageError::Changing { path }) };
+        if !try_set(file, Byte::Attached, Lock::Exclusive).map_err(|source| lock_error(&path, source))? {
+            // The others keep the DRAM region; only our locks go.
+            self.unlock(file);
+            return Ok(Closed::OthersRemain);
+        }
+        let detached = fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source });
+        let synced = self.pm.sync(0..self.pm.length());
+        if let Some(dram_file) = self.dram_file.take() {
+            dram_file.remove();
+        }
+        self.unlock(file);
+        detached?;
+        synced.map_err(|source| ImageError::File { action: "sync", path, source })?;
+        Ok(Closed::Last)
+    }
+
+    /// Locks end with the description of the file, but a child that was forked may still have that.
+    fn unlock(&self, file: &File) {
+        for byte in [Byte::Writing, Byte::Attached] {
+            let _ = try_set(file, byte, Lock::None);
+        }
+    }
+}
+
+impl<M: Memory> Drop for Image<M> {
+    fn drop(&mut self) {
+        let _ = self.leave();
+    }
+}
+
+/// Opens the file for writing if at all possible: even a reader asks for locks that only writers may have.
+fn open_file(path: &Path, read_only: bool) -> Result<(File, Access), ImageError> {
+    let open = |write: bool| {
+        // Not blocking, lest a pipe at the path holds us for ever.
+        let flags = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+        OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+    };
+    let describe = |source: io::Error, access| -> ImageError {
+        let path = path.to_owned();
+        match source.raw_os_error() {
+            Some(libc::ENOENT) => MapError::Missing { path }.into(),
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => MapError::Permission { path, access }.into(),
+            Some(libc::EISDIR) => MapError::NotMappable { path, kind: "a directory" }.into(),
+            _ => MapError::Open { path, access, source }.into(),
+        }
+    };
+    match open(true) {
+        Ok(file) => Ok((file, Access::ReadWrite)),
+        Err(source) if read_only && matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
+            let file = open(false).map_err(|source| describe(source, Access::ReadOnly))?;
+            Ok((file, Access::ReadOnly))
+        }
+        Err(source) => Err(describe(source, Access::ReadWrite)),
+    }
+}
+
+fn lock_error(path: &Path, source: io::Error) -> ImageError {
+    ImageError::Lock { path: path.to_owned(), source }
+}
+
+impl ImageError {
+    /// Whether waiting may help.
+    fn may_pass(&self) -> bool {
+        matches!(self, ImageError::InUse { .. } | ImageError::NotAlone { .. } | ImageError::Changing { .. })
+    }
+}
+
+impl<M: Memory> Attempt<'_, M> {
+    fn set(&self, byte: Byte, lock: Lock) -> Result<bool, ImageError> {
+        try_set(self.file, byte, lock).map_err(|source| lock_error(self.path, source))
+    }
+
+    fn attaching(&self, lock: Lock) -> Result<Held<&File>, ImageError> {
+        Held::take(self.file, Byte::Attaching, lock)
+            .map_err(|source| lock_error(self.path, source))?
+            .ok_or_else(|| ImageError::Changing { path: self.path.to_owned() })
+    }
+
+    /// Attaches to read and write. If that fails no lock stays.
+    fn writing(&self) -> Result<Image<M>, ImageError> {
+        let _attaching = self.attaching(Lock::Exclusive)?;
+        let result = self.writing_locked();
+        if result.is_err() {
+            self.set(Byte::Writing, Lock::None)?;
+            self.set(Byte::Attached, Lock::None)?;
+        }
+        result
+    }
+
+    fn writing_locked(&self) -> Result<Image<M>, ImageError> {
+        let first = self.set(Byte::Attached, Lock::Exclusive)?;
+        if !first && self.options.alone {
+            return Err(ImageError::NotAlone { path: self.path.to_owned() });
+        }
+        if !first && !self.set(Byte::Attached, Lock::Shared)? {
+            return Err(ImageError::InUse { path: self.path.to_owned() });
+        }
+        self.set(Byte::Writing, Lock::Shared)?;
+        let dram_name = self.dram_name(true)?;
+        if !first {
+            return self.attach_shared(dram_name);
+        }
+        dram_name.discard_stale()?;
+        if self.options.alone {
+            let image = self.attach_first(None)?;
+            return Ok(image);
+        }
+        let image = self.attach_first(Some(dram_name))?;
+        // From exclusive to shared: this never has to wait.
+        self.set(Byte::Attached, Lock::Shared)?;
+        Ok(image)
+    }
+
+    /// Attaches to read, with a DRAM region of our own, which leaves no trace. Nobody writes meanwhile.
+    fn read_only(&self) -> Result<Image<M>, ImageError> {
+        let _attaching = self.attaching(Lock::Shared)?;
+        if !self.set(Byte::Attached, Lock::Shared)? {
+            return Err(ImageError::InUse { path: self.path.to_owned() });
+        }
+        let result = self.read_only_locked();
+        if result.is_err() {
+            self.set(Byte::Attached, Lock::None)?;
+        }
+        result
+    }
+
+    fn read_only_locked(&self) -> Result<Image<M>, ImageError> {
+        let written =
+            locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
+        let dram_name = self.dram_name(false)?;
+        if !written {
+            return self.attach_first(None);
+        }
+        // The engine keeps what a reader knows of inodes elsewhere than what a writer does, so the two cannot use one DRAM region.
+        Err(dram_name.cannot_share(
+            self.path,
+            "it is being written, and can be read only alone or by others who read".to_owned(),
+        ))
+    }
+
+    /// Checks the superblock (nothing has been written so far) and names the DRAM region's file after its UUID.
+    fn dram_name(&self, writing: bool) -> Result<DramFile, ImageError> {
+        let region = self.pm_region();
+        let not_usable = |cause| ImageError::NotUsable { path: self.path.to_owned(), cause };
+        Superblock::check(&region, writing).map_err(not_usable)?;
+        let superblock = region.first::<Superblock>().map_err(|bad| self.engine_error(bad.into()))?;
+        let mut uuid = [0u8; 16];
+        uuid[..8].copy_from_slice(&superblock.uuid[0].load().to_le_bytes());
+        uuid[8..].copy_from_slice(&superblock.uuid[1].load().to_le_bytes());
+        Ok(DramFile::new(&self.options.dram_directory, &uuid))
+    }
+
+    fn engine_error(&self, source: Error) -> ImageError {
+        match source {
+            Error::Superblock(cause) => ImageError::NotUsable { path: self.path.to_owned(), cause },
+            source => ImageError::Engine { path: self.path.to_owned(), source },
+        }
+    }
+
+    fn pm_region(&self) -> Region<M> {
+        // SAFETY: whoever gets this region keeps the mapping next to it for at least as long (`Image`, or this attempt). A mapping that may
+        // only be read is attached read-only, so nothing is stored.
+        unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) }
+    }
+
+    fn attach_options(&self) -> AttachOptions {
+        AttachOptions { read_only: self.options.read_only, cached_files_max: self.options.cached_files_max }
+    }
+
+    /// Builds the DRAM region: in a file that others can map, or in memory of our own.
+    fn attach_first(&self, dram_file: Option<DramFile>) -> Result<Image<M>, ImageError> {
+        let options = self.attach_options();
+        let layout = Fs::<M>::dram_layout(&self.pm_region(), &options).map_err(|error| self.engine_error(error))?;
+        let dram = match &dram_file {
+            // Before the cachelets come the maps, which recovery fills at once.
+            Some(dram_file) => dram_file.create(self.file, self.path, layout.length, layout.cachelets)?,
+            None => Mapping::anonymous(layout.length)?,
+        };
+        let dram = Arc::new(dram);
+        let built = self.build(&dram, &options);
+        if built.is_err()
+            && let Some(dram_file) = &dram_file
+        {
+            dram_file.remove();
+        }
+        let (fs, report) = built.map_err(|error| self.engine_error(error))?;
+        Ok(self.image(fs, dram, dram_file, Some(report)))
+    }
+
+    fn build(&self, dram: &Arc<Mapping>, options: &AttachOptions) -> engine::Result<(Fs<M>, RecoveryReport)> {
+        let recovery = Fs::attach_first(self.pm_region(), dram_region(dram), &PLATFORM, options)?;
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = if self.options.recovery_threads == 0 { processors } else { self.options.recovery_threads };
+        recover(&recovery, threads)?;
+        recovery.finish()
+    }
+
+    fn attach_shared(&self, dram_file: DramFile) -> Result<Image<M>, ImageError> {
+        let dram = Arc::new(dram_file.open(self.file, self.path)?);
+        let options = self.attach_options();
+        let fs =
+            Fs::attach_shared(self.pm_region(), dram_region(&dram), &PLATFORM, &options).map_err(
+                |error| match error {
+                    Error::Busy | Error::Invalid | Error::ReadOnly => dram_file.cannot_share(
+                        self.path,
+                        "it was made by another version of this program, or it is not ready".to_owned(),
+                    ),
+                    other => self.engine_error(other),
+                },
+            )?;
+        Ok(self.image(fs, dram, Some(dram_file), None))
+    }
+
+    fn image(
+        &self,
+        fs: Fs<M>,
+        dram: Arc<Mapping>,
+        dram_file: Option<DramFile>,
+        report: Option<RecoveryReport>,
+    ) -> Image<M> {
+        Image { fs: Some(fs), pm: Arc::clone(self.pm), _dram: dram, dram_file, path: self.path.to_owned(), report }
+    }
+}
+
+fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {
+    // SAFETY: mapped readable and writable; `Image` keeps the mapping next to the `Fs` that gets this region, and drops it later.
+    unsafe { Region::new(dram.address(), dram.length(), Direct) }
+}
+
+/// Recovers with several threads. The first error counts.
+fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<()> {
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads.max(1))
+            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || recovery.work()).ok())
+            .collect();
+        let mut result = recovery.work();
+        for helper in helpers {
+            // A panic goes on where it was.
+            let helped = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result = result.and(helped);
+        }
+        result
+    })
+}

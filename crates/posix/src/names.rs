@@ -1,0 +1,420 @@
+//! Making, removing, linking and renaming names: permission rules and the order of errors around the engine's atomic operations.
+//!
+//! The engine decides races. This layer checks what may be done before it and, only where that fails, looks again for what Linux reports first.
+
+use crate::caller::{Caller, Held};
+use crate::credentials::{Capabilities, Want};
+use crate::errno::{Errno, Result};
+use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
+use engine::format::FileKind;
+use engine::{Attributes, Error, NewNode, Node, RenameFlags};
+use pmem::Memory;
+
+/// Names that one file may have.
+pub const LINKS_MAX: u32 = 65_000;
+
+/// What is to be made at a name.
+#[derive(Clone, Copy)]
+pub(crate) struct Making<'a> {
+    pub kind: FileKind,
+    /// Permission bits before the umask.
+    pub mode: u32,
+    /// Zero where the kernel has applied it.
+    pub umask: u32,
+    pub device: u32,
+    pub target: &'a [u8],
+}
+
+impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+    /// Owner, group and permissions of a new file: in a set-group-id directory the group is the directory's, and directories pass the bit on.
+    pub(crate) fn new_node<'a>(&self, directory: &Attributes, making: &Making<'a>) -> NewNode<'a> {
+        let inherits = directory.mode & libc::S_ISGID != 0;
+        let gid = if inherits { directory.gid } else { self.credentials.gid };
+        let mut permissions = making.mode & 0o7777 & !making.umask;
+        if making.kind == FileKind::Directory {
+            permissions &= 0o1777;
+            if inherits {
+                permissions |= libc::S_ISGID;
+            }
+        } else if inherits && !self.credentials.checked {
+            // Nobody plants a program that runs with a group which he is not in.
+            let runs_as_group = libc::S_ISGID | libc::S_IXGRP;
+            if making.mode & runs_as_group == runs_as_group && !self.credentials.keeps_set_gid(gid) {
+                permissions &= !libc::S_ISGID;
+            }
+        }
+        if making.kind == FileKind::Symlink {
+            permissions = 0o777;
+        }
+        let Making { kind, device, target, .. } = *making;
+        NewNode { kind, permissions, uid: self.credentials.uid, gid, device, target }
+    }
+
+    /// Makes a file of any kind at a name.
+    pub(crate) fn make(&self, directory: Node, name: &[u8], making: &Making<'_>) -> Result<Held<'t, 'f, M>> {
+        let attributes = self.check_search(directory)?;
+        if let Err(refused) = self.check_attributes(&attributes, Want::CHANGE_NAMES) {
+            return Err(self.unless_exists(directory, name, refused));
+        }
+        let new = self.new_node(&attributes, making);
+        Ok(Held::owned(self.thread, self.thread.create(directory, name, &new)?))
+    }
+
+    /// What Linux reports where a name cannot be made: that it exists, or is too long, comes before the refusal.
+    fn unless_exists(&self, directory: Node, name: &[u8], refused: Errno) -> Errno {
+        match self.thread.stat_name(directory, name) {
+            Ok(_) => Errno::EEXIST,
+            Err(Error::NotFound) => refused,
+            Err(other) => other.into(),
+        }
+    }
+
+    /// mkdir.
+    pub fn mkdir(&self, directory: Node, name: &[u8], mode: u32, umask: u32) -> Result<Held<'t, 'f, M>> {
+        // Set-id bits of a mkdir do not count; the sticky bit does.
+        let making = Making { kind: FileKind::Directory, mode: mode & 0o1777, umask, device: 0, target: b"" };
+        self.make(directory, name, &making)
+    }
+
+    /// mknod: regular files, pipes, sockets, and with the capability devices. `mode` with the type.
+    pub fn mknod(&self, directory: Node, name: &[u8], mode: u32, umask: u32, device: u32) -> Result<Held<'t, 'f, M>> {
+        let (kind, device) = self.node_kind(mode, device)?;
+        let making = Making { kind, mode, umask, device, target: b"" };
+        if matches!(kind, FileKind::Character | FileKind::Block) && !self.may_make_device(kind, device) {
+            // The name's own errors come before the lack of a capability.
+            self.check_search(directory)?;
+            self.check_writable().map_err(|refused| self.unless_exists(directory, name, refused))?;
+            let refused = self.check(directory, Want::CHANGE_NAMES).err().unwrap_or(Errno::EPERM);
+            return Err(self.unless_exists(directory, name, refused));
+        }
+        self.make(directory, name, &making)
+    }
+
+    /// The kind that mknod's mode asks for; no type means a regular file.
+    fn node_kind(&self, mode: u32, device: u32) -> Result<(FileKind, u32)> {
+        if mode & libc::S_IFMT == 0 {
+            return Ok((FileKind::Regular, 0));
+        }
+        match FileKind::from_mode(mode) {
+            Some(FileKind::Directory) => Err(Errno::EPERM),
+            Some(FileKind::Symlink) | None => Err(Errno::EINVAL),
+            Some(kind @ (FileKind::Character | FileKind::Block)) => Ok((kind, device)),
+            Some(kind) => Ok((kind, 0)),
+        }
+    }
+
+    /// The character device 0:0 is an overlay's whiteout: no device at all, so anybody may make it.
+    fn may_make_device(&self, kind: FileKind, device: u32) -> bool {
+        (kind == FileKind::Character && device == 0) || self.credentials.may(Capabilities::MKNOD)
+    }
+
+    /// symlink.
+    pub fn symlink(&self, target: &[u8], directory: Node, name: &[u8]) -> Result<Held<'t, 'f, M>> {
+        if target.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if target.len() >= crate::path::PATH_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let making = Making { kind: FileKind::Symlink, mode: 0o777, umask: 0, device: 0, target };
+        self.make(directory, name, &making)
+    }
+
+    /// readlink; how many bytes of the target fit.
+    pub fn readlink(&self, node: Node, target: &mut [u8]) -> Result<usize> {
+        if self.thread.stat(node)?.kind != FileKind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        Ok(self.thread.read_link(node, target)?)
+    }
+
+    /// link. `unnamed` says that a file without names may be given one (it was opened by O_TMPFILE without O_EXCL).
+    pub fn link(&self, node: Node, directory: Node, name: &[u8], unnamed: bool) -> Result<()> {
+        let attributes = self.check_search(directory)?;
+        if let Err(refused) = self.check_attributes(&attributes, Want::CHANGE_NAMES) {
+            return Err(self.unless_exists(directory, name, refused));
+        }
+        let file = self.thread.stat(node)?;
+        let refused = match file.kind {
+            FileKind::Directory => Some(Errno::EPERM),
+            _ if file.links == 0 && !unnamed => Some(Errno::ENOENT),
+            _ if file.links >= LINKS_MAX => Some(Errno::EMLINK),
+            _ => None,
+        };
+        if let Some(refused) = refused {
+            return Err(self.unless_exists(directory, name, refused));
+        }
+        Ok(self.thread.link(node, directory, name)?)
+    }
+
+    /// unlink.
+    pub fn unlink(&self, directory: Node, name: &[u8]) -> Result<()> {
+        self.remove(directory, name, false)
+    }
+
+    /// rmdir.
+    pub fn rmdir(&self, directory: Node, name: &[u8]) -> Result<()> {
+        self.remove(directory, name, true)
+    }
+
+    fn remove(&self, directory: Node, name: &[u8], is_directory: bool) -> Result<()> {
+        let here = self.check_search(directory)?;
+        self.check_writable()?;
+        if let Err(refused) = self.credentials.check(&here, Want::CHANGE_NAMES) {
+            // A name that does not exist comes before the refusal.
+            self.thread.stat_name(directory, name)?;
+            return Err(refused);
+        }
+        let permit = |file: &Attributes| self.credentials.check_sticky(&here, file).map_err(Errno::refusal);
+        let removed = if is_directory {
+            self.thread.remove_directory(directory, name, permit)
+        } else {
+            self.thread.unlink(directory, name, permit)
+        };
+        match removed {
+            // The engine looks at the kind before it asks; Linux looks at the sticky bit first.
+            Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
+                if here.mode & libc::S_ISVTX != 0 {
+                    self.credentials.check_sticky(&here, &self.thread.stat_name(directory, name)?)?;
+                }
+                Err(kind.into())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// renameat2. Flags that this kernel's renameat2 does not know are EINVAL: ignoring one would destroy data.
+    pub fn rename(&self, from: (Node, &[u8]), to: (Node, &[u8]), flags: u32) -> Result<()> {
+        let flags = rename_flags(flags)?;
+        let here = self.check_search(from.0)?;
+        let there = self.check_search(to.0)?;
+        self.check_writable()?;
+        let allowed = self
+            .credentials
+            .check(&here, Want::CHANGE_NAMES)
+            .and_then(|()| self.credentials.check(&there, Want::CHANGE_NAMES));
+        if let Err(refused) = allowed {
+            return self.refuse_rename(from, to, flags, refused);
+        }
+        let moves = here.number != there.number;
+        let permit = |old: &Attributes, new: Option<&Attributes>| {
+            self.permit_rename(&here, &there, old, new, moves, flags).map_err(Errno::refusal)
+        };
+        Ok(self.thread.rename(from, to, flags, permit)?)
+    }
+
+    /// Sticky bits on both sides; and whoever gives a directory another parent changes its `..`, so must be able to write it.
+    fn permit_rename(
+        &self,
+        here: &Attributes,
+        there: &Attributes,
+        old: &Attributes,
+        new: Option<&Attributes>,
+        moves: bool,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.credentials.check_sticky(here, old)?;
+        if let Some(new) = new {
+            self.credentials.check_sticky(there, new)?;
+            if moves && flags.exchange && new.kind == FileKind::Directory {
+                self.credentials.check(new, Want::WRITE)?;
+            }
+        }
+        if moves && old.kind == FileKind::Directory {
+            self.credentials.check(old, Want::WRITE)?;
+        }
+        Ok(())
+    }
+
+    /// What Linux reports before it finds that a directory may not be written.
+    fn refuse_rename(&self, from: (Node, &[u8]), to: (Node, &[u8]), flags: RenameFlags, refused: Errno) -> Result<()> {
+        let old = self.thread.stat_name(from.0, from.1)?;
+        match self.thread.stat_name(to.0, to.1) {
+            Ok(_) if flags.no_replace => Err(Errno::EEXIST),
+            Ok(new) if new.number == old.number => Ok(()),
+            Err(Error::NotFound) if flags.exchange => Err(Errno::ENOENT),
+            Ok(_) | Err(Error::NotFound) => Err(refused),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+fn rename_flags(flags: u32) -> Result<RenameFlags> {
+    const NO_REPLACE: u32 = libc::RENAME_NOREPLACE;
+    const EXCHANGE: u32 = libc::RENAME_EXCHANGE;
+    const WHITEOUT: u32 = libc::RENAME_WHITEOUT;
+    let has = |flag: u32| flags & flag != 0;
+    if has(!(NO_REPLACE | EXCHANGE | WHITEOUT)) || has(EXCHANGE) && has(NO_REPLACE | WHITEOUT) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(RenameFlags { no_replace: has(NO_REPLACE), exchange: has(EXCHANGE), whiteout: has(WHITEOUT) })
+}
+
+/// By path: each resolves the parent, sees to `.`, `..` and slashes, and leaves the rest to the call by name.
+impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+    /// Parent and name for a call that makes a name, which only a directory may have a slash behind.
+    fn resolve_new<'b>(
+        &self,
+        place: &Place,
+        path: &[u8],
+        directory_wanted: bool,
+        buffer: &'b mut PathBuffer,
+    ) -> Result<Outcome<Parent<'t, 'f, M>>> {
+        let parent = inside!(self.resolve_parent(place, path, buffer)?);
+        let Last::Name(name) = &parent.last else { return Err(Errno::EEXIST) };
+        if parent.slash && !directory_wanted {
+            return Err(self.unless_exists(parent.directory.node(), name.bytes(), Errno::ENOENT));
+        }
+        Ok(Outcome::Inside(parent))
+    }
+
+    /// mkdir by path.
+    pub fn mkdir_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        mode: u32,
+        umask: u32,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<()>> {
+        let parent = inside!(self.resolve_new(place, path, true, buffer)?);
+        let directory = parent.directory.node();
+        with_name(&parent.last, |name| self.mkdir(directory, name, mode, umask).map(drop)).map(Outcome::Inside)
+    }
+
+    /// mknod by path.
+    pub fn mknod_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        (mode, umask): (u32, u32),
+        device: u32,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<()>> {
+        self.node_kind(mode, device)?;
+        let parent = inside!(self.resolve_new(place, path, false, buffer)?);
+        let directory = parent.directory.node();
+        with_name(&parent.last, |name| self.mknod(directory, name, mode, umask, device).map(drop)).map(Outcome::Inside)
+    }
+
+    /// symlink by path.
+    pub fn symlink_path(
+        &self,
+        target: &[u8],
+        place: &Place,
+        path: &[u8],
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<()>> {
+        if target.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        let parent = inside!(self.resolve_new(place, path, false, buffer)?);
+        let directory = parent.directory.node();
+        with_name(&parent.last, |name| self.symlink(target, directory, name).map(drop)).map(Outcome::Inside)
+    }
+
+    /// link to a path, of a node that the front has resolved (it knows whether links are followed there).
+    pub fn link_path(
+        &self,
+        node: Node,
+        unnamed: bool,
+        place: &Place,
+        path: &[u8],
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<()>> {
+        let parent = inside!(self.resolve_new(place, path, false, buffer)?);
+        let directory = parent.directory.node();
+        with_name(&parent.last, |name| self.link(node, directory, name, unnamed)).map(Outcome::Inside)
+    }
+
+    /// unlink by path.
+    pub fn unlink_path(&self, place: &Place, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
+        let parent = inside!(self.resolve_parent(place, path, buffer)?);
+        let Last::Name(name) = &parent.last else { return Err(Errno::EISDIR) };
+        let directory = parent.directory.node();
+        if parent.slash {
+            self.check_writable()?;
+            let kind = self.thread.stat_name(directory, name.bytes())?.kind;
+            return Err(if kind == FileKind::Directory { Errno::EISDIR } else { Errno::ENOTDIR });
+        }
+        self.unlink(directory, name.bytes()).map(Outcome::Inside)
+    }
+
+    /// rmdir by path.
+    pub fn rmdir_path(&self, place: &Place, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
+        let parent = inside!(self.resolve_parent(place, path, buffer)?);
+        match &parent.last {
+            Last::Name(name) => self.rmdir(parent.directory.node(), name.bytes()).map(Outcome::Inside),
+            Last::Dot => Err(Errno::EINVAL),
+            Last::DotDot => Err(Errno::ENOTEMPTY),
+            Last::Root => Err(Errno::EBUSY),
+        }
+    }
+
+    /// renameat2 by paths. Where one of them leaves the mount the front decides (mostly: EXDEV); `from` is walked first.
+    pub fn rename_path(
+        &self,
+        (from_place, from): (&Place, &[u8]),
+        (to_place, to): (&Place, &[u8]),
+        flags: u32,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<()>> {
+        let known = rename_flags(flags)?;
+        let old = inside!(self.resolve_parent(from_place, from, buffer)?);
+        let new = inside!(self.resolve_parent(to_place, to, buffer)?);
+        let Last::Name(old_name) = &old.last else { return Err(Errno::EBUSY) };
+        let Last::Name(new_name) = &new.last else {
+            return Err(if known.no_replace { Errno::EEXIST } else { Errno::EBUSY });
+        };
+        let from = (old.directory.node(), old_name.bytes());
+        let to = (new.directory.node(), new_name.bytes());
+        if old.slash || new.slash {
+            self.check_rename_slashes(from, old.slash, to, new.slash, known)?;
+        }
+        self.rename(from, to, flags).map(Outcome::Inside)
+    }
+
+    /// A slash behind a name means a directory: behind the old name what is there, behind the new one what it becomes.
+    fn check_rename_slashes(
+        &self,
+        from: (Node, &[u8]),
+        from_slash: bool,
+        to: (Node, &[u8]),
+        to_slash: bool,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let is_directory = |at: (Node, &[u8])| self.thread.stat_name(at.0, at.1).map(|a| a.kind == FileKind::Directory);
+        let old = is_directory(from)?;
+        let new = is_directory(to);
+        match new {
+            Ok(_) if flags.no_replace => return Err(Errno::EEXIST),
+            Ok(false) if flags.exchange && to_slash => return Err(Errno::ENOTDIR),
+            Err(Error::NotFound) if flags.exchange => return Err(Errno::ENOENT),
+            Err(Error::NotFound) | Ok(_) => {}
+            Err(other) => return Err(other.into()),
+        }
+        let wrong = !old && (from_slash || (to_slash && !flags.exchange));
+        if wrong { Err(Errno::ENOTDIR) } else { Ok(()) }
+    }
+
+    /// The file of a path, for calls that go on by node (stat, chmod, truncate, xattrs ...).
+    pub fn at_path<T>(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+        call: impl FnOnce(Node) -> Result<T>,
+    ) -> Result<Outcome<T>> {
+        let found = inside!(self.resolve(place, path, last_link, buffer)?);
+        call(found.node()).map(Outcome::Inside)
+    }
+}
+
+fn with_name<T>(last: &Last, call: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+    match last {
+        Last::Name(name) => call(name.bytes()),
+        Last::Dot | Last::DotDot | Last::Root => Err(Errno::EEXIST),
+    }
+}

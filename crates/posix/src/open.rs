@@ -1,0 +1,230 @@
+//! open, with all its flags, in the order of errors that Linux has.
+
+use crate::caller::{Caller, Held};
+use crate::credentials::Want;
+use crate::errno::{Errno, Result};
+use crate::names::Making;
+use crate::open_file::OpenFile;
+use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
+use engine::format::FileKind;
+use engine::{Attributes, Node};
+use libc::{
+    O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
+};
+use pmem::Memory;
+
+/// The flags that O_PATH leaves in force.
+const PATH_FLAGS: i32 = O_PATH | O_DIRECTORY | O_NOFOLLOW | libc::O_CLOEXEC;
+
+/// A file that was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// The description.
+    pub file: OpenFile,
+    /// Whether `open` made the file.
+    pub created: bool,
+}
+
+/// EINVAL for combinations that open refuses whatever the path is; the flags in force otherwise.
+pub fn open_flags_valid(flags: i32) -> Result<i32> {
+    if flags & O_PATH != 0 {
+        return Ok(flags & PATH_FLAGS);
+    }
+    let unnamed = flags & O_TMPFILE == O_TMPFILE;
+    let no_writer = matches!(flags & O_ACCMODE, O_RDONLY);
+    if (unnamed && (no_writer || flags & O_CREAT != 0)) || flags & (O_CREAT | O_DIRECTORY) == O_CREAT | O_DIRECTORY {
+        return Err(Errno::EINVAL);
+    }
+    // O_TMPFILE without O_DIRECTORY is the bit that old kernels ignored.
+    if flags & O_TMPFILE & !O_DIRECTORY != 0 && !unnamed {
+        return Err(Errno::EINVAL);
+    }
+    Ok(flags)
+}
+
+fn wanted(flags: i32) -> Want {
+    let access = match flags & O_ACCMODE {
+        O_RDONLY => Want::READ.0,
+        O_WRONLY => Want::WRITE.0,
+        // 3 is for ioctls that need both.
+        _ => Want::READ.0 | Want::WRITE.0,
+    };
+    Want(if flags & O_TRUNC != 0 { access | Want::WRITE.0 } else { access })
+}
+
+impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+    /// Opens a node that exists. The description gets a reference of its own.
+    pub fn open_node(&self, node: Node, flags: i32) -> Result<OpenFile> {
+        let flags = open_flags_valid(flags)?;
+        self.thread.retain(node)?;
+        self.open_held(Held::owned(self.thread, node), flags)
+    }
+
+    fn open_held(&self, file: Held<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
+        let attributes = self.thread.stat(file.node())?;
+        if flags & O_DIRECTORY != 0 && attributes.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if flags & O_PATH != 0 {
+            return Ok(OpenFile::new(file.into_node()?, attributes.kind, flags));
+        }
+        self.check_open(&attributes, flags)?;
+        if attributes.kind == FileKind::Regular && flags & O_TRUNC != 0 {
+            self.truncate_opened(file.node())?;
+        }
+        Ok(OpenFile::new(file.into_node()?, attributes.kind, flags))
+    }
+
+    fn truncate_opened(&self, node: Node) -> Result<()> {
+        self.strip_privileges(node)?;
+        Ok(self.thread.truncate(node, 0)?)
+    }
+
+    /// What may_open of Linux checks, in its order.
+    fn check_open(&self, file: &Attributes, flags: i32) -> Result<()> {
+        let want = wanted(flags);
+        match file.kind {
+            FileKind::Symlink => return Err(Errno::ELOOP),
+            FileKind::Directory if want.0 & Want::WRITE.0 != 0 => return Err(Errno::EISDIR),
+            _ => {}
+        }
+        self.check_attributes(file, want)?;
+        if flags & O_NOATIME != 0 && !self.credentials.owns(file) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Opens a name, making the file if O_CREAT asks for it. A symbolic link is not followed: ELOOP.
+    pub fn open_name(&self, directory: Node, name: &[u8], flags: i32, mode: u32, umask: u32) -> Result<Opened> {
+        let flags = open_flags_valid(flags)?;
+        match self.open_or_make(directory, name, flags, mode, umask)? {
+            Found::File(opened) => Ok(opened),
+            Found::Link(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => Err(Errno::EEXIST),
+            Found::Link(link) if flags & O_PATH != 0 => {
+                Ok(Opened { file: self.open_held(link, flags)?, created: false })
+            }
+            Found::Link(_) if flags & O_DIRECTORY != 0 => Err(Errno::ENOTDIR),
+            Found::Link(_) => Err(Errno::ELOOP),
+        }
+    }
+
+    fn open_or_make(
+        &self,
+        directory: Node,
+        name: &[u8],
+        flags: i32,
+        mode: u32,
+        umask: u32,
+    ) -> Result<Found<'t, 'f, M>> {
+        let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
+        let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
+        loop {
+            if !exclusive {
+                match self.lookup(directory, name) {
+                    Ok(file) => return self.open_existing(file, flags),
+                    Err(Errno::ENOENT) if flags & O_CREAT != 0 => {}
+                    Err(other) => return Err(other),
+                }
+            }
+            match self.make(directory, name, &making) {
+                // Whoever makes a file may use it as the flags say, whatever the mode allows.
+                Ok(made) => {
+                    let file = OpenFile::new(made.into_node()?, FileKind::Regular, flags);
+                    return Ok(Found::File(Opened { file, created: true }));
+                }
+                // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
+                Err(Errno::EEXIST) if !exclusive => {}
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    fn open_existing(&self, file: Held<'t, 'f, M>, flags: i32) -> Result<Found<'t, 'f, M>> {
+        let kind = self.thread.stat(file.node())?.kind;
+        match kind {
+            FileKind::Symlink => return Ok(Found::Link(file)),
+            FileKind::Directory if flags & O_CREAT != 0 => return Err(Errno::EISDIR),
+            _ => {}
+        }
+        Ok(Found::File(Opened { file: self.open_held(file, flags)?, created: false }))
+    }
+
+    /// A file without a name in the file system of a directory (O_TMPFILE).
+    pub fn open_unnamed(&self, directory: Node, flags: i32, mode: u32, umask: u32) -> Result<OpenFile> {
+        let attributes = self.thread.stat(directory)?;
+        if attributes.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        self.check_attributes(&attributes, Want::CHANGE_NAMES)?;
+        let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
+        let node = self.thread.create_unnamed(directory, &self.new_node(&attributes, &making))?;
+        Ok(OpenFile::new(node, FileKind::Regular, flags))
+    }
+
+    /// open by path.
+    pub fn open_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        flags: i32,
+        (mode, umask): (u32, u32),
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Opened>> {
+        let flags = open_flags_valid(flags)?;
+        if flags & O_CREAT != 0 {
+            return self.create_path(place, path, flags, (mode, umask), buffer);
+        }
+        let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
+        let found = inside!(self.resolve(place, path, last_link, buffer)?);
+        let file = if flags & O_TMPFILE == O_TMPFILE {
+            self.open_unnamed(found.node(), flags, mode, umask)?
+        } else {
+            self.open_held(found, flags)?
+        };
+        Ok(Outcome::Inside(Opened { file, created: false }))
+    }
+
+    /// With O_CREAT a last symbolic link is followed to where it points, and the file is made there.
+    fn create_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        flags: i32,
+        (mode, umask): (u32, u32),
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Opened>> {
+        let mut parent = inside!(self.resolve_parent(place, path, buffer)?);
+        let mut followed = 0;
+        loop {
+            let Last::Name(name) = &parent.last else { return self.open_dots(&parent, flags).map(Outcome::Inside) };
+            if parent.slash {
+                return Err(Errno::EISDIR);
+            }
+            let link = match self.open_or_make(parent.directory.node(), name.bytes(), flags, mode, umask)? {
+                Found::File(opened) => return Ok(Outcome::Inside(opened)),
+                Found::Link(_) if flags & O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
+                Found::Link(link) => link,
+            };
+            parent = inside!(self.resolve_link(place, parent, &link, &mut followed, buffer)?);
+        }
+    }
+
+    /// `.`, `..` and `/` exist and are directories.
+    fn open_dots(&self, _parent: &Parent<'t, 'f, M>, flags: i32) -> Result<Opened> {
+        Err(if flags & O_EXCL != 0 { Errno::EEXIST } else { Errno::EISDIR })
+    }
+
+    /// Gives back the reference of a description. Nobody uses it afterwards.
+    pub fn close(&self, file: &OpenFile) {
+        self.thread.release(file.node(), 1);
+    }
+}
+
+/// What a name led to.
+// An open file is moved once, to the caller's table; there is no heap to put it on.
+#[allow(clippy::large_enum_variant)]
+enum Found<'t, 'f, M: Memory> {
+    File(Opened),
+    Link(Held<'t, 'f, M>),
+}

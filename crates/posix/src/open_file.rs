@@ -1,0 +1,128 @@
+//! Open file descriptions.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use engine::format::FileKind;
+use engine::{DirectoryHint, Node};
+
+/// An open file description: what descriptors that came from one `open` share.
+///
+/// Plain data with atomics, so that it can lie in memory that processes share. It owns one reference to its node, which
+/// [`Caller::close`](crate::Caller::close) gives back; dropping it does not, since whoever shares it decides when the last one is gone.
+///
+/// No field is under a lock: a process that dies in the middle of a call leaves nothing locked. Reads and writes that move the
+/// position do so by one compare-and-swap.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct OpenFile {
+    /// Index of the node's cachelet.
+    cachelet: AtomicU32,
+    /// Flags of `open`, of which F_SETFL may change some.
+    flags: AtomicU32,
+    /// Number of the node.
+    number: AtomicU64,
+    /// Position; for a directory the cookie to go on after.
+    position: AtomicU64,
+    /// Where the scan of a directory was; only a hint, so its two parts need not fit together.
+    hint_page: AtomicU64,
+    /// See `hint_page`.
+    hint_version: AtomicU32,
+    /// [`FileKind`] as a number.
+    kind: AtomicU32,
+    /// For whoever keeps these in a table: users of the description. Zero: free.
+    pub users: AtomicU32,
+    /// Zero.
+    reserved: [AtomicU32; 5],
+}
+const _: () = assert!(size_of::<OpenFile>() == 64);
+
+/// What F_SETFL can change.
+const CHANGEABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC) as u32;
+
+impl OpenFile {
+    /// A description of a node whose reference it takes over.
+    pub fn new(node: Node, kind: FileKind, flags: i32) -> OpenFile {
+        OpenFile {
+            cachelet: AtomicU32::new(node.cachelet),
+            flags: AtomicU32::new(flags as u32),
+            number: AtomicU64::new(node.number),
+            position: AtomicU64::new(0),
+            hint_page: AtomicU64::new(0),
+            hint_version: AtomicU32::new(0),
+            kind: AtomicU32::new(kind as u32),
+            users: AtomicU32::new(1),
+            reserved: [const { AtomicU32::new(0) }; 5],
+        }
+    }
+
+    /// The file.
+    pub fn node(&self) -> Node {
+        Node { cachelet: self.cachelet.load(Relaxed), number: self.number.load(Relaxed) }
+    }
+
+    /// The kind of file; a description in shared memory that holds nonsense counts as a pipe, with which nothing can be done here.
+    pub fn kind(&self) -> FileKind {
+        FileKind::from_bits(self.kind.load(Relaxed)).unwrap_or(FileKind::Fifo)
+    }
+
+    /// The flags of `open` as they are now.
+    pub fn flags(&self) -> i32 {
+        self.flags.load(Relaxed) as i32
+    }
+
+    /// F_SETFL.
+    pub fn set_flags(&self, flags: i32) {
+        let kept = self.flags.load(Relaxed) & !CHANGEABLE;
+        self.flags.store(kept | flags as u32 & CHANGEABLE, Relaxed);
+    }
+
+    /// Whether it was opened for reading.
+    pub fn reads(&self) -> bool {
+        !self.is_path() && matches!(self.flags() & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
+    }
+
+    /// Whether it was opened for writing.
+    pub fn writes(&self) -> bool {
+        !self.is_path() && matches!(self.flags() & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+    }
+
+    /// Whether it stands for a place only (O_PATH).
+    pub fn is_path(&self) -> bool {
+        self.flags() & libc::O_PATH != 0
+    }
+
+    /// Whether it is a file without a name that may be given one.
+    pub fn is_linkable(&self) -> bool {
+        let flags = self.flags();
+        flags & libc::O_TMPFILE == libc::O_TMPFILE && flags & libc::O_EXCL == 0
+    }
+
+    /// The position.
+    pub fn position(&self) -> u64 {
+        self.position.load(Acquire)
+    }
+
+    /// Sets the position.
+    pub fn set_position(&self, position: u64) {
+        self.position.store(position, Release);
+    }
+
+    /// Moves the position if nobody else did meanwhile.
+    pub(crate) fn advance(&self, from: u64, to: u64) -> bool {
+        self.position.compare_exchange(from, to, Release, Relaxed).is_ok()
+    }
+
+    /// Takes `length` bytes at the position for oneself; where they begin.
+    pub(crate) fn reserve(&self, length: u64) -> u64 {
+        self.position.fetch_add(length, Release)
+    }
+
+    pub(crate) fn hint(&self) -> DirectoryHint {
+        DirectoryHint { page: self.hint_page.load(Relaxed), log_version: self.hint_version.load(Relaxed) }
+    }
+
+    pub(crate) fn set_hint(&self, hint: DirectoryHint) {
+        self.hint_page.store(hint.page, Relaxed);
+        self.hint_version.store(hint.log_version, Relaxed);
+    }
+}

@@ -1,0 +1,434 @@
+//! The path walk: from a path to a node, or to a directory and a last name, with a permission check on every directory on the way.
+//!
+//! A walk can lead out of the mount: by a symbolic link with an absolute target (which means the process's root, not the mount's), or, where
+//! the front asks for it, by `..` at the mount's root. Then the answer is [`Outcome::Left`], and the [`PathBuffer`] holds where to go on.
+
+use crate::caller::{Caller, Held};
+use crate::credentials::Want;
+use crate::errno::{Errno, Result};
+use engine::format::{FileKind, NAME_BYTES_MAX};
+use engine::{Attributes, Node};
+use pmem::{Direct, Memory};
+
+/// Bytes of a path with its terminating zero, which is not stored here: a path has fewer.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Symbolic links that one walk follows.
+pub const LINKS_FOLLOWED_MAX: u32 = 40;
+
+/// Where a walk begins, and where `..` ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// Root of the mount; the caller keeps it alive.
+    pub root: Node,
+    /// Where relative paths begin: working directory or directory descriptor; the caller keeps it alive. A path that begins with a
+    /// slash begins at `root`.
+    pub start: Node,
+    /// Whether `..` at the root leaves the mount; otherwise it stays there.
+    pub can_leave: bool,
+}
+
+/// Room for the rest of a path in which a symbolic link was replaced by its target. Large: keep one per thread, not one per frame.
+pub struct PathBuffer {
+    bytes: [u8; 2 * PATH_BYTES_MAX],
+    start: usize,
+}
+
+impl Default for PathBuffer {
+    fn default() -> Self {
+        PathBuffer::new()
+    }
+}
+
+impl PathBuffer {
+    /// An empty one.
+    pub const fn new() -> PathBuffer {
+        PathBuffer { bytes: [0; 2 * PATH_BYTES_MAX], start: 2 * PATH_BYTES_MAX }
+    }
+
+    /// What of the path is left to walk; after [`Outcome::Left`], where to go on.
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn set(&mut self, rest: &[u8]) -> Result<()> {
+        let start = self.bytes.len().checked_sub(rest.len()).ok_or(Errno::ENAMETOOLONG)?;
+        self.bytes[start..].copy_from_slice(rest);
+        self.start = start;
+        Ok(())
+    }
+
+    /// Drops what has been walked: all but the last `remaining` bytes.
+    fn keep_last(&mut self, remaining: usize) {
+        self.start = self.bytes.len() - remaining;
+    }
+
+    /// Puts a link's target and a slash before the rest. The target is read to the front of the buffer and moved to its place, so that no
+    /// second buffer is needed. The slash stays away where nothing follows: it would demand a directory.
+    fn prepend(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<()> {
+        let slash = usize::from(self.start < self.bytes.len());
+        let room = self.start.checked_sub(slash).ok_or(Errno::ENAMETOOLONG)?;
+        let length = read(&mut self.bytes[..room])?;
+        if length == 0 {
+            return Err(Errno::ENOENT);
+        }
+        // A target that fills the room was cut.
+        if length >= room.min(PATH_BYTES_MAX) {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let begin = room - length;
+        self.bytes.copy_within(..length, begin);
+        if slash == 1 {
+            self.bytes[begin + length] = b'/';
+        }
+        self.start = begin;
+        Ok(())
+    }
+}
+
+/// What a walk came to.
+#[derive(Debug)]
+pub enum Outcome<T> {
+    /// Something in the mount.
+    Inside(T),
+    /// The path leaves the mount; the buffer holds the rest of it.
+    Left(Exit),
+}
+
+/// How a path left the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By a symbolic link: the rest is an absolute path of the process.
+    Absolute,
+    /// By `..` at the root: the rest is relative to the parent of the mount point. Empty: that directory itself.
+    AboveRoot,
+}
+
+/// Passes the exit on to the caller; otherwise goes on with what is inside.
+macro_rules! inside {
+    ($outcome:expr) => {
+        match $outcome {
+            $crate::path::Outcome::Inside(found) => found,
+            $crate::path::Outcome::Left(exit) => return Ok($crate::path::Outcome::Left(exit)),
+        }
+    };
+}
+pub(crate) use inside;
+
+/// What to do with a symbolic link at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastLink {
+    /// Go on to its target.
+    Follow,
+    /// It is the file that is meant. (A slash behind it still means its target.)
+    Stay,
+}
+
+/// A name of a directory.
+#[derive(Clone, Copy)]
+pub struct Name {
+    length: u8,
+    bytes: [u8; NAME_BYTES_MAX],
+}
+
+impl Name {
+    fn new(name: &[u8]) -> Result<Name> {
+        let mut bytes = [0; NAME_BYTES_MAX];
+        bytes.get_mut(..name.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name);
+        Ok(Name { length: name.len() as u8, bytes })
+    }
+
+    /// Its bytes: 1 to 255, no slash, no zero, neither `.` nor `..`.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
+    }
+}
+
+/// The last component of a path.
+// A name is copied at most twice in a call, and there is no heap to put it on.
+#[allow(clippy::large_enum_variant)]
+pub enum Last {
+    /// A name.
+    Name(Name),
+    /// `.`.
+    Dot,
+    /// `..`.
+    DotDot,
+    /// There is none: the path is the root.
+    Root,
+}
+
+/// A path up to its last component.
+pub struct Parent<'t, 'f, M: Memory = Direct> {
+    /// The directory; searching it is allowed.
+    pub directory: Held<'t, 'f, M>,
+    /// What comes last.
+    pub last: Last,
+    /// A slash came behind it.
+    pub slash: bool,
+}
+
+/// A walk in progress.
+struct Walk<'t, 'f, M: Memory> {
+    caller: Caller<'t, 'f, M>,
+    place: Place,
+    current: Held<'t, 'f, M>,
+    followed: u32,
+}
+
+/// The end of one run over components.
+enum Stop<'p, 't, 'f, M: Memory> {
+    /// All but the last component are walked; `rest` begins with it, empty if there is none.
+    Last { rest: &'p [u8] },
+    /// A symbolic link, with what follows it.
+    Link { link: Held<'t, 'f, M>, rest: &'p [u8] },
+    /// Out of the mount.
+    Exit { exit: Exit, rest: &'p [u8] },
+}
+
+fn skip_slashes(path: &[u8]) -> &[u8] {
+    let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
+    &path[slashes..]
+}
+
+/// First component and what follows it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
+    path.split_at(end)
+}
+
+impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
+    /// Walks all components that have another one behind them.
+    fn run<'p>(&mut self, path: &'p [u8]) -> Result<Stop<'p, 't, 'f, M>> {
+        let mut rest = skip_slashes(path);
+        loop {
+            let (component, after) = split(rest);
+            let next = skip_slashes(after);
+            if next.is_empty() {
+                return Ok(Stop::Last { rest });
+            }
+            match self.step(component)? {
+                Step::At(found) => self.current = found,
+                Step::Link(link) => return Ok(Stop::Link { link, rest: next }),
+                Step::Above => return Ok(Stop::Exit { exit: Exit::AboveRoot, rest: next }),
+            }
+            rest = next;
+        }
+    }
+
+    /// One component from the present directory.
+    fn step(&mut self, component: &[u8]) -> Result<Step<'t, 'f, M>> {
+        let here = self.caller.check_search(self.current.node())?;
+        match component {
+            b"." => Ok(Step::At(Held::borrowed(self.caller.thread, self.current.node())).keeping(&mut self.current)),
+            b".." => self.step_up(&here),
+            name => {
+                if name.len() > NAME_BYTES_MAX {
+                    return Err(Errno::ENAMETOOLONG);
+                }
+                let found = Held::owned(self.caller.thread, self.caller.thread.lookup(self.current.node(), name)?);
+                match self.caller.thread.stat(found.node())?.kind {
+                    FileKind::Symlink => Ok(Step::Link(found)),
+                    _ => Ok(Step::At(found)),
+                }
+            }
+        }
+    }
+
+    fn step_up(&mut self, here: &Attributes) -> Result<Step<'t, 'f, M>> {
+        if here.number == self.place.root.number {
+            if self.place.can_leave {
+                return Ok(Step::Above);
+            }
+            return Ok(Step::At(Held::borrowed(self.caller.thread, self.place.root)));
+        }
+        let parent = self.caller.thread.parent(self.current.node())?;
+        Ok(Step::At(Held::owned(self.caller.thread, self.caller.thread.node(parent, None)?)))
+    }
+
+    /// Replaces a link by its target in the buffer. `Some` if the target leads out of the mount.
+    fn expand(&mut self, link: &Held<'t, 'f, M>, buffer: &mut PathBuffer) -> Result<Option<Exit>> {
+        self.followed += 1;
+        if self.followed > LINKS_FOLLOWED_MAX {
+            return Err(Errno::ELOOP);
+        }
+        buffer.prepend(|room| Ok(self.caller.thread.read_link(link.node(), room)?))?;
+        Ok((buffer.rest().first() == Some(&b'/')).then_some(Exit::Absolute))
+    }
+
+    /// The walk ends before its last component.
+    fn into_parent(self, rest: &[u8]) -> Result<Outcome<Parent<'t, 'f, M>>> {
+        let (component, after) = split(rest);
+        if !component.is_empty() {
+            self.caller.check_search(self.current.node())?;
+        }
+        let last = match component {
+            b"" => Last::Root,
+            b"." => Last::Dot,
+            b".." => Last::DotDot,
+            name => Last::Name(Name::new(name)?),
+        };
+        Ok(Outcome::Inside(Parent { directory: self.current, last, slash: !after.is_empty() }))
+    }
+
+    /// Walks to the last component, following links on the way. What is left (last component and slashes) is in the buffer if
+    /// the answer is `None`, else it is the tail of `path` that the answer gives.
+    fn run_all<'p>(&mut self, path: &'p [u8], buffer: &mut PathBuffer) -> Result<Outcome<Option<&'p [u8]>>> {
+        match self.run(path)? {
+            Stop::Last { rest } => return Ok(Outcome::Inside(Some(rest))),
+            Stop::Exit { exit, rest } => {
+                buffer.set(rest)?;
+                return Ok(Outcome::Left(exit));
+            }
+            Stop::Link { link, rest } => {
+                buffer.set(rest)?;
+                if let Some(exit) = self.expand(&link, buffer)? {
+                    return Ok(Outcome::Left(exit));
+                }
+            }
+        }
+        self.run_buffer(buffer)
+    }
+
+    /// As `run_all`, for what is in the buffer.
+    fn run_buffer<'p>(&mut self, buffer: &mut PathBuffer) -> Result<Outcome<Option<&'p [u8]>>> {
+        loop {
+            let (link, rest) = match self.run(buffer.rest())? {
+                Stop::Last { rest } => (None, rest.len()),
+                Stop::Exit { exit, rest } => {
+                    let remaining = rest.len();
+                    buffer.keep_last(remaining);
+                    return Ok(Outcome::Left(exit));
+                }
+                Stop::Link { link, rest } => (Some(link), rest.len()),
+            };
+            buffer.keep_last(rest);
+            let Some(link) = link else { return Ok(Outcome::Inside(None)) };
+            if let Some(exit) = self.expand(&link, buffer)? {
+                return Ok(Outcome::Left(exit));
+            }
+        }
+    }
+}
+
+enum Step<'t, 'f, M: Memory> {
+    At(Held<'t, 'f, M>),
+    Link(Held<'t, 'f, M>),
+    Above,
+}
+
+impl<'t, 'f, M: Memory> Step<'t, 'f, M> {
+    /// For `.`: the reference of the present directory moves on with the walk.
+    fn keeping(self, current: &mut Held<'t, 'f, M>) -> Self {
+        match self {
+            Step::At(mut same) => {
+                core::mem::swap(&mut same, current);
+                Step::At(same)
+            }
+            other => other,
+        }
+    }
+}
+
+impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+    fn walk(&self, place: &Place, path: &[u8]) -> Result<Walk<'t, 'f, M>> {
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if path.len() >= PATH_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let start = if path[0] == b'/' { place.root } else { place.start };
+        Ok(Walk { caller: *self, place: *place, current: Held::borrowed(self.thread, start), followed: 0 })
+    }
+
+    /// The directory and last component of a path: for calls that make, remove or rename a name.
+    pub fn resolve_parent(
+        &self,
+        place: &Place,
+        path: &[u8],
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Parent<'t, 'f, M>>> {
+        let mut walk = self.walk(place, path)?;
+        let rest = match inside!(walk.run_all(path, buffer)?) {
+            Some(rest) => rest,
+            None => buffer.rest(),
+        };
+        walk.into_parent(rest)
+    }
+
+    /// The file of a path.
+    pub fn resolve(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Held<'t, 'f, M>>> {
+        let mut walk = self.walk(place, path)?;
+        let mut tail = inside!(walk.run_all(path, buffer)?);
+        loop {
+            let rest = tail.take().unwrap_or(buffer.rest());
+            let (component, after) = split(rest);
+            let slash = !after.is_empty();
+            if component.is_empty() {
+                return Ok(Outcome::Inside(walk.current));
+            }
+            match walk.step(component)? {
+                Step::At(found) => {
+                    if slash {
+                        self.check_directory(found.node())?;
+                    }
+                    return Ok(Outcome::Inside(found));
+                }
+                Step::Above => {
+                    buffer.set(b"")?;
+                    return Ok(Outcome::Left(Exit::AboveRoot));
+                }
+                Step::Link(link) if last_link == LastLink::Stay && !slash => return Ok(Outcome::Inside(link)),
+                Step::Link(link) => {
+                    // The slash stays behind the target, which must be a directory then.
+                    buffer.set(if slash { b"/" } else { b"" })?;
+                    if let Some(exit) = walk.expand(&link, buffer)? {
+                        return Ok(Outcome::Left(exit));
+                    }
+                    tail = inside!(walk.run_buffer(buffer)?);
+                }
+            }
+        }
+    }
+
+    fn check_directory(&self, node: Node) -> Result<()> {
+        match self.thread.stat(node)?.kind {
+            FileKind::Directory => Ok(()),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// Goes on from a last component that is a symbolic link to its target's directory and last component (open with O_CREAT).
+    pub(crate) fn resolve_link(
+        &self,
+        place: &Place,
+        parent: Parent<'t, 'f, M>,
+        link: &Held<'t, 'f, M>,
+        followed: &mut u32,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Parent<'t, 'f, M>>> {
+        let mut walk = Walk { caller: *self, place: *place, current: parent.directory, followed: *followed };
+        buffer.set(b"")?;
+        if let Some(exit) = walk.expand(link, buffer)? {
+            return Ok(Outcome::Left(exit));
+        }
+        inside!(walk.run_buffer(buffer)?);
+        *followed = walk.followed;
+        walk.into_parent(buffer.rest())
+    }
+
+    /// A check that a directory may be searched, for fronts that hold one as a working directory.
+    pub fn check_enter(&self, directory: Node) -> Result<()> {
+        let attributes = self.thread.stat(directory)?;
+        if attributes.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        self.check_attributes(&attributes, Want::EXECUTE)
+    }
+}

@@ -1,0 +1,132 @@
+//! Extended attributes: the rules of their namespaces.
+
+use crate::caller::Caller;
+use crate::credentials::{Capabilities, Want};
+use crate::errno::{Errno, Result};
+use engine::Node;
+use engine::format::FileKind;
+use pmem::Memory;
+
+/// Longest name of an attribute, with its namespace.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value.
+pub const VALUE_BYTES_MAX: usize = 65_536;
+
+const FILE_CAPABILITIES: &[u8] = b"security.capability";
+
+/// Who may use an attribute is decided by how its name begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Namespace {
+    /// `user.`: as the file's content.
+    User,
+    /// `trusted.`: administrators only; others do not even see it.
+    Trusted,
+    /// `security.`: everybody reads, administrators write.
+    Security,
+}
+
+/// The namespace of a name: ERANGE for a length that no name has, EOPNOTSUPP for a namespace that there is not (`system.` among them,
+/// until access control lists are kept), EINVAL for a namespace alone.
+fn namespace(name: &[u8]) -> Result<Namespace> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(Errno::ERANGE);
+    }
+    let known: [(&[u8], Namespace); 3] =
+        [(b"user.", Namespace::User), (b"trusted.", Namespace::Trusted), (b"security.", Namespace::Security)];
+    for (prefix, namespace) in known {
+        if let Some(rest) = name.strip_prefix(prefix) {
+            return if rest.is_empty() { Err(Errno::EINVAL) } else { Ok(namespace) };
+        }
+    }
+    Err(Errno::EOPNOTSUPP)
+}
+
+impl<M: Memory> Caller<'_, '_, M> {
+    /// Whether an attribute may be read or written. `missing` is what a namespace answers that the caller may not see.
+    fn check_attribute(&self, node: Node, name: &[u8], want: Want) -> Result<()> {
+        let namespace = namespace(name)?;
+        let writes = want.0 & Want::WRITE.0 != 0;
+        if writes {
+            self.check_writable()?;
+        }
+        if self.credentials.checked {
+            return Ok(());
+        }
+        let hidden = if writes { Errno::EPERM } else { Errno::ENODATA };
+        match namespace {
+            Namespace::Trusted if self.credentials.may(Capabilities::SYS_ADMIN) => Ok(()),
+            Namespace::Trusted => Err(hidden),
+            Namespace::Security if !writes => Ok(()),
+            Namespace::Security => {
+                let wanted = if name == FILE_CAPABILITIES { Capabilities::SETFCAP } else { Capabilities::SYS_ADMIN };
+                if self.credentials.may(wanted) { Ok(()) } else { Err(Errno::EPERM) }
+            }
+            Namespace::User => {
+                let file = self.thread.stat(node)?;
+                let sticky = file.kind == FileKind::Directory && file.mode & libc::S_ISVTX != 0;
+                if !matches!(file.kind, FileKind::Regular | FileKind::Directory) {
+                    return Err(hidden);
+                }
+                if writes && sticky && !self.credentials.owns(&file) {
+                    return Err(Errno::EPERM);
+                }
+                self.check_attributes(&file, want)
+            }
+        }
+    }
+
+    /// getxattr: copies the value, or with an empty buffer tells its length; ERANGE if it does not fit.
+    pub fn get_attribute(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+        self.check_attribute(node, name, Want::READ)?;
+        Ok(self.thread.xattr(node, name, value)?)
+    }
+
+    /// setxattr with XATTR_CREATE and XATTR_REPLACE.
+    pub fn set_attribute(&self, node: Node, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+            return Err(Errno::ERANGE);
+        }
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Errno::E2BIG);
+        }
+        self.check_attribute(node, name, Want::WRITE)?;
+        let create = flags & libc::XATTR_CREATE != 0;
+        let replace = flags & libc::XATTR_REPLACE != 0;
+        Ok(self.thread.set_xattr(node, name, value, create, replace)?)
+    }
+
+    /// removexattr.
+    pub fn remove_attribute(&self, node: Node, name: &[u8]) -> Result<()> {
+        self.check_attribute(node, name, Want::WRITE)?;
+        Ok(self.thread.remove_xattr(node, name)?)
+    }
+
+    /// listxattr: names with a zero byte behind each, or with an empty buffer the length of all; ERANGE if they do not fit. Attributes that
+    /// the caller may not see are left out.
+    pub fn list_attributes(&self, node: Node, names: &mut [u8]) -> Result<usize> {
+        let trusted = self.credentials.capabilities.has(Capabilities::SYS_ADMIN);
+        let only_length = names.is_empty();
+        let mut length = 0;
+        let mut fits = true;
+        self.thread.xattr_names(node, &mut |name| {
+            if !trusted && name.starts_with(b"trusted.") {
+                return;
+            }
+            let end = length + name.len() + 1;
+            if !only_length {
+                match names.get_mut(length..end) {
+                    Some(room) => {
+                        room[..name.len()].copy_from_slice(name);
+                        room[name.len()] = 0;
+                    }
+                    None => fits = false,
+                }
+            }
+            length = end;
+        })?;
+        if fits { Ok(length) } else { Err(Errno::ERANGE) }
+    }
+}
