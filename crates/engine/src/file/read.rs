@@ -74,6 +74,11 @@ impl<M: Memory> Thread<'_, M> {
         })
     }
 
+    /// The root word of a file's block map at this moment, for [`visit_body`](crate::visit_body).
+    pub fn body_root(&self, node: Node) -> Result<u64> {
+        self.consistently(node, TRIES, |property| Ok(property.root))
+    }
+
     /// What `look` says about one state of a file.
     fn consistently<T>(&self, node: Node, tries: usize, mut look: impl FnMut(&Property) -> Result<T>) -> Result<T> {
         let cachelet = self.cachelet(node)?;
