@@ -269,8 +269,9 @@ fn a_power_cut_leaves_a_file_as_before_or_as_after() {
         let either = |found: &Seen, seen: &[Seen; 2]| seen.contains(found);
         let in_parts = |found: &Seen, [before, after]: &[Seen; 2]| match found.content.len() {
             // Every byte as before, as after, or gone.
-            length if length == before.content.len() && length == after.content.len() => (0..length)
-                .all(|at| found.content[at] == before.content[at] || found.content[at] == after.content[at]),
+            length if length == before.content.len() && length == after.content.len() => {
+                (0..length).all(|at| found.content[at] == before.content[at] || found.content[at] == after.content[at])
+            }
             0 => true,
             _ => found == before || found == after,
         };

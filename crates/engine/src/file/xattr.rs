@@ -308,6 +308,7 @@ impl<M: Memory> Thread<'_, M> {
     ) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        self.settle(cachelet)?;
         let old = self.xattrs(node)?;
         let entry = old.find(name)?;
         match entry {
@@ -327,13 +328,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    fn commit_xattrs(
-        &self,
-        cachelet: &Cachelet,
-        inode: &Inode,
-        root: u64,
-        durable: Durable,
-    ) -> Result<()> {
+    fn commit_xattrs(&self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
         let mut property = self.property(cachelet)?;
         property.changed_ns = self.fs.now_ns();
         let dirty = self.fs.pm.commit(&inode.xattrs, root, durable);
