@@ -1,2 +1,139 @@
-//! Stub.
-fn main() {}
+//! `directfs`: images, mounts, checks and measurements on the command line.
+
+mod arguments;
+mod bench;
+mod commands;
+mod demo;
+mod interrupt;
+mod mounts;
+mod processes;
+mod terminal;
+mod units;
+
+use arguments::{Cli, Command, MountHelper};
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Interrupted: as shells have it for SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
+/// mount(8): the mount failed.
+const EXIT_MOUNT_FAILED: u8 = 32;
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if is_mount_helper(&words) {
+        let arguments = MountHelper::parse_from(&words);
+        return finish(commands::mount::help_mount(&arguments), EXIT_MOUNT_FAILED);
+    }
+    let command = parse(with_implied_mount(words)).command;
+    // fsck(8) has exit codes of its own.
+    if let Command::Fsck(arguments) = &command {
+        return match commands::fsck::run(arguments) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => finish(Err(error), commands::fsck::EXIT_OPERATIONAL),
+        };
+    }
+    finish(run(&command), 1)
+}
+
+fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Mkfs(arguments) => commands::mkfs::run(arguments),
+        Command::Mount(arguments) => commands::mount::run(arguments),
+        Command::Umount(arguments) => commands::umount::run(arguments),
+        Command::Info(arguments) => commands::info::run(arguments),
+        Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
+        Command::Dump(arguments) => commands::dump::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
+        Command::Demo(arguments) => demo::run(arguments),
+        Command::Completions(arguments) => commands::shell::completions(arguments),
+        Command::Man(arguments) => commands::shell::man(arguments),
+        Command::CopyTree(arguments) => demo::copy_tree(arguments),
+    }
+}
+
+/// Parses; a wrong use of fsck ends with fsck's own exit code for that.
+fn parse(words: Vec<OsString>) -> Cli {
+    let is_fsck = words.get(1).is_some_and(|word| word == "fsck");
+    Cli::try_parse_from(words).unwrap_or_else(|error| {
+        if is_fsck && error.use_stderr() {
+            let _ = error.print();
+            std::process::exit(commands::fsck::EXIT_USAGE.into());
+        }
+        error.exit()
+    })
+}
+
+fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    // A reader that has seen enough (`| head`) is no failure worth a word.
+    let is_broken_pipe = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    if error.downcast_ref::<std::io::Error>().is_some_and(is_broken_pipe) {
+        return ExitCode::SUCCESS;
+    }
+    if error.is::<interrupt::Interrupted>() {
+        eprintln!("interrupted; what was made for this run is removed");
+        return ExitCode::from(EXIT_INTERRUPTED);
+    }
+    if let Some(failed) = error.downcast_ref::<commands::mount::ServerFailed>() {
+        // The server has said why.
+        return if failure == 1 { failed.exit_code() } else { ExitCode::from(failure) };
+    }
+    terminal::print_error(&error);
+    ExitCode::from(failure)
+}
+
+/// Whether mount(8) called us by the name of its helper for our type.
+fn is_mount_helper(words: &[OsString]) -> bool {
+    let name = words.first().and_then(|word| Path::new(word).file_name());
+    name.is_some_and(|name| name == "mount.directfs" || name == "mount.fuse.directfs")
+}
+
+/// mount.fuse(8) calls `directfs IMAGE DIR -o OPTIONS`, without a command: that means to mount.
+fn with_implied_mount(mut words: Vec<OsString>) -> Vec<OsString> {
+    let is_command =
+        |word: &OsString| word == "help" || Cli::command().get_subcommands().any(|command| word == command.get_name());
+    let implied = match &words[..] {
+        [_, image, directory, ..] => {
+            ![image, directory].iter().any(|word| word.as_encoded_bytes().starts_with(b"-")) && !is_command(image)
+        }
+        _ => false,
+    };
+    if implied {
+        words.insert(1, "mount".into());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn two_paths_without_a_command_mean_to_mount() {
+        let implied = with_implied_mount(words("directfs /tmp/a.img /mnt -o ro"));
+        assert_eq!(implied, words("directfs mount /tmp/a.img /mnt -o ro"));
+        for line in [
+            "directfs mount a b",
+            "directfs fsck -n image",
+            "directfs info image",
+            "directfs help mount",
+            "directfs typo",
+        ] {
+            assert_eq!(with_implied_mount(words(line)), words(line));
+        }
+    }
+
+    #[test]
+    fn the_helper_is_known_by_its_name() {
+        assert!(is_mount_helper(&words("/sbin/mount.directfs image dir")));
+        assert!(is_mount_helper(&words("mount.fuse.directfs image dir")));
+        assert!(!is_mount_helper(&words("/usr/bin/directfs mount")));
+    }
+}

@@ -67,13 +67,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.retired_end.store(end + 1, Release);
     }
 
-    /// Queues runs of blocks.
-    pub(crate) fn free_blocks_after_grace(&self, runs: &[BlockRun]) {
-        for run in runs {
-            self.retire(RetiredKind::Blocks, run.first, run.count);
-        }
-    }
-
     /// To be called un-pinned before an operation that retires: sees to it that there is room for its records. (Inside another operation it does
     /// nothing: that one has made room.)
     #[inline]

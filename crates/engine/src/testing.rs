@@ -55,7 +55,7 @@ impl Platform for TestPlatform {
         self.dead.load(Ordering::SeqCst) != owner.tid as u64
     }
     fn random(&self) -> u64 {
-        0x9e37_79b9_7f4a_7c15
+        0x1234_5678_9abc_def1
     }
 }
 

@@ -50,7 +50,7 @@ impl<M: Memory> Fs<M> {
     /// Whether `lines` lines at `offset` lie in one block that is handed out.
     pub(crate) fn lines_fit(&self, offset: u64, lines: u64) -> bool {
         let block = offset / BLOCK_BYTES;
-        offset % LINE_BYTES == 0
+        offset.is_multiple_of(LINE_BYTES)
             && (1..=LINES_MAX).contains(&lines)
             && offset % BLOCK_BYTES + lines * LINE_BYTES <= BLOCK_BYTES
             && self.is_data(BlockRun { first: block, count: 1 })

@@ -321,7 +321,7 @@ fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool>
     for segment in 0..figures.segments {
         let first = fs.segment_entry(segment)?.load();
         let run = BlockRun { first: first / BLOCK_BYTES, count: SEGMENT_BLOCKS };
-        if first % BLOCK_BYTES != 0 || !fs.is_data(run) {
+        if !first.is_multiple_of(BLOCK_BYTES) || !fs.is_data(run) {
             return Ok(false);
         }
     }
@@ -334,7 +334,7 @@ fn verify_slabs<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> boo
     let mut bytes = [0u8; BLOCK_BYTES as usize];
     for _ in 0..figures.slab_pages.min(fs.geometry.blocks) {
         let run = BlockRun { first: at / BLOCK_BYTES, count: 1 };
-        if at % BLOCK_BYTES != 0 || !fs.is_data(run) || fs.pm.read_bytes(at, &mut bytes).is_err() {
+        if !at.is_multiple_of(BLOCK_BYTES) || !fs.is_data(run) || fs.pm.read_bytes(at, &mut bytes).is_err() {
             return false;
         }
         *crc = crc32c(*crc, &bytes);

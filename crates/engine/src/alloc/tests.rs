@@ -219,7 +219,7 @@ fn the_queue_makes_room_before_it_is_full() {
         thread.make_room().expect("room");
         let _inside = thread.pin();
         let run = thread.allocate_blocks(1).expect("a block");
-        thread.free_blocks_after_grace(&[run]);
+        thread.retire(RetiredKind::Blocks, run.first, run.count);
     }
     thread.drain().expect("drains");
     assert_eq!(fs.blocks_free(), Ok(free));

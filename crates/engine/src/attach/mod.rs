@@ -180,10 +180,9 @@ impl<M: Memory> Fs<M> {
         header.read_only.store(options.read_only as u32, Relaxed);
         header.hash_seed.store(self.hash_seed, Relaxed);
         header.grace.store(FIRST_EPOCH, Relaxed);
-        // Index 0 of both means "none".
+        // Index 0 means "none".
         header.cachelets_next.store(1, Relaxed);
-        header.overflow_next.store(1, Relaxed);
-        header.buckets.store(crate::dram::BUCKETS_MIN, Relaxed);
+        self.init_mindex()?;
         header.magic.store(DRAM_MAGIC, Release);
         Ok(())
     }

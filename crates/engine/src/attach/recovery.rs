@@ -256,7 +256,7 @@ impl<M: Memory> Fs<M> {
         let page = self.log_page_of(page_offset, facts.parent).ok_or(bad)?;
         let slot = &page.slots[index as usize];
         let word = slot.load();
-        if step.slot % 8 != 0 || (word != 0 && word != slot_word(step.dentry, SlotTag::Dentry)) {
+        if !step.slot.is_multiple_of(8) || (word != 0 && word != slot_word(step.dentry, SlotTag::Dentry)) {
             return Err(bad.into());
         }
         if step.directory != 0 {

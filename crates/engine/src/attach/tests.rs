@@ -105,12 +105,13 @@ fn a_second_process_shares_the_region_only_with_the_same_image_and_budget() {
     let recovery = Fs::attach_first(image.region(), dram.region(), &PLATFORM, &options).expect("attaches");
     assert_eq!(share().err(), Some(Error::Busy), "it is not ready");
     let (first, _) = recovery.finish().expect("ready");
-    let second = share().expect("attaches");
-    assert_eq!((second.epoch, second.hash_seed), (first.epoch, first.hash_seed));
+    {
+        let second = share().expect("attaches");
+        assert_eq!((second.epoch, second.hash_seed), (first.epoch, first.hash_seed));
+    }
     let other_budget = AttachOptions { read_only: false, cached_files_max: 1024 };
     let refused = Fs::attach_shared(image.region(), dram.region(), &PLATFORM, &other_budget);
     assert_eq!(refused.err(), Some(Error::Invalid));
-    drop(second);
     first.detach_last().expect("detaches");
     assert_eq!(share().err(), Some(Error::Busy), "it is closed");
 }

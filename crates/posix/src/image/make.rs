@@ -146,7 +146,6 @@ impl Target {
         // SAFETY: mapped readable and writable for longer than the region lives, which is this function.
         let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
         engine::mkfs(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
-        drop(region);
         mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
         Ok(Made { uuid, length: mapping.length(), backing: mapping.backing(), reserved })
     }

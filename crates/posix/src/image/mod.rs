@@ -8,9 +8,11 @@ mod dram_file;
 mod error;
 mod locks;
 mod make;
+mod users;
 
 pub use error::ImageError;
 pub use make::{Made, MakeOptions, make};
+pub use users::{Users, users};
 
 use crate::host::PLATFORM;
 use dram_file::DramFile;
@@ -288,7 +290,7 @@ impl<M: Memory> Attempt<'_, M> {
         Ok(image)
     }
 
-    /// Attaches to read. Where somebody writes, his DRAM region is used; otherwise an own one, which leaves no trace.
+    /// Attaches to read, with a DRAM region of our own, which leaves no trace. Nobody writes meanwhile.
     fn read_only(&self) -> Result<Image<M>, ImageError> {
         let _attaching = self.attaching(Lock::Shared)?;
         if !self.set(Byte::Attached, Lock::Shared)? {
@@ -308,10 +310,11 @@ impl<M: Memory> Attempt<'_, M> {
         if !written {
             return self.attach_first(None);
         }
-        if self.pm.access() == Access::ReadOnly {
-            return Err(dram_name.cannot_share(self.path, "the image may only be read".to_owned()));
-        }
-        self.attach_shared(dram_name)
+        // The engine keeps what a reader knows of inodes elsewhere than what a writer does, so the two cannot use one DRAM region.
+        Err(dram_name.cannot_share(
+            self.path,
+            "it is being written, and can be read only alone or by others who read".to_owned(),
+        ))
     }
 
     /// Checks the superblock (nothing has been written so far) and names the DRAM region's file after its UUID.
@@ -377,7 +380,7 @@ impl<M: Memory> Attempt<'_, M> {
         let fs =
             Fs::attach_shared(self.pm_region(), dram_region(&dram), &PLATFORM, &options).map_err(
                 |error| match error {
-                    Error::Busy | Error::Invalid | Error::NotSupported => dram_file.cannot_share(
+                    Error::Busy | Error::Invalid | Error::ReadOnly => dram_file.cannot_share(
                         self.path,
                         "it was made by another version of this program, or it is not ready".to_owned(),
                     ),

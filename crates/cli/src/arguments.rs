@@ -1,0 +1,334 @@
+//! The command line as people type it: commands, options, help and examples.
+
+use crate::units::parse_size;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A persistent-memory file system in user space.
+#[derive(Debug, Parser)]
+#[command(name = "directfs", version, about, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  directfs demo                            the whole of it on a real tree, beside tmpfs
+  directfs mkfs /dev/shm/work.img --size 4G
+  directfs mount /dev/shm/work.img /mnt/work
+  directfs umount /mnt/work
+
+In /etc/fstab (with mount.directfs in /sbin, a link to this program):
+  /dev/shm/work.img  /mnt/work  directfs  defaults,noauto  0  0
+or, where /sbin/mount.fuse is installed and this program is in the path:
+  /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
+
+Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage, 130 interrupted; fsck has its own.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make an image.
+    Mkfs(Mkfs),
+    /// Mount an image.
+    Mount(Mount),
+    /// Unmount, and wait until the image is left clean.
+    Umount(Umount),
+    /// Say what an image is, how full it is and what its medium guarantees. Changes nothing.
+    Info(Info),
+    /// Check every invariant of an image.
+    Fsck(Fsck),
+    /// Show a file of an image in words: its names, inode, properties and log.
+    Dump(Dump),
+    /// Measure each call, in this process or, by system calls, in a directory.
+    Bench(Bench),
+    /// Copy a real tree in, compare, search, remove, kill and recover it; each step beside tmpfs.
+    Demo(Demo),
+    /// Print completions for a shell.
+    Completions(Completions),
+    /// Print manual pages.
+    Man(Man),
+    /// Copy a tree and report each finished file: the part of a demonstration that is killed.
+    #[command(hide = true)]
+    CopyTree(CopyTree),
+}
+
+/// Arguments of `mkfs`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs mkfs /dev/shm/work.img --size 4G
+  directfs mkfs /var/lib/mail.img --size 1.5T --label mail --inodes 100000000
+  directfs mkfs /dev/dax0.0 --force          a device has its size already")]
+pub struct Mkfs {
+    /// The file to make, or a /dev/dax* device.
+    pub image: PathBuf,
+    /// Size of the image: 512M, 4G, 1.5T. Needed for a new file.
+    #[arg(long, short, value_parser = parse_size, value_name = "SIZE")]
+    pub size: Option<u64>,
+    /// A name for people, at most 64 bytes.
+    #[arg(long, short = 'L')]
+    pub label: Option<String>,
+    /// How many files it may hold; one per 2 KiB unless given.
+    #[arg(long, short = 'N', value_name = "N")]
+    pub inodes: Option<u64>,
+    /// Overwrite what is there.
+    #[arg(long, short)]
+    pub force: bool,
+    /// Do not reserve the space now: the image takes it as it fills, and can run out of it.
+    #[arg(long)]
+    pub sparse: bool,
+    /// Print what was made as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime, uid=N, gid=N, allow_other ...
+
+Examples:
+  directfs mount /dev/shm/work.img /mnt/work
+  directfs mount /dev/shm/work.img /mnt/work -o ro,nosuid
+  directfs mount --foreground /dev/shm/work.img /mnt/work     ends with Ctrl-C or umount")]
+pub struct Mount {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory to mount it on.
+    pub directory: PathBuf,
+    /// Options of mount(8).
+    #[arg(short, value_name = "OPTIONS", action = clap::ArgAction::Append)]
+    pub options: Vec<String>,
+    /// Stay in the foreground.
+    #[arg(long, short)]
+    pub foreground: bool,
+    /// Refuse all changes.
+    #[arg(long, short)]
+    pub read_only: bool,
+    /// The descriptor to write one byte to when the mount is ready.
+    #[arg(long, hide = true, value_name = "FD")]
+    pub ready_fd: Option<i32>,
+}
+
+/// How mount(8) calls its helpers: `mount.directfs IMAGE DIR [-sfnv] [-o OPTIONS]`.
+#[derive(Debug, Parser)]
+#[command(name = "mount.directfs", version, about = "Mount a DirectFS image, as mount(8) asks for it.")]
+pub struct MountHelper {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory to mount it on.
+    pub directory: PathBuf,
+    /// Options of mount(8).
+    #[arg(short, value_name = "OPTIONS", action = clap::ArgAction::Append)]
+    pub options: Vec<String>,
+    /// Ignore options that are not known.
+    #[arg(short)]
+    pub sloppy: bool,
+    /// Check everything, mount nothing.
+    #[arg(short)]
+    pub fake: bool,
+    /// Do not write /etc/mtab (nobody does any more).
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Say what is done.
+    #[arg(short)]
+    pub verbose: bool,
+    /// Read-only.
+    #[arg(short)]
+    pub read_only: bool,
+    /// Read-write.
+    #[arg(short = 'w')]
+    pub writable: bool,
+    /// The type that mount(8) was given.
+    #[arg(short = 't', value_name = "TYPE")]
+    pub kind: Option<String>,
+}
+
+/// Arguments of `umount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs umount /mnt/work
+  directfs umount --lazy /mnt/work       detach now, end when the last user has gone")]
+pub struct Umount {
+    /// Where the image is mounted.
+    pub directory: PathBuf,
+    /// Detach even if files are open; does not wait.
+    #[arg(long, short)]
+    pub lazy: bool,
+}
+
+/// Arguments of `info`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs info /dev/shm/work.img
+  directfs info /dev/shm/work.img --json | jq .blocks_free")]
+pub struct Info {
+    /// The image.
+    pub image: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `fsck`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes, as fsck(8) has them: 0 no errors, 4 errors found, 8 the check could not be done, 16 wrong usage, 32 interrupted.
+
+Examples:
+  directfs fsck -n /dev/shm/work.img
+  directfs fsck -n /dev/shm/work.img --json")]
+pub struct Fsck {
+    /// The image; nobody may have it mounted.
+    pub image: PathBuf,
+    /// Check only, change nothing.
+    #[arg(short = 'n', conflicts_with_all = ["yes", "preen"])]
+    pub check_only: bool,
+    /// Repair everything.
+    #[arg(short = 'y')]
+    pub yes: bool,
+    /// Repair what is safe to repair.
+    #[arg(short = 'p', short_alias = 'a')]
+    pub preen: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `dump`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs dump /dev/shm/work.img /usr/include/stdio.h
+  directfs dump /dev/shm/work.img 1             the inode of that number
+  directfs dump /dev/shm/work.img ./1           the file of that name in the root")]
+pub struct Dump {
+    /// The image.
+    pub image: PathBuf,
+    /// A path from the image's root, or an inode number.
+    #[arg(value_name = "PATH|INODE")]
+    pub what: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without DIR the engine is measured in this process, on a fresh image in memory that vanishes with it. With DIR the same calls are made
+by system calls in that directory, which must be empty.
+
+Examples:
+  directfs bench                         10,000 and 1,000,000 files, index, recovery, footprints
+  directfs bench --files 10000           only 10,000 files
+  directfs bench /dev/shm/empty          tmpfs, by system calls
+  directfs bench --json > bench.json")]
+pub struct Bench {
+    /// An empty directory to measure by system calls instead.
+    pub directory: Option<PathBuf>,
+    /// How many files in one directory; several counts separated by commas.
+    #[arg(long, short = 'n', value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u64).range(100..=50_000_000))]
+    pub files: Vec<u64>,
+    /// Add 1,000,000 files (with DIR; without it they are measured anyway).
+    #[arg(long)]
+    pub large: bool,
+    /// Rounds per figure, of which the median is shown.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs demo
+  directfs demo /usr/share/doc
+  directfs demo --through library        even where a mount would work")]
+pub struct Demo {
+    /// The tree to copy.
+    #[arg(default_value = "/usr/include")]
+    pub tree: PathBuf,
+    /// Which way calls go: the kernel's mount where /dev/fuse opens, else the library in this process.
+    #[arg(long, value_enum, default_value_t = Through::Auto)]
+    pub through: Through,
+    /// Where to make the image and the copies to compare with: a directory in memory.
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    pub scratch: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which way the demonstration's calls go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Through {
+    /// The mount if it works here, else the library.
+    Auto,
+    /// A mount.
+    Mount,
+    /// The library, in this process.
+    Library,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  directfs completions bash > /etc/bash_completion.d/directfs")]
+pub struct Completions {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs man | man -l -
+  directfs man --to /usr/share/man/man8")]
+pub struct Man {
+    /// Write a page for each command into this directory, instead of one to standard output.
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+}
+
+/// Arguments of the hidden `copy-tree`.
+#[derive(Debug, Args)]
+pub struct CopyTree {
+    /// The tree to copy.
+    pub tree: PathBuf,
+    /// The directory to copy it to.
+    #[arg(long, required_unless_present = "image", conflicts_with = "image")]
+    pub directory: Option<PathBuf>,
+    /// The image to copy it into, through the library.
+    #[arg(long)]
+    pub image: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Cli::command().debug_assert();
+        MountHelper::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+}

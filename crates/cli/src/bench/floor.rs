@@ -1,0 +1,30 @@
+//! The floor P that every persistent call stands on: one store, one flush of its line, one fence.
+
+use super::statistics::{Rounds, Summary};
+use anyhow::{Context, Result};
+use pmem::{Cell64, Direct, LINE_BYTES, Mapping, Pm};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Lines that are written in turn: all stay in the nearest cache, and none waits for its own flush before.
+const LINES: u64 = 64;
+const STORES: u64 = 20_000;
+const ROUNDS: usize = 21;
+
+/// Measures P.
+pub fn measure() -> Result<Summary> {
+    let mapping = Arc::new(Mapping::anonymous((LINES + 1) * LINE_BYTES)?);
+    let region = mapping.region(Direct)?;
+    let mut rounds = Rounds::default();
+    for _ in 0..ROUNDS {
+        let started = Instant::now();
+        for store in 0..STORES {
+            let cell =
+                region.get(Pm::<Cell64>::new((1 + store % LINES) * LINE_BYTES)).ok().context("inside the mapping")?;
+            let dirty = region.set64(cell, store);
+            region.persist(dirty);
+        }
+        rounds.add(started.elapsed().as_nanos() as f64 / STORES as f64);
+    }
+    rounds.summary().context("there were rounds")
+}

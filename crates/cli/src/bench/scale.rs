@@ -1,0 +1,96 @@
+//! What many files cost beside the calls: bytes on the image and in memory, recovery after a crash, the first access to a large directory.
+
+use super::calls::Workload;
+use super::engine::EngineDirectory;
+use super::memory::MemoryImage;
+use super::names::NAME_BYTES;
+use super::subject::Subject;
+use crate::terminal::Progress;
+use anyhow::{Result, ensure};
+use engine::Thread;
+use pmem::{BLOCK_BYTES, Direct, Memory};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Figures of one directory full of empty files.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Scale {
+    /// Files in it.
+    pub files: u64,
+    /// Bytes on the image for each, the name included.
+    pub pm_bytes_per_file: f64,
+    /// Bytes of the name in that.
+    pub name_bytes: u64,
+    /// Bytes of memory for each while it is cached.
+    pub dram_bytes_per_file: f64,
+    /// Recovery after a crash, attaching included.
+    pub recovery_ns: f64,
+    /// Threads that recovered.
+    pub recovery_threads: usize,
+    /// Attaching when the image was left clean.
+    pub attach_ns: f64,
+    /// The first access to the directory after that, on one thread.
+    pub index_ns: f64,
+}
+
+/// Fills a directory, crashes, recovers, leaves, comes back.
+pub fn measure(workload: &Workload, length: u64) -> Result<Scale> {
+    let files = workload.files();
+    let mut progress = Progress::start(&format!("crash and recovery with {} files", crate::units::count(files)), 4);
+    let image = MemoryImage::make(length, super::inodes_for(files))?;
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+
+    let attached = image.attach(Direct, threads)?;
+    let empty = attached.dram_bytes()?;
+    let pm_bytes = fill(&attached.fs().enter()?, workload)?;
+    let dram_bytes = attached.dram_bytes()? - empty;
+    // A crash: the DRAM region goes, the image stays as it is.
+    drop(attached);
+    progress.at(1);
+
+    let recovered = image.attach(Direct, threads)?;
+    ensure!(recovered.report.scanned, "the image counts as clean after a crash: this is a defect of the engine");
+    let recovery_ns = recovered.attach_ns;
+    progress.at(2);
+    check_all(&recovered.fs().enter()?, workload)?;
+    recovered.leave()?;
+    progress.at(3);
+
+    let attached = image.attach(Direct, threads)?;
+    let index_ns = first_access(&attached.fs().enter()?)?;
+    Ok(Scale {
+        files,
+        pm_bytes_per_file: pm_bytes as f64 / files as f64,
+        name_bytes: NAME_BYTES,
+        dram_bytes_per_file: dram_bytes as f64 / files as f64,
+        recovery_ns,
+        recovery_threads: threads,
+        attach_ns: attached.attach_ns,
+        index_ns,
+    })
+}
+
+/// Makes the files; bytes of the image that they took.
+fn fill<M: Memory>(thread: &Thread<'_, M>, workload: &Workload) -> Result<u64> {
+    let mut directory = EngineDirectory::open(thread, c"many")?;
+    let before = thread.space()?.blocks_free;
+    workload.fill(&mut directory)?;
+    Ok((before - thread.space()?.blocks_free) * BLOCK_BYTES)
+}
+
+fn check_all<M: Memory>(thread: &Thread<'_, M>, workload: &Workload) -> Result<()> {
+    let found = EngineDirectory::open(thread, c"many")?.read_directory()?;
+    ensure!(
+        found == workload.files(),
+        "{} files were made and {found} came back: this is a defect of the engine",
+        workload.files()
+    );
+    Ok(())
+}
+
+fn first_access<M: Memory>(thread: &Thread<'_, M>) -> Result<f64> {
+    let mut directory = EngineDirectory::open(thread, c"many")?;
+    let started = Instant::now();
+    directory.stat(c"f00000000")?;
+    Ok(started.elapsed().as_nanos() as f64)
+}

@@ -1,0 +1,310 @@
+//! `directfs info`: what an image is, how full it is, who uses it, and what its medium guarantees. Reads only; takes no lock that others
+//! would wait for longer than a moment.
+
+use crate::arguments::Info;
+use crate::processes::{self, ImageUser};
+use crate::terminal::{bold, print_fact, share};
+use crate::{mounts, units};
+use anyhow::{Context, Result};
+use engine::format::{DENTRY_HEADER_BYTES, INODE_BYTES, Superblock, dentry_lines};
+use pmem::{Access, BLOCK_BYTES, Direct, LINE_BYTES, Mapping};
+use posix::image::{Image, OpenImage, Users};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Bytes of a log slot: the directory's word that names a dentry.
+const SLOT_BYTES: u64 = 8;
+
+#[derive(Serialize)]
+struct Facts {
+    image: PathBuf,
+    label: String,
+    uuid: String,
+    format_version: u64,
+    features: Features,
+    created_ns: u64,
+    length: u64,
+    block_bytes: u64,
+    blocks: u64,
+    inodes: u64,
+    epoch: u32,
+    clean: bool,
+    backing: String,
+    persistence: &'static str,
+    in_use: bool,
+    in_use_for_writing: bool,
+    used_by: Vec<ImageUser>,
+    mounted_on: Vec<PathBuf>,
+    /// How full it is; none if nobody knows before it was recovered.
+    usage: Option<Usage>,
+    footprint: Footprint,
+    cache: Option<Cache>,
+    last_recovery: Option<LastRecovery>,
+}
+
+#[derive(Serialize)]
+struct Features {
+    compat: u64,
+    ro_compat: u64,
+    incompat: u64,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Usage {
+    blocks_used: u64,
+    blocks_free: u64,
+    inodes_used: u64,
+    inodes_free: u64,
+}
+
+/// What an empty file costs on the image.
+#[derive(Serialize)]
+struct Footprint {
+    inode_bytes: u64,
+    log_slot_bytes: u64,
+    dentry_bytes_min: u64,
+    /// The longest name that fits the smallest dentry.
+    name_bytes_in_min: u64,
+}
+
+/// What the processes that share the image keep in memory.
+#[derive(Serialize)]
+struct Cache {
+    files: u64,
+    names: u64,
+    dram_bytes_per_file: f64,
+}
+
+#[derive(Serialize)]
+struct LastRecovery {
+    scanned: bool,
+    duration_ns: u64,
+    names: u64,
+    inodes: u64,
+}
+
+/// Prints what is known of an image.
+pub fn run(arguments: &Info) -> Result<()> {
+    let facts = gather(&arguments.image)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&facts)?);
+    } else {
+        facts.print();
+    }
+    Ok(())
+}
+
+fn gather(path: &Path) -> Result<Facts> {
+    let mapping = Arc::new(Mapping::open(path, Access::ReadOnly)?);
+    // SAFETY: nothing is stored through it here.
+    let region = unsafe { mapping.region_for_reading(Direct) };
+    let geometry = Superblock::check(&region, false).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    let superblock = region.first::<Superblock>().ok().context("the superblock was there a moment ago")?;
+    let file = mapping.file().context("an image is a file")?;
+    let users = posix::image::users(file).with_context(|| format!("cannot ask for the locks on {}", path.display()))?;
+    let state = superblock.state();
+    let mounted_on = mounted_on(path);
+    let live = live(path, users, state.clean);
+    Ok(Facts {
+        label: label(superblock),
+        uuid: units::uuid(&words_bytes(superblock)),
+        format_version: superblock.version.load(),
+        features: Features {
+            compat: superblock.features_compat.load(),
+            ro_compat: superblock.features_ro_compat.load(),
+            incompat: superblock.features_incompat.load(),
+        },
+        created_ns: superblock.created_ns.load(),
+        length: superblock.length.load(),
+        block_bytes: BLOCK_BYTES,
+        blocks: geometry.copy_block() - geometry.data_block,
+        inodes: geometry.inodes_max() - 1,
+        epoch: state.epoch,
+        clean: state.clean,
+        backing: mapping.backing().to_string(),
+        persistence: mapping.backing().persistence().sentence(),
+        in_use: users.attached,
+        in_use_for_writing: users.writing,
+        used_by: processes::users_of(&file.metadata()?),
+        usage: mounted_on.first().and_then(|point| usage_of_mount(point)).or(live.usage),
+        mounted_on,
+        footprint: footprint(),
+        cache: live.cache,
+        last_recovery: live.last_recovery,
+        image: path.to_owned(),
+    })
+}
+
+fn label(superblock: &Superblock) -> String {
+    let bytes: Vec<u8> = superblock.label.iter().flat_map(|cell| cell.load().to_le_bytes()).collect();
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    // It may come from anywhere: nothing of it reaches a terminal as a control sequence.
+    String::from_utf8_lossy(&bytes[..end])
+        .chars()
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect()
+}
+
+fn words_bytes(superblock: &Superblock) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&superblock.uuid[0].load().to_le_bytes());
+    bytes[8..].copy_from_slice(&superblock.uuid[1].load().to_le_bytes());
+    bytes
+}
+
+fn footprint() -> Footprint {
+    Footprint {
+        inode_bytes: INODE_BYTES,
+        log_slot_bytes: SLOT_BYTES,
+        dentry_bytes_min: dentry_lines(1) * LINE_BYTES,
+        name_bytes_in_min: dentry_lines(1) * LINE_BYTES - DENTRY_HEADER_BYTES,
+    }
+}
+
+fn mounted_on(path: &Path) -> Vec<PathBuf> {
+    let Ok(image) = path.canonicalize() else { return Vec::new() };
+    let ours = mounts::all().into_iter().filter(|mount| mount.kind == "fuse.directfs" && mount.source == image);
+    ours.map(|mount| mount.point).collect()
+}
+
+/// How full the image is, by the word of the server that has it mounted.
+fn usage_of_mount(point: &Path) -> Option<Usage> {
+    let space = rustix::fs::statvfs(point).ok()?;
+    Some(Usage {
+        blocks_used: space.f_blocks - space.f_bfree,
+        blocks_free: space.f_bfree,
+        inodes_used: space.f_files - space.f_ffree,
+        inodes_free: space.f_ffree,
+    })
+}
+
+/// What only an attached image tells.
+#[derive(Default)]
+struct Live {
+    usage: Option<Usage>,
+    cache: Option<Cache>,
+    last_recovery: Option<LastRecovery>,
+}
+
+/// Looks at the memory that users of the image share, or, if there are none, at what the last one left; reading only.
+fn live(path: &Path, users: Users, clean: bool) -> Live {
+    if users.none() && !clean {
+        return Live::default();
+    }
+    let options = OpenImage { read_only: true, patience: Duration::ZERO, ..OpenImage::default() };
+    // Not to be had (somebody has it alone): then these figures are unknown, and nothing is wrong.
+    let Ok(image) = Image::open(path, &options) else { return Live::default() };
+    let fs = image.fs();
+    let Ok(space) = fs.enter().and_then(|thread| thread.space()) else { return Live::default() };
+    let usage = Usage {
+        blocks_used: space.blocks - space.blocks_free,
+        blocks_free: space.blocks_free,
+        inodes_used: space.inodes - space.inodes_free,
+        inodes_free: space.inodes_free,
+    };
+    // Without others it is our own memory that we would describe.
+    if !users.attached {
+        return Live { usage: Some(usage), ..Live::default() };
+    }
+    let Ok(header) = fs.dram().header() else { return Live { usage: Some(usage), ..Live::default() } };
+    let bucket_bytes = size_of::<engine::dram::Bucket>() as u64;
+    let index_bytes = (header.buckets.load(Relaxed) + header.overflow_next.load(Relaxed)) * bucket_bytes;
+    let cachelet_bytes = space.files_cached * size_of::<engine::dram::Cachelet>() as u64;
+    let cache = (space.files_cached > 0).then(|| Cache {
+        files: space.files_cached,
+        names: space.names_cached,
+        dram_bytes_per_file: (index_bytes + cachelet_bytes) as f64 / space.files_cached as f64,
+    });
+    let [duration_ns, names, inodes, scanned] = std::array::from_fn(|index| header.recovery[index].load(Relaxed));
+    let last_recovery = LastRecovery { scanned: scanned == 1, duration_ns, names, inodes };
+    Live { usage: Some(usage), cache, last_recovery: Some(last_recovery) }
+}
+
+impl Facts {
+    fn print(&self) {
+        anstream::println!("{}", bold(self.image.display()));
+        print_fact("label", if self.label.is_empty() { "none" } else { &self.label });
+        print_fact("uuid", &self.uuid);
+        let Features { compat, ro_compat, incompat } = self.features;
+        let features = match (compat, ro_compat, incompat) {
+            (0, 0, 0) => "none".to_owned(),
+            _ => format!("compat {compat:#x}, ro-compat {ro_compat:#x}, incompat {incompat:#x}"),
+        };
+        print_fact("format", format_args!("version {}, features: {features}", self.format_version));
+        print_fact(
+            "size",
+            format_args!("{}, {} for files", units::size(self.length), units::size(self.blocks * BLOCK_BYTES)),
+        );
+        match self.usage {
+            Some(usage) => {
+                print_fact("blocks of 4 KiB", format_args!("{} used", share(usage.blocks_used, self.blocks)));
+                print_fact("inodes", format_args!("{} used", share(usage.inodes_used, self.inodes)));
+            }
+            None => print_fact("usage", self.why_unknown()),
+        }
+        print_fact("epoch", self.epoch);
+        print_fact("state", self.state());
+        self.print_users();
+        print_fact("backing", &self.backing);
+        print_fact("persistence", self.persistence);
+        self.print_footprint();
+    }
+
+    fn why_unknown(&self) -> &'static str {
+        if self.in_use {
+            "unknown: whoever uses the image has it alone"
+        } else {
+            "unknown until the next mount has recovered it"
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        match (self.clean, self.in_use_for_writing) {
+            (true, _) => "clean",
+            (false, true) => "in use",
+            (false, false) => "not left cleanly; the next mount recovers it",
+        }
+    }
+
+    fn print_users(&self) {
+        for point in &self.mounted_on {
+            print_fact("mounted on", point.display());
+        }
+        let names: Vec<String> = self.used_by.iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
+        match (self.in_use, names.is_empty()) {
+            (true, true) => print_fact("used by", "processes that we may not see"),
+            (_, false) => print_fact("used by", names.join(", ")),
+            (false, true) => print_fact("used by", "nobody"),
+        }
+    }
+
+    fn print_footprint(&self) {
+        let Footprint { inode_bytes, log_slot_bytes, dentry_bytes_min, name_bytes_in_min } = self.footprint;
+        print_fact(
+            "an empty file",
+            format_args!(
+                "takes {} bytes of the image: inode {inode_bytes}, log slot {log_slot_bytes}, dentry {dentry_bytes_min} (with a name of up to \
+                 {name_bytes_in_min} bytes)",
+                inode_bytes + log_slot_bytes + dentry_bytes_min
+            ),
+        );
+        if let Some(Cache { files, names, dram_bytes_per_file }) = self.cache {
+            let (files, names) = (units::counted(files, "file"), units::counted(names, "name"));
+            print_fact(
+                "cached",
+                format_args!("{files} with {names}, {dram_bytes_per_file:.0} bytes of memory per file"),
+            );
+        }
+        if let Some(LastRecovery { scanned, duration_ns, names, inodes }) = self.last_recovery {
+            let how = if scanned { "scanned after a crash" } else { "left clean, nothing to scan" };
+            let (names, inodes) = (units::counted(names, "name"), units::counted(inodes, "inode"));
+            print_fact(
+                "last attach",
+                format_args!("{how}: {names}, {inodes} in {}", units::duration(duration_ns as f64)),
+            );
+        }
+    }
+}

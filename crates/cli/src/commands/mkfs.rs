@@ -1,0 +1,92 @@
+//! `directfs mkfs`.
+
+use crate::arguments::Mkfs;
+use crate::terminal::{bold, print_fact};
+use crate::units;
+use anyhow::{Result, ensure};
+use posix::image::{MakeOptions, make};
+use serde::Serialize;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    image: &'a Path,
+    uuid: String,
+    label: &'a str,
+    length: u64,
+    backing: String,
+    persistence: &'static str,
+    space_reserved: bool,
+}
+
+/// Makes an image and says what it is.
+pub fn run(arguments: &Mkfs) -> Result<()> {
+    let path = &arguments.image;
+    let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device());
+    let length = match arguments.size {
+        Some(length) => length,
+        None if is_device => 0,
+        // Once an image, of the same size again.
+        None => std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 }),
+    };
+    ensure!(length > 0 || is_device, "{} needs a size: add --size, for example --size 4G", path.display());
+    let label = arguments.label.clone().unwrap_or_default();
+    let options = MakeOptions {
+        length,
+        label: label.clone(),
+        inodes_max: arguments.inodes.unwrap_or(0),
+        force: arguments.force,
+        sparse: arguments.sparse,
+        ..MakeOptions::default()
+    };
+    check_inodes(&options)?;
+    let made = make(path, &options)?;
+    let summary = Summary {
+        image: path,
+        uuid: units::uuid(&made.uuid),
+        label: &label,
+        length: made.length,
+        backing: made.backing.to_string(),
+        persistence: made.backing.persistence().sentence(),
+        space_reserved: made.reserved,
+    };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+    } else {
+        summary.print();
+    }
+    Ok(())
+}
+
+/// The engine says only that an argument makes no sense; here it is known which.
+fn check_inodes(options: &MakeOptions) -> Result<()> {
+    let most = options.length / 256;
+    ensure!(
+        options.length == 0 || options.inodes_max <= most,
+        "{} inodes do not fit an image of {}: at most {} do; choose fewer or a larger image",
+        units::count(options.inodes_max),
+        units::size(options.length),
+        units::count(most)
+    );
+    Ok(())
+}
+
+impl Summary<'_> {
+    fn print(&self) {
+        anstream::println!("{} {}", bold("made"), self.image.display());
+        if !self.label.is_empty() {
+            print_fact("label", self.label);
+        }
+        print_fact("uuid", &self.uuid);
+        let reserved = if self.space_reserved {
+            "all of it set aside"
+        } else {
+            "taken as it fills; running out of it ends the programs that use the image"
+        };
+        print_fact("size", format_args!("{}, {reserved}", units::size(self.length)));
+        print_fact("backing", &self.backing);
+        print_fact("persistence", self.persistence);
+        print_fact("next", format_args!("directfs mount {} DIR", self.image.display()));
+    }
+}

@@ -1,0 +1,186 @@
+//! `directfs mount`, in the foreground and in the background, and the helper that mount(8) calls.
+//!
+//! In the background means: this program starts itself anew with `--foreground` and a pipe, waits for one byte on it, and leaves. A fork
+//! without exec would do the same with less ceremony, and be wrong as soon as anything before it has started a thread.
+
+use crate::arguments::{Mount, MountHelper};
+use anyhow::{Context, Result, bail};
+use fuse::{Ended, MountOptions};
+use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::io::FdFlags;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// What the server writes when the mount answers.
+const READY: u8 = b'+';
+
+/// Mounts.
+pub fn run(arguments: &Mount) -> Result<()> {
+    let mut options = MountOptions::default();
+    for list in &arguments.options {
+        options.apply(list)?;
+    }
+    options.read_only |= arguments.read_only;
+    // Relative paths would mean something else once the server has left this directory.
+    let image = resolved(&arguments.image)?;
+    if arguments.foreground {
+        return serve(&image, &arguments.directory, &options, arguments.ready_fd);
+    }
+    let mut server = Start::new(&image, &arguments.directory);
+    server.options(&arguments.options).read_only(arguments.read_only);
+    server.in_background()
+}
+
+/// Mounts as mount(8) asks for it.
+pub fn help_mount(arguments: &MountHelper) -> Result<()> {
+    let lists = if arguments.sloppy { known_options(&arguments.options) } else { arguments.options.clone() };
+    let mut options = MountOptions::default();
+    for list in &lists {
+        options.apply(list)?;
+    }
+    let image = resolved(&arguments.image)?;
+    let read_only = arguments.read_only || (options.read_only && !arguments.writable);
+    if arguments.verbose {
+        let how = if read_only { "read-only" } else { "read-write" };
+        println!("mount.directfs: {} on {} {how}", image.display(), arguments.directory.display());
+    }
+    if arguments.fake {
+        return Ok(());
+    }
+    let mut server = Start::new(&image, &arguments.directory);
+    server.options(&lists).read_only(read_only);
+    server.in_background()
+}
+
+/// The options that are known, for `-s`.
+fn known_options(lists: &[String]) -> Vec<String> {
+    let all = lists.iter().flat_map(|list| list.split(','));
+    all.filter(|option| MountOptions::parse(option).is_ok()).map(str::to_owned).collect()
+}
+
+fn resolved(image: &Path) -> Result<PathBuf> {
+    image.canonicalize().with_context(|| {
+        format!("cannot find the image {}; check the path, or make one with `directfs mkfs`", image.display())
+    })
+}
+
+/// Serves until the mount is gone.
+fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Option<i32>) -> Result<()> {
+    let ready = ready_fd.map(readiness);
+    let is_background = ready.is_some();
+    let announce = |_: &fuse::Server| match ready {
+        Some(mut pipe) => {
+            detach_output();
+            // Whoever started us may have gone meanwhile; the mount stands all the same.
+            let _ = pipe.write_all(&[READY]);
+        }
+        None => {
+            eprintln!("{} is mounted on {}; Ctrl-C or `directfs umount` ends it", image.display(), directory.display())
+        }
+    };
+    match fuse::serve(image, directory, options, announce)? {
+        Ended::Cleanly(_) => Ok(()),
+        Ended::Abandoned if is_background => Ok(()),
+        Ended::Abandoned => bail!("cut short while programs used the mount; the next mount recovers the image"),
+    }
+}
+
+/// The pipe that the starter waits on. Programs that are started from here must not hold it open.
+fn readiness(fd: i32) -> File {
+    // SAFETY: the number was given to us for this by the process that started us; nobody else in this process knows of it.
+    let pipe = unsafe { OwnedFd::from_raw_fd(fd) };
+    let _ = rustix::io::fcntl_setfd(&pipe, FdFlags::CLOEXEC);
+    File::from(pipe)
+}
+
+/// Lets go of the starter's terminal or pipes: a shell that waits for their end would wait for the mount's.
+fn detach_output() {
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+/// A server to be started as a process of its own.
+pub struct Start {
+    command: Command,
+}
+
+impl Start {
+    /// For this image on this directory.
+    pub fn new(image: &Path, directory: &Path) -> Start {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("directfs").arg("mount").arg("--foreground").stdin(Stdio::null());
+        command.arg(image).arg(directory);
+        Start { command }
+    }
+
+    /// With options as behind `-o`.
+    pub fn options(&mut self, lists: &[String]) -> &mut Start {
+        for list in lists {
+            self.command.arg("-o").arg(list);
+        }
+        self
+    }
+
+    /// Refusing changes, or not.
+    pub fn read_only(&mut self, read_only: bool) -> &mut Start {
+        if read_only {
+            self.command.arg("--read-only");
+        }
+        self
+    }
+
+    /// Starts it and waits until the mount answers. Its errors go to standard error, as ours would.
+    fn in_background(mut self) -> Result<()> {
+        // A session of its own: the terminal's signals are not for it.
+        // SAFETY: setsid is a plain system call, allowed between fork and exec.
+        unsafe {
+            self.command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+        }
+        self.start().map(drop)
+    }
+
+    /// Starts it as a child and waits until the mount answers.
+    pub fn start(mut self) -> Result<Child> {
+        let (mut ready, theirs) = std::io::pipe().context("cannot make a pipe")?;
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).context("cannot hand a pipe over")?;
+        self.command.arg("--ready-fd").arg(theirs.as_raw_fd().to_string());
+        let mut server = self.command.spawn().context("cannot start the server; is /proc mounted?")?;
+        drop(theirs);
+        let mut byte = [0];
+        if matches!(ready.read(&mut byte), Ok(1)) && byte[0] == READY {
+            return Ok(server);
+        }
+        let status = server.wait().context("cannot wait for the server")?;
+        match status.code() {
+            // It has said why.
+            Some(code) => Err(ServerFailed(code.clamp(1, 255) as u8).into()),
+            None => bail!("the server was ended by signal {}", status.signal().unwrap_or(0)),
+        }
+    }
+}
+
+/// The server ended before the mount answered; it has told why on standard error.
+#[derive(Debug)]
+pub struct ServerFailed(u8);
+
+impl ServerFailed {
+    /// The exit code that it had.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.0)
+    }
+}
+
+impl std::fmt::Display for ServerFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the mount failed; the server's message above says why")
+    }
+}
+
+impl std::error::Error for ServerFailed {}

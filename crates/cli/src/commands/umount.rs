@@ -1,0 +1,91 @@
+//! `directfs umount`: unmounts, then waits until the server has left the image clean.
+
+use crate::arguments::Umount;
+use crate::mounts::{self, Mount};
+use crate::processes::{self, ImageUser};
+use crate::terminal::Progress;
+use anyhow::{Context, Result, bail, ensure};
+use rustix::mount::UnmountFlags;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long to wait for a server before saying that it still works: writing back a large cache to a disk takes its time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Unmounts.
+pub fn run(arguments: &Umount) -> Result<()> {
+    let shown = arguments.directory.display();
+    let Some(mount) = mounts::at(&arguments.directory) else {
+        bail!("nothing is mounted at {shown}; `findmnt -t fuse.directfs` lists what is");
+    };
+    ensure!(
+        mount.kind.starts_with("fuse"),
+        "what is mounted at {shown} is {} and not DirectFS; unmount it with umount(8)",
+        mount.kind
+    );
+    // Before the mount goes: afterwards nothing tells whose server it was.
+    let servers = servers(&mount);
+    unmount(&mount, arguments.lazy)?;
+    if arguments.lazy {
+        return Ok(());
+    }
+    wait(&servers, &mount)
+}
+
+fn servers(mount: &Mount) -> Vec<ImageUser> {
+    let Ok(image) = std::fs::metadata(&mount.source) else { return Vec::new() };
+    processes::users_of(&image).into_iter().filter(|user| user.serves_mount).collect()
+}
+
+fn unmount(mount: &Mount, lazy: bool) -> Result<()> {
+    let shown = mount.point.display();
+    let flags = UnmountFlags::NOFOLLOW | if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(&mount.point, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => unmount_by_helper(&mount.point, lazy),
+        Err(rustix::io::Errno::BUSY) => bail!(
+            "{shown} is in use; end the programs that use it (`fuser -vm {shown}` lists them), or detach it with --lazy"
+        ),
+        Err(error) => Err(error).with_context(|| format!("cannot unmount {shown}")),
+    }
+}
+
+/// Users other than root need fuse's helper.
+fn unmount_by_helper(point: &Path, lazy: bool) -> Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command.arg(point).output().context(
+        "only root can unmount without fusermount3, and it cannot be run; install it (Debian: apt install fuse3)",
+    )?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "cannot unmount {}: {}; end the programs that use it, or detach it with --lazy",
+        point.display(),
+        said.trim()
+    );
+    Ok(())
+}
+
+/// Waits for the end of the servers: they leave the image clean before that.
+fn wait(servers: &[ImageUser], mount: &Mount) -> Result<()> {
+    let mut progress = Progress::start(&format!("waiting until {} is left clean", mount.source.display()), 0);
+    let end = Instant::now() + PATIENCE;
+    for server in servers {
+        while !processes::wait_for_end(server.pid, Duration::from_millis(100)) {
+            progress.at(0);
+            ensure!(
+                Instant::now() < end,
+                "{} is unmounted, but its server (process {}) is still leaving the image; wait for its end before you use {}",
+                mount.point.display(),
+                server.pid,
+                mount.source.display()
+            );
+        }
+    }
+    Ok(())
+}

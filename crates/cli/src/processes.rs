@@ -1,0 +1,96 @@
+//! Which processes use an image, as far as /proc shows them to us.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+/// A process that has an image open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageUser {
+    /// Its id.
+    pub pid: i32,
+    /// Its name.
+    pub command: String,
+    /// It serves a mount: it has /dev/fuse open, too.
+    pub serves_mount: bool,
+}
+
+/// The device number of /dev/fuse.
+const FUSE_DEVICE: u64 = 10 << 8 | 229;
+
+/// The processes other than this one that have the file open. Those of other users are seen by root only.
+pub fn users_of(image: &Metadata) -> Vec<ImageUser> {
+    let own = std::process::id() as i32;
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).filter(|&pid| pid != own);
+    pids.filter_map(|pid| user(pid, image)).collect()
+}
+
+fn user(pid: i32, image: &Metadata) -> Option<ImageUser> {
+    let (mut has_image, mut serves_mount) = (false, false);
+    for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+        // Asking a file of a dead mount would hang or fail; what matters here is no such file, so look at the link first.
+        let Ok(target) = std::fs::read_link(descriptor.path()) else { continue };
+        let is_fuse = target.as_os_str() == "/dev/fuse";
+        let may_be_image = target.is_absolute() && target.file_name().is_some();
+        if !is_fuse && !may_be_image {
+            continue;
+        }
+        let Some(metadata) = is_same_kind(&target, image).then(|| std::fs::metadata(descriptor.path()).ok()).flatten()
+        else {
+            continue;
+        };
+        has_image |= metadata.dev() == image.dev() && metadata.ino() == image.ino();
+        serves_mount |= metadata.rdev() == FUSE_DEVICE;
+    }
+    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
+    has_image.then_some(ImageUser { pid, command, serves_mount })
+}
+
+/// Whether a descriptor's target is worth asking for: /dev/fuse, or a file on no mount that a server has to answer for.
+fn is_same_kind(target: &std::path::Path, image: &Metadata) -> bool {
+    if target.starts_with("/dev") {
+        return true;
+    }
+    // The image itself may be on any file system, whose answer we had a moment ago.
+    match crate::mounts::covering_lexically(target) {
+        Some(mount) if mount.kind.starts_with("fuse") => {
+            mount.device == (rustix::fs::major(image.dev()), rustix::fs::minor(image.dev()))
+        }
+        _ => true,
+    }
+}
+
+/// Waits until a process has ended, at most so long; whether it has.
+pub fn wait_for_end(pid: i32, patience: Duration) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else { return true };
+    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
+    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    let mut waiting = [PollFd::new(&handle, PollFlags::IN)];
+    matches!(poll(&mut waiting, Some(&timeout)), Ok(1..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_the_file_open_is_found() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let metadata = file.as_file().metadata().unwrap();
+        assert_eq!(users_of(&metadata), []);
+        let stdin = std::process::Stdio::from(file.reopen().unwrap());
+        let mut child = std::process::Command::new("sleep").arg("60").stdin(stdin).spawn().unwrap();
+        let pid = child.id() as i32;
+        // Its name is ours until exec has happened.
+        let found: Vec<_> = users_of(&metadata).into_iter().map(|user| (user.pid, user.serves_mount)).collect();
+        assert_eq!(found, [(pid, false)]);
+        assert!(!wait_for_end(pid, Duration::from_millis(1)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(wait_for_end(pid, Duration::from_secs(10)));
+    }
+}

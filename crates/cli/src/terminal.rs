@@ -1,0 +1,150 @@
+//! What people see: styles, tables, progress. Colours only on a terminal and only without NO_COLOR; progress goes to standard error, so
+//! that standard output stays what a program may read.
+
+use crate::units;
+use anstream::stream::IsTerminal;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::{Duration, Instant};
+
+const BOLD: &str = "\x1b[1m";
+const DIM: &str = "\x1b[2m";
+const RED: &str = "\x1b[31m";
+const RESET: &str = "\x1b[0m";
+
+/// Text that stands out. `anstream` takes the style away where it does not belong.
+pub fn bold(text: impl std::fmt::Display) -> String {
+    format!("{BOLD}{text}{RESET}")
+}
+
+/// Text that steps back.
+pub fn dim(text: impl std::fmt::Display) -> String {
+    format!("{DIM}{text}{RESET}")
+}
+
+/// Prints an error with its causes, in one line each.
+pub fn print_error(error: &anyhow::Error) {
+    anstream::eprintln!("{RED}{BOLD}error:{RESET} {error}");
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        // Some errors repeat their source in their own text.
+        if !said.contains(&cause) {
+            anstream::eprintln!("  because: {cause}");
+        }
+        said = cause;
+    }
+}
+
+/// How long work must take before a bar appears: shorter work would only flicker.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// Progress of one piece of work: a bar on a terminal, a line at the start otherwise.
+pub struct Progress {
+    bar: ProgressBar,
+    started: Instant,
+    shown: bool,
+}
+
+impl Progress {
+    /// Work of `total` steps begins; 0 if nobody knows how many.
+    pub fn start(what: &str, total: u64) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            eprintln!("{what} ...");
+        }
+        Progress::quiet(what, total)
+    }
+
+    /// The same without a line where there is no terminal.
+    pub fn quiet(what: &str, total: u64) -> Progress {
+        let bar = ProgressBar::with_draw_target((total > 0).then_some(total), ProgressDrawTarget::hidden());
+        let template = match total {
+            0 => "{spinner} {msg}  {human_pos}  {elapsed}",
+            _ => "{msg:40} {wide_bar:.dim} {human_pos}/{human_len}  {eta:>4}",
+        };
+        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(what.to_owned());
+        Progress { bar, started: Instant::now(), shown: false }
+    }
+
+    /// So many steps are done.
+    pub fn at(&mut self, position: u64) {
+        self.bar.set_position(position);
+        if !self.shown && self.started.elapsed() > QUIET {
+            self.shown = true;
+            if std::io::stderr().is_terminal() {
+                self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Columns under headings: the first to the left, the others to the right.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub fn new(headings: &[&str]) -> Table {
+        Table { rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()] }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The lines of the table.
+    pub fn lines(&self) -> Vec<String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        self.rows.iter().enumerate().map(|(index, row)| if index == 0 { dim(line(row)) } else { line(row) }).collect()
+    }
+
+    /// Prints it.
+    pub fn print(&self) {
+        self.lines().iter().for_each(|line| anstream::println!("{line}"));
+    }
+}
+
+/// Prints `name` and `value` as a line of a list.
+pub fn print_fact(name: &str, value: impl std::fmt::Display) {
+    anstream::println!("{}{value}", dim(format!("{name:<18}")));
+}
+
+/// `n of m used`, with the share.
+pub fn share(used: u64, total: u64) -> String {
+    let percent = if total == 0 { 0.0 } else { used as f64 * 100.0 / total as f64 };
+    format!("{} of {} ({percent:.1} %)", units::count(used), units::count(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_whatever_is_in_them() {
+        let mut table = Table::new(&["call", "time"]);
+        table.row(vec!["stat".into(), "40 ns".into()]);
+        table.row(vec!["rename".into(), "1.2 µs".into()]);
+        let lines = table.lines();
+        assert_eq!(lines[1], "stat     40 ns");
+        assert_eq!(lines[2], "rename  1.2 µs");
+    }
+}

@@ -1,0 +1,123 @@
+//! Sizes, durations and counts as people write and read them.
+
+/// Parses a size such as `512M`, `4G`, `1.5T`, `65536`: powers of 1024, with or without a trailing `B` or `iB`.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let remedy = "write a number with K, M, G or T behind it, for example 512M, 4G or 1.5T";
+    let trimmed = text.trim();
+    let digits_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits_end);
+    let shift = match unit.trim().to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(format!("{unit:?} is not a unit of size; {remedy}")),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole
+            .checked_mul(1 << shift)
+            .ok_or_else(|| format!("{text} is more than 16 EiB; choose a smaller size"));
+    }
+    match number.parse::<f64>() {
+        Ok(value) if shift > 0 && value * ((1u64 << shift) as f64) < u64::MAX as f64 => {
+            Ok((value * (1u64 << shift) as f64) as u64)
+        }
+        _ => Err(format!("{text:?} is not a size; {remedy}")),
+    }
+}
+
+/// A size in the largest unit in which it is at least one, with one decimal where it has any.
+pub fn size(bytes: u64) -> String {
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1023.95 && unit < 4 {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let unit = ["B", "KiB", "MiB", "GiB", "TiB"][unit];
+    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+}
+
+/// A duration in the unit in which it reads best.
+pub fn duration(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.1} µs", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+/// A count with its thousands apart.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A count and its noun: `1 file`, `2 files`.
+pub fn counted(number: u64, singular: &str) -> String {
+    let plural = match singular.strip_suffix('y') {
+        _ if number == 1 => singular.to_owned(),
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{singular}s"),
+    };
+    format!("{} {plural}", count(number))
+}
+
+/// A UUID in its usual form.
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("65536", 65536),
+            ("512M", 512 << 20),
+            ("4G", 4 << 30),
+            ("4g", 4 << 30),
+            ("4GiB", 4 << 30),
+            ("4 GB", 4 << 30),
+            ("1.5T", 3 << 39),
+            ("0.5k", 512),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_size() {
+        for text in ["", "G", "four", "4X", "1.5", "-1G", "1..5G", "99999999T", "4G5"] {
+            let error = parse_size(text).unwrap_err();
+            assert!(error.contains("for example") || error.contains("smaller"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_reads_well() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(4 << 30), "4 GiB");
+        assert_eq!(size((1 << 20) - 1), "1 MiB");
+        assert_eq!(duration(196.4), "196 ns");
+        assert_eq!(duration(1_080.0), "1.1 µs");
+        assert_eq!(duration(2.5e9), "2.50 s");
+        assert_eq!(count(1_000_000), "1,000,000");
+        assert_eq!(count(999), "999");
+        assert_eq!(counted(1, "file"), "1 file");
+        assert_eq!(counted(2, "directory"), "2 directories");
+        assert_eq!(uuid(&[0xab; 16]), "abababab-abab-abab-abab-abababababab");
+    }
+}

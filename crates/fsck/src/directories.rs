@@ -1,0 +1,330 @@
+//! Directory logs and the dentries that they name.
+
+use crate::check::{Checker, DAMAGED, InodeState, Place, REACHED};
+use crate::finding::{FindingKind, Repair};
+use crate::image::{Name, shown};
+use crate::report::Phase;
+use crate::usage::Use;
+use engine::format::{
+    Dentry, DentryFacts, FIRST_COOKIE, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines, slot_address,
+    slot_tag,
+};
+use pmem::{BLOCK_BYTES, Memory, Pm};
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+/// A directory that is being walked.
+struct Walk {
+    /// Its inode number.
+    number: u64,
+    /// Cookies met so far are below this.
+    next_cookie: u64,
+    /// Hashes of its names, and where their dentries are.
+    names: Vec<(u64, u64)>,
+    /// Pages met, where blocks are not claimed.
+    pages: HashSet<u64>,
+    /// Its subdirectories.
+    below: Vec<u64>,
+}
+
+/// A slot that is not empty.
+#[derive(Clone, Copy)]
+struct Slot {
+    offset: u64,
+    word: u64,
+    /// The page's kind, and the cookie of its first slot.
+    page: (LogPageKind, u64),
+    index: u64,
+}
+
+impl<'c, M: Memory> Checker<'c, M> {
+    /// Walks all directories: from the root down, then those that nothing leads to.
+    pub fn check_directories(&mut self) {
+        let hasher = RandomState::new();
+        let total = self.inodes.iter().filter(|state| state.is_directory()).count() as u64;
+        let mut queue = vec![ROOT_INODE];
+        let mut done = 0;
+        while let Some(number) = queue.pop() {
+            if self.reach(number) {
+                done += 1;
+                if done % 64 == 1 {
+                    self.step(Phase::Directories, done, total);
+                }
+                queue.append(&mut self.walk(number, &hasher));
+            }
+        }
+        // After a crash these are to be freed with all that they have, so that what they claim does not matter.
+        self.quiet = !self.clean;
+        for place in 0..self.inodes.len() {
+            let state = self.inodes[place];
+            if state.is_directory() && state.flags & REACHED == 0 {
+                self.walk(self.image.segments.number(place), &hasher);
+            }
+        }
+        self.quiet = false;
+        self.step(Phase::Directories, total, total);
+    }
+
+    /// Marks a directory as reached; whether it was not.
+    fn reach(&mut self, number: u64) -> bool {
+        let Some(state) = self.state(number) else { return false };
+        if !state.is_directory() || state.flags & REACHED != 0 {
+            return false;
+        }
+        state.flags |= REACHED;
+        true
+    }
+
+    /// Walks a directory's log; its subdirectories.
+    fn walk(&mut self, number: u64, hasher: &RandomState) -> Vec<u64> {
+        let Some((inode, offset)) = self.image.inode(number) else { return Vec::new() };
+        let (names, pages, below) = (Vec::new(), HashSet::new(), Vec::new());
+        let mut walk = Walk { number, next_cookie: FIRST_COOKIE, names, pages, below };
+        let mut link = offset + std::mem::offset_of!(Inode, log) as u64;
+        let mut page_offset = inode.log.load();
+        let mut last = None;
+        while page_offset != 0 {
+            let Some((page, kind)) = self.enter_page(&mut walk, link, page_offset) else { break };
+            last = Some((page_offset, kind));
+            self.check_page(&mut walk, page, page_offset, kind, hasher);
+            link = page_offset + std::mem::offset_of!(LogPage, next) as u64;
+            page_offset = page.next.load();
+        }
+        if let (Some((offset, LogPageKind::Compacted)), 0) = (last, page_offset) {
+            let sentence = format_args!("its log ends with a compacted page");
+            self.found(FindingKind::LogEnd, Place::inode(number).at(offset), Repair::None, sentence);
+        }
+        self.check_twice(&mut walk);
+        walk.below
+    }
+
+    /// The page at an offset, if it is this directory's and was not met before.
+    fn enter_page(&mut self, walk: &mut Walk, link: u64, offset: u64) -> Option<(&'c LogPage, LogPageKind)> {
+        let (number, region) = (walk.number, self.image.region);
+        let on = Place::inode(number).at(offset);
+        let repair = Repair::CutLog { offset: link };
+        if !self.image.is_data_offset(offset) {
+            let sentence = format_args!("its log leads to {offset:#x}, where no page can be");
+            self.found(FindingKind::LogOffset, Place::inode(number).at(link), repair, sentence);
+            return None;
+        }
+        let page = region.get(Pm::<LogPage>::new(offset)).ok()?;
+        let Some(kind) = page.kind(number) else {
+            let sentence = format_args!("its log leads to a block that is no page of it");
+            self.found(FindingKind::LogPage, on, repair, sentence);
+            return None;
+        };
+        let seen = if self.quiet {
+            !walk.pages.insert(offset)
+        } else {
+            // Only this directory has pages with its number in them.
+            self.usage.of(offset / BLOCK_BYTES) == Use::LogPage
+        };
+        if seen {
+            let sentence = format_args!("its log leads to a page for the second time");
+            self.found(FindingKind::LogLoop, on, repair, sentence);
+            return None;
+        }
+        self.claim(number, offset / BLOCK_BYTES, Use::LogPage, repair).then_some((page, kind))
+    }
+
+    fn check_page(&mut self, walk: &mut Walk, page: &LogPage, offset: u64, kind: LogPageKind, hasher: &RandomState) {
+        let number = walk.number;
+        let on = Place::inode(number).at(offset);
+        self.check_reserved(on, offset + std::mem::offset_of!(LogPage, reserved) as u64, 4, "a log page");
+        let first_cookie = page.first_cookie.load();
+        if first_cookie < walk.next_cookie {
+            let least = walk.next_cookie;
+            let sentence =
+                format_args!("a page of its log begins with cookie {first_cookie}, those before it reach {least}");
+            self.found(FindingKind::LogCookies, on, Repair::None, sentence);
+        }
+        walk.next_cookie = walk.next_cookie.max(first_cookie);
+        for (index, slot) in page.slots.iter().enumerate() {
+            let slot_offset = offset + std::mem::offset_of!(LogPage, slots) as u64 + index as u64 * 8;
+            let mut word = slot.load();
+            if !self.overlay.slots.is_empty() {
+                word = self.overlay.slots.get(&slot_offset).copied().unwrap_or(word);
+            }
+            if word != 0 {
+                let slot = Slot { offset: slot_offset, word, page: (kind, first_cookie), index: index as u64 };
+                self.check_slot(walk, slot, hasher);
+            }
+        }
+    }
+
+    fn check_slot(&mut self, walk: &mut Walk, slot: Slot, hasher: &RandomState) {
+        let on = Place::inode(walk.number).at(slot.offset);
+        let repair = Repair::ClearWord { offset: slot.offset };
+        if slot_tag(slot.word).is_none() {
+            let sentence = format_args!("a slot of its log has tag {}", slot.word & 63);
+            return self.found(FindingKind::SlotTag, on, repair, sentence);
+        }
+        let dentry_offset = slot_address(slot.word);
+        if self.image.dentry(dentry_offset).is_none() {
+            let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where no dentry can be");
+            return self.found(FindingKind::SlotOffset, on, repair, sentence);
+        }
+        let mut name = Name::default();
+        let Some((dentry, facts)) = self.image.verified(dentry_offset, &mut name) else {
+            let repair = if self.clean { repair } else { Repair::Recover };
+            let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where no whole dentry is");
+            return self.found(FindingKind::SlotHalfMade, on, repair, sentence);
+        };
+        let on = Place::inode(walk.number).at(dentry_offset);
+        if facts.parent != walk.number {
+            let (name, parent) = (name.shown(), facts.parent);
+            let sentence = format_args!("the name \"{name}\" in it says that it is in directory {parent}");
+            return self.found(FindingKind::DentryParent, on, repair, sentence);
+        }
+        self.check_cookie(walk, slot, &facts, &name, on);
+        if !self.claim_dentry(walk.number, dentry_offset, &facts, &name, slot.offset) {
+            return;
+        }
+        if self.is_valid(dentry, dentry_offset, on) {
+            self.check_name(&facts, &name, on);
+            if self.check_target(walk, dentry_offset, &facts, &name) {
+                walk.names.push((hasher.hash_one(name.bytes()), dentry_offset));
+            }
+        }
+    }
+
+    fn check_cookie(&mut self, walk: &mut Walk, slot: Slot, facts: &DentryFacts, name: &Name, on: Place) {
+        let fits = match slot.page {
+            (LogPageKind::Append, first) => facts.cookie == first.wrapping_add(slot.index),
+            (LogPageKind::Compacted, _) => facts.cookie >= walk.next_cookie,
+        };
+        if !fits {
+            let (name, cookie) = (name.shown(), facts.cookie);
+            let sentence =
+                format_args!("the name \"{name}\" in it has cookie {cookie}, which does not belong to its slot");
+            self.found(FindingKind::DentryCookie, on, Repair::None, sentence);
+            return;
+        }
+        walk.next_cookie = facts.cookie.saturating_add(1);
+    }
+
+    fn claim_dentry(&mut self, number: u64, offset: u64, facts: &DentryFacts, name: &Name, slot: u64) -> bool {
+        let repair = Repair::ClearWord { offset: slot };
+        if !self.claim(number, offset / BLOCK_BYTES, Use::Dentries, repair) {
+            return false;
+        }
+        let fresh = self.quiet || self.usage.claim_lines(offset, dentry_lines(facts.name_length as usize));
+        if !fresh {
+            let name = name.shown();
+            let sentence = format_args!("the name \"{name}\" in it lies in cache lines that another name has");
+            self.found(FindingKind::DentryOverlap, Place::inode(number).at(offset), repair, sentence);
+        }
+        fresh
+    }
+
+    /// Whether a dentry counts, or will once the journal's records are repeated.
+    fn is_valid(&mut self, dentry: &Dentry, offset: u64, on: Place) -> bool {
+        let mut word = dentry.valid.load();
+        if word & 2 != 0 {
+            let sentence = format_args!("the reserved bit of a dentry's valid word is set");
+            self.found(FindingKind::DentryReserved, on, Repair::None, sentence);
+        }
+        if !self.overlay.valid.is_empty() {
+            word = self.overlay.valid.get(&offset).copied().unwrap_or(word);
+        }
+        Valid::from_word(word).valid
+    }
+
+    fn check_name(&mut self, facts: &DentryFacts, name: &Name, on: Place) {
+        let bytes = name.bytes();
+        if bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
+            let (name, target) = (name.shown(), facts.inode);
+            let sentence = format_args!("the name \"{name}\" (of inode {target}) in it cannot be a name");
+            let dentry = on.offset().unwrap_or(0);
+            self.found(FindingKind::NameInvalid, on, Repair::Rename { dentry }, sentence);
+        }
+    }
+
+    /// Counts a name for the inode that it leads to; whether it leads to a whole one.
+    fn check_target(&mut self, walk: &mut Walk, dentry: u64, facts: &DentryFacts, name: &Name) -> bool {
+        let on = Place::inode(walk.number).at(dentry);
+        let (shown_name, number) = (name, facts.inode);
+        let repair = Repair::Invalidate { dentry };
+        let Some(state) = self.state(number).map(|state| *state).filter(|_| number != 0) else {
+            let name = shown_name.shown();
+            let sentence = format_args!("the name \"{name}\" in it leads to inode {number}, which there cannot be");
+            self.found(FindingKind::DentryTarget, on, repair, sentence);
+            return false;
+        };
+        if number == ROOT_INODE {
+            let name = shown_name.shown();
+            self.found(FindingKind::RootNamed, on, repair, format_args!("the name \"{name}\" in it leads to the root"));
+            return false;
+        }
+        if state.kind == 0 {
+            if state.flags & DAMAGED == 0 {
+                let name = shown_name.shown();
+                let repair = if self.clean { repair } else { Repair::Recover };
+                let sentence = format_args!("the name \"{name}\" in it leads to inode {number}, which is free");
+                self.found(FindingKind::DentryDangling, on, repair, sentence);
+            }
+            return false;
+        }
+        if state.kind != facts.kind as u8 {
+            let (name, kind) = (shown_name.shown(), facts.kind);
+            let sentence =
+                format_args!("the name \"{name}\" in it says that inode {number} is a {kind:?}, which it is not");
+            self.found(FindingKind::DentryKind, on, Repair::None, sentence);
+        }
+        self.count_name(walk, dentry, number, &state, name);
+        true
+    }
+
+    fn count_name(&mut self, walk: &mut Walk, dentry: u64, number: u64, state: &InodeState, name: &Name) {
+        self.report.counts.names += !self.quiet as u64;
+        if let Some(state) = self.state(number) {
+            state.names = state.names.saturating_add(1);
+            if state.names == 1 {
+                state.dentry = dentry;
+            }
+        }
+        if !state.is_directory() {
+            return;
+        }
+        if let Some(parent) = self.state(walk.number) {
+            parent.subdirectories = parent.subdirectories.saturating_add(1);
+        }
+        walk.below.push(number);
+        let on = Place::inode(number).at(dentry);
+        if state.names > 0 {
+            let (name, parent) = (name.shown(), walk.number);
+            let sentence = format_args!("the directory has another name, \"{name}\" in directory {parent}");
+            self.found(FindingKind::DirectoryNames, on, Repair::Invalidate { dentry }, sentence);
+            return;
+        }
+        let Some((inode, offset)) = self.image.inode(number) else { return };
+        let parent = self.overlay.parents.get(&offset).copied().unwrap_or_else(|| inode.parent.load());
+        if parent != walk.number {
+            let repair = Repair::SetParent { number, parent: walk.number };
+            let sentence = format_args!("its `..` is inode {parent}, but its name is in directory {}", walk.number);
+            self.found(FindingKind::DirectoryParent, on, repair, sentence);
+        }
+    }
+
+    /// Finds names that a directory has twice: those of equal hashes lie side by side once sorted.
+    fn check_twice(&mut self, walk: &mut Walk) {
+        walk.names.sort_unstable();
+        let (mut one, mut other) = (Name::default(), Name::default());
+        for pair in walk.names.windows(2) {
+            if pair[0].0 != pair[1].0 {
+                continue;
+            }
+            let whole = self.image.verified(pair[0].1, &mut one).is_some()
+                & self.image.verified(pair[1].1, &mut other).is_some();
+            if whole && one.bytes() == other.bytes() {
+                let dentry = pair[1].1;
+                let name = shown(one.bytes());
+                let sentence = format_args!("the name \"{name}\" is in it twice");
+                let on = Place::inode(walk.number).at(dentry);
+                self.found(FindingKind::NameTwice, on, Repair::Rename { dentry }, sentence);
+            }
+        }
+    }
+}

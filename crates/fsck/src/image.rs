@@ -1,0 +1,164 @@
+//! Read-only access to the structures of an image: every offset is checked before use.
+
+use engine::format::{
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, NAME_BYTES_MAX,
+    SEGMENT_BLOCKS, Superblock, dentry_lines,
+};
+use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
+use std::fmt::Write;
+
+/// An image whose superblock, or its copy, can be believed.
+pub(crate) struct Image<'r, M: Memory> {
+    pub region: &'r Region<M>,
+    pub geometry: Geometry,
+    pub segments: Segments,
+}
+
+/// The segments of the table that can be used.
+#[derive(Default)]
+pub(crate) struct Segments {
+    /// For each entry of the table up to the last used one: its place in `offsets` plus one, or zero.
+    places: Vec<u32>,
+    /// Numbers of the first inode and offsets, ascending by number.
+    pub used: Vec<(u64, u64)>,
+}
+
+impl Segments {
+    /// Adds a segment; they come in ascending order.
+    pub fn add(&mut self, segment: u64, offset: u64) {
+        self.used.push((segment * INODES_PER_SEGMENT, offset));
+        self.places.resize(segment as usize, 0);
+        self.places.push(self.used.len() as u32);
+    }
+
+    /// The place of an inode among all inodes of usable segments, without gaps.
+    pub fn place(&self, number: u64) -> Option<usize> {
+        let place = *self.places.get((number / INODES_PER_SEGMENT) as usize)?;
+        let segment = place.checked_sub(1)?;
+        Some((segment as u64 * INODES_PER_SEGMENT + number % INODES_PER_SEGMENT) as usize)
+    }
+
+    /// The number at a place.
+    pub fn number(&self, place: usize) -> u64 {
+        self.used[place / INODES_PER_SEGMENT as usize].0 + place as u64 % INODES_PER_SEGMENT
+    }
+
+    /// Places.
+    pub fn places(&self) -> usize {
+        self.used.len() * INODES_PER_SEGMENT as usize
+    }
+}
+
+impl<'r, M: Memory> Image<'r, M> {
+    /// Whether a block is one of those that are handed out.
+    pub fn is_data(&self, block: u64) -> bool {
+        block >= self.geometry.data_block && block < self.geometry.copy_block()
+    }
+
+    /// Whether an offset is that of a block that is handed out.
+    pub fn is_data_offset(&self, offset: u64) -> bool {
+        offset % BLOCK_BYTES == 0 && self.is_data(offset / BLOCK_BYTES)
+    }
+
+    /// The word at an offset of a fixed area.
+    pub fn word(&self, offset: u64) -> u64 {
+        self.region.get(Pm::<Cell64>::new(offset)).map_or(0, Cell64::load)
+    }
+
+    /// The offset of an entry of the segment table.
+    pub fn segment_entry(&self, segment: u64) -> u64 {
+        self.geometry.segment_table_block * BLOCK_BYTES + segment * 8
+    }
+
+    /// Whether a segment can lie at an offset.
+    pub fn is_segment_offset(&self, offset: u64) -> bool {
+        self.is_data_offset(offset) && self.is_data(offset / BLOCK_BYTES + SEGMENT_BLOCKS - 1)
+    }
+
+    /// The inode at a place and its offset.
+    pub fn inode_at(&self, place: usize) -> (&'r Inode, u64) {
+        let (_, first) = self.segments.used[place / INODES_PER_SEGMENT as usize];
+        let offset = first + place as u64 % INODES_PER_SEGMENT * INODE_BYTES;
+        (self.region.get(Pm::<Inode>::new(offset)).expect("a usable segment lies inside the region"), offset)
+    }
+
+    /// The inode of a number and its offset.
+    pub fn inode(&self, number: u64) -> Option<(&'r Inode, u64)> {
+        self.segments.place(number).map(|place| self.inode_at(place))
+    }
+
+    /// The dentry at an offset, if there can be one: a line of a block that is handed out.
+    pub fn dentry(&self, offset: u64) -> Option<&'r Dentry> {
+        let possible = offset % LINE_BYTES == 0 && self.is_data(offset / BLOCK_BYTES);
+        if possible { self.region.get(Pm::<Dentry>::new(offset)).ok() } else { None }
+    }
+
+    /// What the dentry at an offset says, if all of it verifies.
+    pub fn verified(&self, offset: u64, name: &mut Name) -> Option<(&'r Dentry, DentryFacts)> {
+        let dentry = self.dentry(offset)?;
+        let facts = dentry.facts()?;
+        let lines = dentry_lines(facts.name_length as usize);
+        if offset % BLOCK_BYTES + lines * LINE_BYTES > BLOCK_BYTES {
+            return None;
+        }
+        name.length = facts.name_length;
+        let bytes = &mut name.bytes[..facts.name_length as usize];
+        self.region.read_bytes(offset + DENTRY_HEADER_BYTES, bytes).ok()?;
+        (dentry.seal.load() == facts.seal(bytes)).then_some((dentry, facts))
+    }
+}
+
+/// A name that was read.
+#[derive(Clone)]
+pub(crate) struct Name {
+    bytes: [u8; NAME_BYTES_MAX],
+    length: u8,
+}
+
+impl Default for Name {
+    fn default() -> Name {
+        Name { bytes: [0; NAME_BYTES_MAX], length: 0 }
+    }
+}
+
+impl Name {
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
+    }
+
+    /// For people: bytes that are not UTF-8 and control characters are escaped.
+    pub fn shown(&self) -> String {
+        shown(self.bytes())
+    }
+}
+
+/// Bytes for people, on one line.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() {
+                text.extend(character.escape_default());
+            } else {
+                text.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// The copy of the superblock in a block, if it is a whole one.
+pub(crate) fn whole_copy<M: Memory>(region: &Region<M>, block: u64) -> Option<&Superblock> {
+    let copy = region.get(Pm::<Superblock>::new(block.checked_mul(BLOCK_BYTES)?)).ok()?;
+    let whole = copy.magic.load() == engine::format::MAGIC && copy.checksum.load() == copy.description_checksum();
+    whole.then_some(copy)
+}
+
+/// The geometry that a superblock's words say, if it can be one.
+pub(crate) fn geometry_of(superblock: &Superblock) -> Option<Geometry> {
+    let words: [u64; 8] = std::array::from_fn(|index| superblock.geometry[index].load());
+    Geometry::from_words(&words, superblock.length.load())
+}

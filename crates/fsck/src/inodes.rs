@@ -1,0 +1,204 @@
+//! The segment table, and inodes by themselves: identity, property entries, and what a free inode must not have.
+
+use crate::check::{Checker, DAMAGED, INLINE, InodeState, Place, at};
+use crate::finding::{FindingKind, Repair};
+use crate::report::Phase;
+use crate::usage::Use;
+use engine::format::{
+    FileKind, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
+};
+use pmem::{BLOCK_BYTES, Memory};
+
+/// The longest target of a symbolic link.
+const SYMLINK_BYTES_MAX: u64 = BLOCK_BYTES - 1;
+
+impl<M: Memory> Checker<'_, M> {
+    /// Finds the segments that can be used.
+    pub fn check_segments(&mut self) {
+        let mut gap = false;
+        for segment in 0..self.image.geometry.segments_max {
+            let entry = self.image.segment_entry(segment);
+            let offset = self.image.word(entry);
+            if offset == 0 {
+                gap = true;
+                continue;
+            }
+            let repair = Repair::ClearWord { offset: entry };
+            if std::mem::take(&mut gap) {
+                let sentence = format_args!("segment {segment} of the inode table follows an empty entry");
+                self.found(FindingKind::SegmentGap, at(entry), Repair::None, sentence);
+            }
+            if !self.image.is_segment_offset(offset) {
+                let sentence = format_args!("segment {segment} of the inode table is at {offset:#x}, where none can be");
+                self.found(FindingKind::SegmentOffset, at(entry), repair, sentence);
+            } else if self.claim_segment(offset / BLOCK_BYTES) {
+                self.image.segments.add(segment, offset);
+            } else {
+                let sentence = format_args!("segment {segment} of the inode table lies where another one does");
+                self.found(FindingKind::SegmentOverlap, at(entry), repair, sentence);
+            }
+        }
+    }
+
+    fn claim_segment(&mut self, first: u64) -> bool {
+        let mut blocks = first..first + SEGMENT_BLOCKS;
+        if blocks.clone().any(|block| self.usage.of(block) != Use::Free) {
+            return false;
+        }
+        blocks.all(|block| self.usage.claim(block, Use::Segment).is_ok())
+    }
+
+    /// Looks at every inode of every segment.
+    pub fn check_inodes(&mut self) {
+        let places = self.image.segments.places();
+        for place in 0..places {
+            if place % INODES_PER_SEGMENT as usize == 0 {
+                self.step(Phase::Inodes, place as u64, places as u64);
+            }
+            self.inodes[place] = self.check_inode(place);
+        }
+        self.step(Phase::Inodes, places as u64, places as u64);
+    }
+
+    fn check_inode(&mut self, place: usize) -> InodeState {
+        let (inode, offset) = self.image.inode_at(place);
+        let number = self.image.segments.number(place);
+        let on = Place::inode(number).at(offset);
+        if inode.birth.load() >> 32 == 0 {
+            self.check_free_inode(inode, on, offset);
+            return InodeState::default();
+        }
+        let damaged = InodeState { flags: DAMAGED, ..InodeState::default() };
+        let Some(generation) = inode.generation(number) else {
+            self.report_identity(inode, number, on);
+            return damaged;
+        };
+        let repair = Repair::FreeInode { number };
+        if number == 0 {
+            self.found(FindingKind::InodeZero, on, repair, format_args!("number zero is in use"));
+            return damaged;
+        }
+        let Some(kind) = FileKind::from_bits(inode.kind.load()) else {
+            let sentence = format_args!("it is of kind {}, which there is not", inode.kind.load());
+            self.found(FindingKind::InodeKind, on, repair, sentence);
+            return damaged;
+        };
+        if generation == 0 {
+            self.found(FindingKind::InodeGeneration, on, Repair::None, format_args!("it is in use in generation zero"));
+        }
+        self.check_identity(inode, number, kind, on);
+        let Some((property, _)) = inode.property(number, generation) else {
+            let repair = if self.clean { repair } else { Repair::Recover };
+            self.found(FindingKind::NoProperty, on, repair, format_args!("none of its two property entries verifies"));
+            return damaged;
+        };
+        self.check_sequences(inode, number, generation, on);
+        self.check_property(&property, kind, number, on);
+        let inline = if property.flags & PROPERTY_INLINE != 0 { INLINE } else { 0 };
+        InodeState { links: property.links, kind: kind as u8, flags: inline, ..InodeState::default() }
+    }
+
+    fn check_free_inode(&mut self, inode: &Inode, on: Place, offset: u64) {
+        let accessed = inode.accessed_ns.load() != 0;
+        if accessed || inode.inline.iter().any(|word| word.load() != 0) {
+            let first = offset + std::mem::offset_of!(Inode, accessed_ns) as u64;
+            let what = if accessed { "an access time" } else { "an inline body" };
+            let repair = Repair::Zero { offset: first, length: 64 };
+            self.found(FindingKind::FreeInodeNotZero, on, repair, format_args!("it is free but has {what}"));
+        }
+    }
+
+    /// An identity that does not verify: another inode's, or no whole one.
+    fn report_identity(&mut self, inode: &Inode, number: u64, on: Place) {
+        let repair = if self.clean { Repair::FreeInode { number } } else { Repair::Recover };
+        let other = inode.number.load();
+        if other != number && inode.generation(other).is_some() {
+            let sentence = format_args!("it says that it is inode {other}");
+            self.found(FindingKind::InodeNumber, on, repair, sentence);
+        } else {
+            self.found(FindingKind::InodeChecksum, on, repair, format_args!("its identity does not match its checksum"));
+        }
+    }
+
+    /// What goes with the identity but is not under its checksum.
+    fn check_identity(&mut self, inode: &Inode, number: u64, kind: FileKind, on: Place) {
+        let pointer = inode.nv_pointer.load();
+        let epoch = self.image.region.first::<engine::format::Superblock>().map_or(0, |superblock| superblock.state().epoch);
+        let ahead = ((pointer >> 32) as u32).wrapping_sub(epoch) as i32;
+        if pointer != 0 && ahead > 0 {
+            let offset = self.image.region.offset_of(&inode.nv_pointer);
+            let sentence = format_args!("its pointer into memory is of epoch {}, the image is at {epoch}", pointer >> 32);
+            self.found(FindingKind::PointerEpoch, on, Repair::Zero { offset, length: 8 }, sentence);
+        }
+        let device = inode.device.load();
+        if device != 0 && !matches!(kind, FileKind::Character | FileKind::Block) {
+            self.found(FindingKind::InodeDevice, on, Repair::None, format_args!("it is no device but has number {device:#x}"));
+        }
+        if kind != FileKind::Directory && (inode.parent.load() != 0 || inode.log.load() != 0) {
+            let offset = self.image.region.offset_of(&inode.parent);
+            let sentence = format_args!("it is no directory but has a parent or a log");
+            self.found(FindingKind::DirectoryFields, on, Repair::Zero { offset, length: 16 }, sentence);
+        }
+        if number == ROOT_INODE && kind == FileKind::Directory && inode.parent.load() != ROOT_INODE {
+            let repair = Repair::SetParent { number, parent: ROOT_INODE };
+            let sentence = format_args!("the root's `..` is inode {}, not itself", inode.parent.load());
+            self.found(FindingKind::DirectoryParent, on, repair, sentence);
+        }
+        let offset = self.image.region.offset_of(&inode.reserved);
+        self.check_reserved(on, offset, 1, "the inode");
+    }
+
+    /// Two entries of one life are one change apart: each change goes to the older one.
+    fn check_sequences(&mut self, inode: &Inode, number: u64, generation: u32, on: Place) {
+        let [even, odd] = &inode.properties;
+        let (even, odd) = (sequence(even, 0, number, generation), sequence(odd, 1, number, generation));
+        let (Some(even), Some(odd)) = (even, odd) else {
+            // The first change of a life goes to the second entry, so that it may still be of an earlier life; the first one never is.
+            if even != Some(0) {
+                let sentence = format_args!("one of its property entries was torn; the other one counts");
+                self.found(FindingKind::PropertyTorn, on, Repair::None, sentence);
+            }
+            return;
+        };
+        if !matches!(even.wrapping_sub(odd) as i32, 1 | -1) {
+            let sentence = format_args!("its property entries are of sequences {even} and {odd}, which are not neighbours");
+            self.found(FindingKind::PropertySequence, on, Repair::MendProperty { number }, sentence);
+        }
+    }
+
+    fn check_property(&mut self, property: &Property, kind: FileKind, number: u64, on: Place) {
+        let repair = Repair::MendProperty { number };
+        if property.kind() != Some(kind) {
+            let sentence = format_args!("its mode is {:#o}, but it was made as kind {kind:?}", property.mode);
+            return self.found(FindingKind::PropertyKind, on, repair, sentence);
+        }
+        let inline = property.flags & PROPERTY_INLINE != 0;
+        if property.flags & !PROPERTY_INLINE != 0 || (inline && kind != FileKind::Symlink) {
+            let sentence = format_args!("a {kind:?} has property flags {:#x}", property.flags);
+            return self.found(FindingKind::PropertyFlags, on, repair, sentence);
+        }
+        let size = property.size_bytes;
+        let fits = match kind {
+            FileKind::Regular => size <= crate::bodies::SIZE_BYTES_MAX,
+            FileKind::Symlink if inline => (1..=INLINE_BYTES_MAX as u64).contains(&size),
+            FileKind::Symlink => (1..=SYMLINK_BYTES_MAX).contains(&size),
+            _ => size == 0,
+        };
+        if !fits {
+            self.found(FindingKind::PropertySize, on, repair, format_args!("a {kind:?} cannot have {size} bytes"));
+        }
+        let has_body = matches!(kind, FileKind::Regular | FileKind::Symlink) && !inline;
+        if !has_body && (property.root != 0 || property.blocks != 0) {
+            let sentence = format_args!("a {kind:?} {}has a body of blocks", if inline { "with an inline body " } else { "" });
+            self.found(FindingKind::PropertyRoot, on, repair, sentence);
+        }
+    }
+}
+
+/// The sequence of a property entry, if it verifies.
+pub(crate) fn sequence(entry: &PropertyEntry, parity: u32, number: u64, generation: u32) -> Option<u32> {
+    let seal = entry.seal.load();
+    let words: [u64; 7] = std::array::from_fn(|index| entry.words[index].load());
+    let sequence = seal as u32;
+    (sequence & 1 == parity && seal == Property::seal(&words, sequence, number, generation)).then_some(sequence)
+}

@@ -1,0 +1,122 @@
+//! Journal slots: records that were being written, that the next attach repeats, or that are behind the times.
+
+use crate::check::{Checker, Place, at};
+use crate::finding::{FindingKind, Repair};
+use crate::image::Name;
+use engine::format::{
+    INODE_BYTES, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move,
+    SlotTag, Valid, slot_word,
+};
+use pmem::{BLOCK_BYTES, Memory, Pm};
+
+/// What repeating a record would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Something.
+    Pending,
+    /// Nothing: all is done, or has been overtaken.
+    Stale,
+    /// It names what cannot be.
+    Impossible,
+}
+
+impl<M: Memory> Checker<'_, M> {
+    /// Looks at all journal slots. On an image that was not left cleanly, the rest of the check sees what pending records will have done.
+    pub fn check_journal(&mut self) {
+        for index in 0..JOURNAL_SLOTS {
+            let offset = self.image.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES;
+            let Ok(slot) = self.image.region.get(Pm::<JournalSlot>::new(offset)) else { return };
+            self.check_reserved(Place::default(), offset + 96, 4, "a journal slot");
+            if slot.seal.load() != 0 {
+                self.check_journal_slot(index, offset, slot.record());
+            }
+        }
+    }
+
+    fn check_journal_slot(&mut self, index: u64, offset: u64, record: Option<JournalRecord>) {
+        let standing = record.as_ref().map(|record| self.standing(record));
+        let repair = match standing {
+            Some(Standing::Pending) => Repair::Recover,
+            _ => Repair::ClearWord { offset },
+        };
+        let (kind, what) = match standing {
+            None => (FindingKind::JournalTorn, "a record that was never wholly written"),
+            Some(Standing::Pending) => (FindingKind::JournalPending, "a rename that is to be completed"),
+            Some(Standing::Stale) => (FindingKind::JournalStale, "a rename that is done or overtaken"),
+            Some(Standing::Impossible) => (FindingKind::JournalRecord, "a rename of what cannot be"),
+        };
+        self.found(kind, at(offset), repair, format_args!("journal slot {index} holds {what}"));
+        if let (Some(record), Some(Standing::Pending), false) = (record, standing, self.clean) {
+            self.lay_over(&record);
+        }
+    }
+
+    fn standing(&self, record: &JournalRecord) -> Standing {
+        let mut pending = false;
+        for step in record.moves.iter().filter(|step| step.slot != 0) {
+            match self.move_standing(step) {
+                Standing::Pending => pending = true,
+                Standing::Stale => {}
+                Standing::Impossible => return Standing::Impossible,
+            }
+            // Once the new name does not count any more, nothing of the record does: later operations have seen it done.
+            if !self.counts(step.dentry) {
+                return Standing::Stale;
+            }
+        }
+        for dentry in record.invalidated.into_iter().filter(|dentry| *dentry != 0) {
+            match self.image.dentry(dentry) {
+                None => return Standing::Impossible,
+                Some(_) if self.image.verified(dentry, &mut Name::default()).is_none() => return Standing::Stale,
+                Some(_) => pending |= self.counts(dentry),
+            }
+        }
+        if pending { Standing::Pending } else { Standing::Stale }
+    }
+
+    fn move_standing(&self, step: &Move) -> Standing {
+        let page_offset = step.slot & !(BLOCK_BYTES - 1);
+        let in_page = step.slot & (BLOCK_BYTES - 1);
+        let is_slot =
+            step.slot % 8 == 0 && in_page >= BLOCK_BYTES - LOG_SLOTS * 8 && self.image.is_data_offset(page_offset);
+        let is_inode = step.directory == 0
+            || (step.directory % INODE_BYTES == 0 && self.image.is_data(step.directory / BLOCK_BYTES));
+        if !is_slot || !is_inode || self.image.dentry(step.dentry).is_none() {
+            return Standing::Impossible;
+        }
+        let Some((_, facts)) = self.image.verified(step.dentry, &mut Name::default()) else { return Standing::Stale };
+        let page = self.image.region.get(Pm::<LogPage>::new(page_offset));
+        if !page.is_ok_and(|page| page.belongs_to(facts.parent)) {
+            return Standing::Stale;
+        }
+        let word = self.image.word(step.slot);
+        let named = word == slot_word(step.dentry, SlotTag::Dentry);
+        if word != 0 && !named {
+            return Standing::Stale;
+        }
+        let moved = step.directory == 0 || self.image.word(step.directory + PARENT_OFFSET) == step.parent;
+        if named && moved { Standing::Stale } else { Standing::Pending }
+    }
+
+    /// Whether a dentry is whole and valid.
+    fn counts(&self, offset: u64) -> bool {
+        let dentry = self.image.verified(offset, &mut Name::default());
+        dentry.is_some_and(|(dentry, _)| Valid::from_word(dentry.valid.load()).valid)
+    }
+
+    fn lay_over(&mut self, record: &JournalRecord) {
+        for step in record.moves.iter().filter(|step| step.slot != 0) {
+            self.overlay.slots.insert(step.slot, slot_word(step.dentry, SlotTag::Dentry));
+            if step.directory != 0 {
+                self.overlay.parents.insert(step.directory, step.parent);
+            }
+        }
+        let invalid = Valid { valid: false, moment_ns: record.moment_ns }.word();
+        for dentry in record.invalidated.into_iter().filter(|dentry| *dentry != 0) {
+            self.overlay.valid.insert(dentry, invalid);
+        }
+    }
+}
+
+/// Where an inode's parent is.
+const PARENT_OFFSET: u64 = std::mem::offset_of!(Inode, parent) as u64;

@@ -1,0 +1,182 @@
+//! What a check gives back.
+
+use crate::finding::{Finding, FindingKind, Severity};
+use std::fmt;
+use std::time::Duration;
+
+/// What to check, and how much to say.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Findings that are kept; further ones are only counted. An image can hold more damage than anybody reads.
+    pub findings_max: usize,
+    /// Take the image as left cleanly, or as not, whatever it says of itself.
+    pub clean: Option<bool>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { findings_max: 10_000, clean: None }
+    }
+}
+
+/// What the check is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Superblock, journal, segment table: soon done.
+    Fixed,
+    /// Inodes.
+    Inodes,
+    /// Names.
+    Directories,
+    /// Contents: block maps.
+    Bodies,
+    /// Whether everything has its place in the tree.
+    Tree,
+    /// What was left with a clean image.
+    Snapshot,
+}
+
+impl Phase {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Fixed => "superblock and journal",
+            Phase::Inodes => "inodes",
+            Phase::Directories => "directories",
+            Phase::Bodies => "contents",
+            Phase::Tree => "tree",
+            Phase::Snapshot => "maps of what is free",
+        }
+    }
+}
+
+/// How far a check is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// At what.
+    pub phase: Phase,
+    /// Units done.
+    pub done: u64,
+    /// Units of this phase.
+    pub total: u64,
+}
+
+/// What was counted on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Names that count.
+    pub names: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Regular files among them.
+    pub files: u64,
+    /// Symbolic links among them.
+    pub symlinks: u64,
+    /// Others among them.
+    pub special: u64,
+    /// Inodes that the image may have.
+    pub inodes_max: u64,
+    /// Blocks of 4 KiB in use, the fixed areas among them.
+    pub blocks_used: u64,
+    /// Blocks free.
+    pub blocks_free: u64,
+}
+
+/// The outcome of a check.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What is wrong, in the order in which it was found.
+    pub findings: Vec<Finding>,
+    /// Findings beyond those kept.
+    pub findings_dropped: u64,
+    /// Errors among all findings, kept or not.
+    pub errors: u64,
+    /// Warnings among them.
+    pub warnings: u64,
+    /// Notes among them.
+    pub notes: u64,
+    /// The image says that it was left cleanly.
+    pub clean: bool,
+    /// The image could be looked at; if not, a finding says why.
+    pub checked: bool,
+    /// What was counted.
+    pub counts: Counts,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// fsck(8): no errors.
+pub const EXIT_CLEAN: i32 = 0;
+/// fsck(8): errors were left uncorrected.
+pub const EXIT_ERRORS_LEFT: i32 = 4;
+/// fsck(8): operational error.
+pub const EXIT_OPERATIONAL: i32 = 8;
+/// fsck(8): usage or syntax error.
+pub const EXIT_USAGE: i32 = 16;
+
+impl Report {
+    /// The exit code as in fsck(8): 0, 4 if an error or a warning is left, 8 if the image could not be checked. A program that fails to open the
+    /// image exits with [`EXIT_OPERATIONAL`], one that was called wrongly with [`EXIT_USAGE`].
+    pub fn exit_code(&self) -> i32 {
+        if !self.checked {
+            EXIT_OPERATIONAL
+        } else if self.errors + self.warnings > 0 {
+            EXIT_ERRORS_LEFT
+        } else {
+            EXIT_CLEAN
+        }
+    }
+
+    /// Whether there is neither an error nor a warning: what an image is to be after recovery.
+    pub fn is_sound(&self) -> bool {
+        self.exit_code() == EXIT_CLEAN
+    }
+
+    /// The kinds found, without repetition, in the order in which they were found first.
+    pub fn kinds(&self) -> Vec<FindingKind> {
+        let mut kinds = Vec::new();
+        for finding in &self.findings {
+            if !kinds.contains(&finding.kind) {
+                kinds.push(finding.kind);
+            }
+        }
+        kinds
+    }
+
+    pub(crate) fn add(&mut self, finding: Finding, findings_max: usize) {
+        match finding.severity {
+            Severity::Error => self.errors += 1,
+            Severity::Warning => self.warnings += 1,
+            Severity::Note => self.notes += 1,
+        }
+        if self.findings.len() < findings_max {
+            self.findings.push(finding);
+        } else {
+            self.findings_dropped += 1;
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            writeln!(f, "{finding}")?;
+        }
+        if self.findings_dropped > 0 {
+            writeln!(f, "... and {} more findings", self.findings_dropped)?;
+        }
+        if !self.checked {
+            return writeln!(f, "the image could not be checked");
+        }
+        let Counts { names, directories, files, symlinks, special, blocks_used, blocks_free, .. } = self.counts;
+        let state = if self.clean { "left cleanly" } else { "not left cleanly: in use, or after a crash" };
+        writeln!(
+            f,
+            "{state}; {names} names, {directories} directories, {files} files, {symlinks} symbolic links, {special} others"
+        )?;
+        writeln!(f, "{blocks_used} blocks used, {blocks_free} free; checked in {:.3} s", self.duration.as_secs_f64())?;
+        writeln!(f, "{} errors, {} warnings, {} notes", self.errors, self.warnings, self.notes)
+    }
+}

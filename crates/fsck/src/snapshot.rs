@@ -1,0 +1,197 @@
+//! What a clean detach left: it must be whole, and say the same as what was found.
+
+use crate::check::{Checker, Place, at};
+use crate::finding::{FindingKind, Repair};
+use crate::report::Phase;
+use crate::usage::Use;
+use engine::format::{SLAB_PAGE_ENTRIES, SlabPage, Snapshot, Superblock};
+use pmem::{BLOCK_BYTES, Memory, Pm, crc32c};
+use std::collections::HashMap;
+
+/// Blocks in a word of the block map.
+const BLOCKS_PER_WORD: u64 = 32;
+/// Words that are read at a time.
+const CHUNK_WORDS: u64 = BLOCK_BYTES / 8;
+
+/// What the maps say.
+#[derive(Default)]
+struct Maps {
+    /// Two bits per block.
+    blocks: Vec<u64>,
+    /// A bit per inode.
+    inodes: Vec<u64>,
+    /// Free lines of dentry blocks.
+    lines: HashMap<u64, u64>,
+}
+
+impl Maps {
+    fn code(&self, block: u64) -> u64 {
+        self.blocks[(block / BLOCKS_PER_WORD) as usize] >> (block % BLOCKS_PER_WORD * 2) & 3
+    }
+
+    fn inode(&self, number: u64) -> bool {
+        self.inodes[(number / 64) as usize] >> (number % 64) & 1 == 1
+    }
+}
+
+impl<M: Memory> Checker<'_, M> {
+    /// Compares the snapshot with what was found.
+    pub fn check_snapshot(&mut self, superblock: &Superblock) {
+        self.step(Phase::Snapshot, 0, 1);
+        let figures = Snapshot::from_words(&std::array::from_fn(|index| superblock.snapshot[index].load()));
+        let on = at(self.image.region.offset_of(&superblock.snapshot));
+        let geometry = self.image.geometry;
+        let mut crc = 0;
+        let mut maps = Maps {
+            blocks: self.read_words(geometry.block_map_block, geometry.blocks.div_ceil(BLOCKS_PER_WORD), &mut crc),
+            inodes: self.read_words(geometry.inode_map_block, geometry.inodes_max() / 64, &mut crc),
+            lines: HashMap::new(),
+        };
+        if let Err(what) = self.read_slab_pages(&figures, &mut maps, &mut crc) {
+            let sentence = format_args!("the list of dentry blocks with free lines is broken: {what}");
+            return self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
+        }
+        if figures.checksum(crc, superblock.state().epoch) != figures.checksum {
+            let sentence =
+                format_args!("the image says that it was left cleanly, but its maps do not match their checksum");
+            return self.found(FindingKind::SnapshotChecksum, on, Repair::DropSnapshot, sentence);
+        }
+        self.compare_figures(&figures, &maps, on);
+        self.compare_blocks(&maps);
+        self.compare_inodes(&maps);
+        self.compare_lines(&figures, &maps);
+        self.step(Phase::Snapshot, 1, 1);
+    }
+
+    fn read_words(&self, block: u64, words: u64, crc: &mut u32) -> Vec<u64> {
+        let mut chunk = [0u8; BLOCK_BYTES as usize];
+        let mut all = Vec::with_capacity(words as usize);
+        while (all.len() as u64) < words {
+            let done = all.len() as u64;
+            let bytes = &mut chunk[..(words - done).min(CHUNK_WORDS) as usize * 8];
+            // The areas lie inside the image, as the geometry says; a read that fails leaves zeros, which do not match the checksum.
+            let _ = self.image.region.read_bytes(block * BLOCK_BYTES + done * 8, bytes);
+            *crc = crc32c(*crc, bytes);
+            all.extend(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
+        }
+        all
+    }
+
+    fn read_slab_pages(&mut self, figures: &Snapshot, maps: &mut Maps, crc: &mut u32) -> Result<(), &'static str> {
+        let mut offset = figures.slab_page;
+        let mut bytes = [0u8; BLOCK_BYTES as usize];
+        for _ in 0..figures.slab_pages.min(self.image.geometry.blocks) {
+            if !self.image.is_data_offset(offset) {
+                return Err("it leads to where no page can be");
+            }
+            if self.usage.of(offset / BLOCK_BYTES) != Use::Free {
+                return Err("one of its pages is used for something else");
+            }
+            let page = self.image.region.get(Pm::<SlabPage>::new(offset)).map_err(|_| "it leads outside")?;
+            self.image.region.read_bytes(offset, &mut bytes).map_err(|_| "it leads outside")?;
+            *crc = crc32c(*crc, &bytes);
+            let count = page.count.load();
+            if count > SLAB_PAGE_ENTRIES as u64 {
+                return Err("a page says that it has more entries than fit");
+            }
+            for entry in &page.entries[..count as usize] {
+                if maps.lines.insert(entry.block.load(), entry.free_lines.load()).is_some() {
+                    return Err("a block is listed twice");
+                }
+            }
+            offset = page.next.load();
+        }
+        if offset == 0 { Ok(()) } else { Err("it is longer than it says") }
+    }
+
+    fn compare_figures(&mut self, figures: &Snapshot, maps: &Maps, on: Place) {
+        let geometry = self.image.geometry;
+        let blocks_free =
+            (geometry.data_block..geometry.copy_block()).filter(|block| maps.code(*block) == 0).count() as u64;
+        let inodes = maps.inodes.iter().map(|word| word.count_ones() as u64).sum::<u64>();
+        let pairs = [
+            ("free blocks", figures.blocks_free, blocks_free),
+            // Number zero is marked, and nobody's.
+            ("inodes in use", figures.inodes_used, inodes.saturating_sub(maps.inode(0) as u64)),
+            ("segments", figures.segments, self.image.segments.used.len() as u64),
+        ];
+        for (what, said, found) in pairs {
+            if said != found {
+                let sentence =
+                    format_args!("the figures left with the clean image say {said} {what}, there are {found}");
+                self.found(FindingKind::SnapshotFigure, on, Repair::DropSnapshot, sentence);
+            }
+        }
+        if figures.reserved != [0; 2] {
+            let sentence = format_args!("reserved bytes of the snapshot's figures are not zero");
+            self.found(FindingKind::ReservedNotZero, on, Repair::DropSnapshot, sentence);
+        }
+    }
+
+    fn compare_blocks(&mut self, maps: &Maps) {
+        for block in 0..self.image.geometry.blocks {
+            let code = maps.code(block);
+            let present = self.usage.of(block);
+            let on = at(block * BLOCK_BYTES);
+            let listed = maps.lines.contains_key(&block);
+            if code == 3 || (code == 2) != listed {
+                let sentence =
+                    format_args!("block {block} is marked {code}, which does not go with the list of dentry blocks");
+                self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
+            } else if code == 0 && present != Use::Free {
+                let sentence = format_args!("block {block} is marked free and used for {}", present.name());
+                self.found(FindingKind::BlockNotMarked, on, Repair::DropSnapshot, sentence);
+            } else if code != 0 && present == Use::Free && !listed {
+                let sentence = format_args!("block {block} is marked used and nothing leads to it");
+                self.found(FindingKind::BlockLeaked, on, Repair::DropSnapshot, sentence);
+            }
+        }
+    }
+
+    fn compare_inodes(&mut self, maps: &Maps) {
+        for index in 0..maps.inodes.len() as u64 {
+            // What neither side has: nearly all of a large table.
+            if maps.inodes[index as usize] == 0 && self.image.segments.place(index * 64).is_none() {
+                continue;
+            }
+            for number in index * 64..(index + 1) * 64 {
+                self.compare_inode(maps, number);
+            }
+        }
+    }
+
+    fn compare_inode(&mut self, maps: &Maps, number: u64) {
+        let state = self.state(number).map(|state| (state.kind, state.flags));
+        let used = number == 0 || state.is_some_and(|(kind, flags)| kind != 0 || flags != 0);
+        if maps.inode(number) == used {
+            return;
+        }
+        let kind = if used { FindingKind::InodeNotMarked } else { FindingKind::InodeLeaked };
+        let what = if used { "in use and marked free" } else { "free and marked as in use" };
+        self.found(kind, Place::inode(number), Repair::DropSnapshot, format_args!("it is {what}"));
+    }
+
+    fn compare_lines(&mut self, figures: &Snapshot, maps: &Maps) {
+        let mut blocks: Vec<u64> = maps.lines.keys().copied().chain(self.usage.dentry_blocks()).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        // Where there was no room for the list, free lines are lost on purpose until the next scan.
+        let listed = figures.slab_pages > 0 || figures.blocks_free > blocks.len() as u64;
+        for block in blocks {
+            let used = self.usage.lines(block);
+            let free = maps.lines.get(&block).copied().unwrap_or(0);
+            let on = at(block * BLOCK_BYTES);
+            let both = used & free;
+            let neither = !used & !free;
+            if both != 0 {
+                let sentence = format_args!("lines {both:#x} of block {block} hold names and are listed as free");
+                self.found(FindingKind::LineNotMarked, on, Repair::DropSnapshot, sentence);
+            }
+            if neither != 0 && listed {
+                let sentence =
+                    format_args!("lines {neither:#x} of block {block} hold no name and are not listed as free");
+                self.found(FindingKind::LineLeaked, on, Repair::DropSnapshot, sentence);
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The superblock, its copy, and what cannot be an image.
+
+use crate::check::{Checker, Place, at};
+use crate::finding::{Finding, FindingKind, Repair, Severity};
+use crate::image::{Image, Segments, geometry_of, whole_copy};
+use engine::format::{FEATURES_INCOMPAT, FORMAT_VERSION, Geometry, Superblock, SuperblockError};
+use pmem::{BLOCK_BYTES, Memory, Region};
+
+/// The image in a region. The copy serves where the superblock's description is damaged; then there is also a finding that says so.
+#[allow(clippy::type_complexity)]
+pub(crate) fn open<M: Memory>(region: &Region<M>) -> Result<(Image<'_, M>, &Superblock, Option<Finding>), Finding> {
+    let segments = Segments::default();
+    let error = match Superblock::check(region, false) {
+        Ok(geometry) => {
+            let superblock = region.first::<Superblock>().map_err(|_| refusal(SuperblockError::NotAnImage))?;
+            return Ok((Image { region, geometry, segments }, superblock, None));
+        }
+        Err(error) => error,
+    };
+    let finding = refusal(error);
+    // Without a magic there is nothing to restore: an interrupted mkfs has a copy of what was there before.
+    let damaged = matches!(error, SuperblockError::Checksum { .. });
+    let (Some(geometry), Ok(superblock), true) = (geometry_of_copy(region), region.first::<Superblock>(), damaged)
+    else {
+        return Err(finding);
+    };
+    let finding = Finding { repair: Repair::RestoreSuperblock { copy: geometry.copy_block() }, ..finding };
+    Ok((Image { region, geometry, segments }, superblock, Some(finding)))
+}
+
+/// What the copy in the region's last block describes, if it is whole and describes an image of this region.
+fn geometry_of_copy<M: Memory>(region: &Region<M>) -> Option<Geometry> {
+    let block = (region.length() / BLOCK_BYTES).checked_sub(1)?;
+    let copy = whole_copy(region, block)?;
+    let known = copy.version.load() == FORMAT_VERSION && copy.features_incompat.load() & !FEATURES_INCOMPAT == 0;
+    let geometry = geometry_of(copy)?;
+    (known && geometry.copy_block() == block).then_some(geometry)
+}
+
+fn refusal(error: SuperblockError) -> Finding {
+    let kind = match error {
+        SuperblockError::TooShort { .. } => FindingKind::ImageTooShort,
+        SuperblockError::NotAnImage => FindingKind::NotAnImage,
+        SuperblockError::Version { .. } => FindingKind::UnknownVersion,
+        SuperblockError::Features { .. } => FindingKind::UnknownFeatures,
+        SuperblockError::Checksum { .. } => FindingKind::SuperblockChecksum,
+        SuperblockError::Truncated { .. } => FindingKind::ImageTruncated,
+        SuperblockError::Geometry => FindingKind::SuperblockGeometry,
+    };
+    Finding {
+        kind,
+        severity: Severity::Error,
+        inode: None,
+        path: None,
+        offset: Some(0),
+        sentence: error.to_string(),
+        repair: Repair::None,
+    }
+}
+
+impl<M: Memory> Checker<'_, M> {
+    /// What the superblock has beside its description, and the copy. `damage`: the description itself cannot be believed.
+    pub fn check_superblock(&mut self, superblock: &Superblock, damage: Option<Finding>) {
+        let pm = self.image.region;
+        let is_whole = damage.is_none();
+        if let Some(damage) = damage {
+            self.report.add(damage, self.options.findings_max);
+        }
+        let reserved = [
+            (pm.offset_of(&superblock.reserved), 6),
+            (pm.offset_of(&superblock.reserved_before_state), 32),
+            (pm.offset_of(&superblock.reserved_state), 7),
+            (pm.offset_of(&superblock.reserved_end), 432),
+        ];
+        for (offset, words) in reserved {
+            self.check_reserved(Place::default(), offset, words, "the superblock");
+        }
+        if superblock.state.load() >> 33 != 0 {
+            let offset = pm.offset_of(&superblock.state);
+            let sentence = format_args!("reserved bits of the state word are not zero");
+            self.found(FindingKind::ReservedNotZero, at(offset), Repair::None, sentence);
+        }
+        if is_whole {
+            self.check_copy(superblock);
+        }
+    }
+
+    fn check_copy(&mut self, superblock: &Superblock) {
+        let block = self.image.geometry.copy_block();
+        let same = whole_copy(self.image.region, block).is_some_and(|copy| {
+            let words = |superblock: &Superblock| {
+                let all = superblock.uuid.iter().chain(&superblock.label).chain(&superblock.geometry);
+                let all =
+                    all.chain([&superblock.version, &superblock.created_ns, &superblock.length, &superblock.checksum]);
+                all.map(|cell| cell.load()).collect::<Vec<_>>()
+            };
+            words(copy) == words(superblock)
+        });
+        if !same {
+            self.found(
+                FindingKind::SuperblockCopy,
+                at(block * BLOCK_BYTES),
+                Repair::RewriteCopy { copy: block },
+                format_args!(
+                    "the copy of the superblock in the last block is damaged or differs; the superblock itself is whole"
+                ),
+            );
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! An image in a scratch directory, and calls on it in few words.
+#![allow(dead_code)]
+
+use engine::format::FileKind;
+use engine::{Attributes, Node, Thread};
+use posix::image::{Image, MakeOptions, OpenImage, make};
+use posix::path::{LastLink, Outcome, PathBuffer, Place};
+use posix::{Caller, Credentials, Errno, OpenFile, Result};
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+pub const IMAGE_BYTES: u64 = 32 << 20;
+
+/// A fresh image in use.
+pub struct Scratch {
+    pub image: Image,
+    pub path: PathBuf,
+    pub options: OpenImage,
+    pub directory: TempDir,
+}
+
+pub fn options_in(directory: &TempDir) -> OpenImage {
+    OpenImage {
+        dram_directory: directory.path().to_owned(),
+        patience: std::time::Duration::from_millis(50),
+        ..OpenImage::default()
+    }
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        // Memory is fast, and has holes and locks.
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let path = directory.path().join("image");
+        let making = MakeOptions { length: IMAGE_BYTES, permissions: 0o777, ..MakeOptions::default() };
+        make(&path, &making).unwrap();
+        let options = options_in(&directory);
+        let image = Image::open(&path, &options).unwrap();
+        Scratch { image, path, options, directory }
+    }
+}
+
+/// Somebody at the image: paths begin at its root.
+pub struct Session<'t, 'f> {
+    pub caller: Caller<'t, 'f>,
+    pub place: Place,
+}
+
+pub const ROOT: Credentials<'static> = Credentials::user(0, 0, &[]);
+pub const ALICE: Credentials<'static> = Credentials::user(1000, 1000, &[50]);
+pub const BOB: Credentials<'static> = Credentials::user(1001, 1001, &[50, 60]);
+
+/// Runs calls inside an image.
+pub fn inside(test: impl FnOnce(&Thread<'_>, Node)) {
+    let scratch = Scratch::new();
+    {
+        let thread = scratch.image.fs().enter().unwrap();
+        let root = thread.root().unwrap();
+        test(&thread, root);
+        thread.release(root, 1);
+    }
+    scratch.image.close().unwrap();
+}
+
+fn unwrap<T>(outcome: Outcome<T>) -> T {
+    match outcome {
+        Outcome::Inside(found) => found,
+        Outcome::Left(exit) => panic!("left the mount: {exit:?}"),
+    }
+}
+
+impl<'t, 'f> Session<'t, 'f> {
+    pub fn new(thread: &'t Thread<'f>, root: Node, who: Credentials<'t>) -> Self {
+        Session { caller: Caller::new(thread, who), place: Place { root, start: root, can_leave: false } }
+    }
+
+    pub fn mkdir(&self, path: &str, mode: u32) -> Result<()> {
+        let mut buffer = PathBuffer::new();
+        self.caller.mkdir_path(&self.place, path.as_bytes(), mode, 0, &mut buffer).map(unwrap)
+    }
+
+    pub fn symlink(&self, target: &str, path: &str) -> Result<()> {
+        let mut buffer = PathBuffer::new();
+        self.caller.symlink_path(target.as_bytes(), &self.place, path.as_bytes(), &mut buffer).map(unwrap)
+    }
+
+    pub fn mknod(&self, path: &str, mode: u32) -> Result<()> {
+        let mut buffer = PathBuffer::new();
+        self.caller.mknod_path(&self.place, path.as_bytes(), (mode, 0), 0x103, &mut buffer).map(unwrap)
+    }
+
+    pub fn open(&self, path: &str, flags: i32) -> Result<OpenFile> {
+        self.open_mode(path, flags, 0o644)
+    }
+
+    pub fn open_mode(&self, path: &str, flags: i32, mode: u32) -> Result<OpenFile> {
+        let mut buffer = PathBuffer::new();
+        let opened = self.caller.open_path(&self.place, path.as_bytes(), flags, (mode, 0), &mut buffer)?;
+        Ok(unwrap(opened).file)
+    }
+
+    pub fn try_open(&self, path: &str, flags: i32) -> Result<()> {
+        self.open(path, flags).map(|file| self.caller.close(&file))
+    }
+
+    /// Makes an empty file.
+    pub fn touch(&self, path: &str, mode: u32) -> Result<()> {
+        let file = self.open_mode(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode)?;
+        self.caller.close(&file);
+        Ok(())
+    }
+
+    pub fn unlink(&self, path: &str) -> Result<()> {
+        let mut buffer = PathBuffer::new();
+        self.caller.unlink_path(&self.place, path.as_bytes(), &mut buffer).map(unwrap)
+    }
+
+    pub fn rmdir(&self, path: &str) -> Result<()> {
+        let mut buffer = PathBuffer::new();
+        self.caller.rmdir_path(&self.place, path.as_bytes(), &mut buffer).map(unwrap)
+    }
+
+    pub fn rename(&self, from: &str, to: &str, flags: u32) -> Result<()> {
+        let mut buffer = PathBuffer::new();
+        let (from, to) = ((&self.place, from.as_bytes()), (&self.place, to.as_bytes()));
+        self.caller.rename_path(from, to, flags, &mut buffer).map(unwrap)
+    }
+
+    pub fn link(&self, from: &str, to: &str) -> Result<()> {
+        let mut buffer = PathBuffer::new();
+        let found = unwrap(self.caller.resolve(&self.place, from.as_bytes(), LastLink::Stay, &mut buffer)?);
+        let linked = self.caller.link_path(found.node(), false, &self.place, to.as_bytes(), &mut buffer);
+        linked.map(unwrap)
+    }
+
+    pub fn at<T>(&self, path: &str, call: impl FnOnce(Node) -> Result<T>) -> Result<T> {
+        self.at_link(path, LastLink::Follow, call)
+    }
+
+    pub fn at_link<T>(&self, path: &str, last: LastLink, call: impl FnOnce(Node) -> Result<T>) -> Result<T> {
+        let mut buffer = PathBuffer::new();
+        self.caller.at_path(&self.place, path.as_bytes(), last, &mut buffer, call).map(unwrap)
+    }
+
+    pub fn stat(&self, path: &str) -> Result<Attributes> {
+        self.at(path, |node| self.caller.stat(node))
+    }
+
+    pub fn lstat(&self, path: &str) -> Result<Attributes> {
+        self.at_link(path, LastLink::Stay, |node| self.caller.stat(node))
+    }
+
+    pub fn kind(&self, path: &str) -> Result<FileKind> {
+        Ok(self.stat(path)?.kind)
+    }
+
+    pub fn chmod(&self, path: &str, mode: u32) -> Result<()> {
+        self.at(path, |node| self.caller.chmod(node, mode)).map(drop)
+    }
+
+    pub fn chown(&self, path: &str, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.at_link(path, LastLink::Stay, |node| self.caller.chown(node, uid, gid)).map(drop)
+    }
+
+    /// The names of a directory, with `.` and `..`, in the order of cookies.
+    pub fn list(&self, path: &str) -> Result<Vec<String>> {
+        let file = self.open(path, libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let mut names = Vec::new();
+        let read = self.caller.read_directory(&file, &mut |entry| {
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            true
+        });
+        self.caller.close(&file);
+        read.map(|()| names)
+    }
+}
+
+/// Compares results by their errno only.
+#[track_caller]
+pub fn assert_errno<T>(result: Result<T>, expected: Errno) {
+    match result {
+        Ok(_) => panic!("succeeded instead of {expected:?}"),
+        Err(found) => assert_eq!(found, expected),
+    }
+}

@@ -1,0 +1,224 @@
+//! Making and opening images: sharing, standing alone, crashes, and bad input.
+
+mod common;
+
+use common::{ROOT, Scratch, Session, options_in};
+use engine::format::SuperblockError;
+use posix::image::{Closed, Image, ImageError, MakeOptions, OpenImage, make};
+use std::fs::{self, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+
+fn touch(image: &Image, name: &str) {
+    let thread = image.fs().enter().unwrap();
+    let root = thread.root().unwrap();
+    Session::new(&thread, root, ROOT).touch(name, 0o644).unwrap();
+    thread.release(root, 1);
+}
+
+fn has(image: &Image, name: &str) -> bool {
+    let thread = image.fs().enter().unwrap();
+    let root = thread.root().unwrap();
+    let found = Session::new(&thread, root, ROOT).stat(name).is_ok();
+    thread.release(root, 1);
+    found
+}
+
+/// Files of DRAM regions in the scratch directory.
+fn dram_files(scratch: &Scratch) -> usize {
+    let entries = fs::read_dir(scratch.directory.path()).unwrap();
+    entries.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("directfs-")).count()
+}
+
+#[test]
+fn two_share_one_image_and_the_last_one_cleans_up() {
+    let scratch = Scratch::new();
+    assert!(scratch.image.report().is_some_and(|report| !report.scanned), "a fresh image is clean");
+    let second = Image::open(&scratch.path, &scratch.options).unwrap();
+    assert!(second.report().is_none() && second.is_shared());
+    touch(&scratch.image, "one");
+    assert!(has(&second, "one"), "seen at once");
+    touch(&second, "two");
+    assert!(has(&scratch.image, "two"));
+    assert_eq!(dram_files(&scratch), 1);
+    let Scratch { image, path, options, directory } = scratch;
+    assert_eq!(image.close().unwrap(), Closed::OthersRemain);
+    assert_eq!(second.close().unwrap(), Closed::Last);
+    let image = Image::open(&path, &options).unwrap();
+    assert!(!image.report().unwrap().scanned, "left clean");
+    assert!(has(&image, "one") && has(&image, "two"));
+    drop(image);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the image is left");
+}
+
+#[test]
+fn alone_means_alone() {
+    let scratch = Scratch::new();
+    let alone = OpenImage { alone: true, ..scratch.options.clone() };
+    assert!(matches!(Image::open(&scratch.path, &alone), Err(ImageError::NotAlone { .. })));
+    let Scratch { image, path, options, directory: _directory } = scratch;
+    image.close().unwrap();
+    let image = Image::open(&path, &alone).unwrap();
+    assert!(!image.is_shared());
+    assert!(matches!(Image::open(&path, &options), Err(ImageError::InUse { .. })));
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotAlone { .. })));
+    let reader = OpenImage { read_only: true, ..options.clone() };
+    assert!(matches!(Image::open(&path, &reader), Err(ImageError::InUse { .. })));
+    let force = MakeOptions { length: common::IMAGE_BYTES, force: true, ..MakeOptions::default() };
+    assert!(matches!(make(&path, &force), Err(ImageError::InUse { .. })), "not even by force");
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    Image::open(&path, &options).unwrap();
+}
+
+#[test]
+fn who_waits_gets_the_image_when_it_is_free() {
+    let Scratch { image, path, options, directory: _directory } = Scratch::new();
+    let patient = OpenImage { alone: true, patience: std::time::Duration::from_secs(30), ..options };
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| Image::open(&path, &patient).map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        image.close().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn readers_leave_no_trace() {
+    let Scratch { image, path, options, directory: _directory } = Scratch::new();
+    touch(&image, "f");
+    image.close().unwrap();
+    let before = fs::read(&path).unwrap();
+    let reading = OpenImage { read_only: true, ..options.clone() };
+    let one = Image::open(&path, &reading).unwrap();
+    let two = Image::open(&path, &reading).unwrap();
+    assert!(has(&one, "f") && has(&two, "f"));
+    {
+        let thread = one.fs().enter().unwrap();
+        let root = thread.root().unwrap();
+        let session = Session::new(&thread, root, ROOT);
+        common::assert_errno(session.touch("g", 0o644), posix::Errno::EROFS);
+        common::assert_errno(session.touch("f", 0o644), posix::Errno::EEXIST);
+        common::assert_errno(session.unlink("none"), posix::Errno::EROFS);
+        common::assert_errno(session.chmod("f", 0o600), posix::Errno::EROFS);
+        common::assert_errno(session.try_open("f", libc::O_RDWR), posix::Errno::EROFS);
+        session.try_open("f", libc::O_RDONLY).unwrap();
+        thread.release(root, 1);
+    }
+    assert!(matches!(Image::open(&path, &options), Err(ImageError::CannotShare { .. })), "a writer must wait");
+    assert_eq!(one.close().unwrap(), Closed::ReadOnly);
+    drop(two);
+    assert!(fs::read(&path).unwrap() == before);
+    Image::open(&path, &options).unwrap();
+}
+
+#[test]
+fn what_a_dead_process_left_is_thrown_away() {
+    let Scratch { image, path, options, directory } = Scratch::new();
+    // A process that opens the image, changes it and dies.
+    image.close().unwrap();
+    // SAFETY: the child calls only what this test calls, in the one thread that it has, and ends without returning.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let image = Image::open(&path, &OpenImage { recovery_threads: 1, ..options.clone() });
+        if let Ok(image) = &image {
+            touch(image, "before-death");
+        }
+        // SAFETY: ends this process at once, whatever it holds.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "its DRAM region is left behind");
+    let image = Image::open(&path, &options).unwrap();
+    assert!(image.report().unwrap().scanned, "recovered");
+    assert!(has(&image, "before-death"));
+    touch(&image, "after");
+    image.close().unwrap();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_planted_dram_file_is_not_believed() {
+    let scratch = Scratch::new();
+    let entries = fs::read_dir(scratch.directory.path()).unwrap();
+    let dram = entries.map(|entry| entry.unwrap().path()).find(|path| *path != scratch.path).unwrap();
+    if std::os::unix::fs::chown(&dram, Some(12345), Some(12345)).is_err() {
+        println!("SKIPPED: a_planted_dram_file_is_not_believed: needs root, to give a file away");
+        return;
+    }
+    let refused = Image::open(&scratch.path, &scratch.options);
+    assert!(matches!(refused, Err(ImageError::CannotShare { .. })));
+}
+
+#[test]
+fn the_dram_file_is_for_those_who_may_use_the_image() {
+    let scratch = Scratch::new();
+    let entries = fs::read_dir(scratch.directory.path()).unwrap();
+    for entry in entries {
+        let mode = entry.unwrap().metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+    }
+}
+
+#[test]
+fn bad_images_are_refused_and_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    let options = options_in(&directory);
+    let open = || Image::open(&path, &options).map(drop).unwrap_err();
+    assert!(open().to_string().contains("does not exist"));
+    assert!(Image::open(directory.path(), &options).map(drop).unwrap_err().to_string().contains("directory"));
+
+    fs::write(&path, vec![7u8; 1 << 20]).unwrap();
+    assert!(matches!(open(), ImageError::NotUsable { cause: SuperblockError::NotAnImage, .. }));
+    fs::write(&path, b"short").unwrap();
+    open();
+
+    let force = MakeOptions { length: common::IMAGE_BYTES, force: true, ..MakeOptions::default() };
+    make(&path, &force).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let damage = |offset: u64, bytes: &[u8]| {
+        fs::write(&path, &whole).unwrap();
+        let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.seek(SeekFrom::Start(offset)).unwrap();
+        file.write_all(bytes).unwrap();
+    };
+    damage(88, &[9]);
+    assert!(matches!(open(), ImageError::NotUsable { cause: SuperblockError::Version { found: 9 }, .. }));
+    damage(24, b"another label");
+    let torn = open();
+    assert!(matches!(torn, ImageError::NotUsable { cause: SuperblockError::Checksum { copy_is_good: true }, .. }));
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert!(matches!(open(), ImageError::NotUsable { cause: SuperblockError::Truncated { .. }, .. }));
+    assert_eq!(fs::read(&path).unwrap(), whole[..whole.len() / 2], "nothing was written");
+    fs::write(&path, &whole).unwrap();
+    Image::open(&path, &options).unwrap();
+}
+
+#[test]
+fn mkfs_overwrites_nothing_unasked() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    let plain = MakeOptions { length: common::IMAGE_BYTES, label: "a label".into(), ..MakeOptions::default() };
+    let made = make(&path, &plain).unwrap();
+    assert_eq!((made.length, made.reserved), (common::IMAGE_BYTES, true));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(matches!(make(&path, &plain), Err(ImageError::WouldOverwrite { .. })));
+    fs::write(&path, b"precious").unwrap();
+    assert!(matches!(make(&path, &plain), Err(ImageError::WouldOverwrite { .. })));
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    let too_large = MakeOptions { length: 1 << 45, force: true, ..plain.clone() };
+    assert!(matches!(make(&path, &too_large), Err(ImageError::NoSpace { .. })));
+    assert_eq!(fs::read(&path).unwrap(), b"precious", "not even then");
+    let small = MakeOptions { length: 4096, force: true, ..plain.clone() };
+    assert!(matches!(make(&path, &small), Err(ImageError::Size { .. })));
+    let labelled = MakeOptions { label: "l".repeat(65), force: true, ..plain.clone() };
+    assert!(matches!(make(&path, &labelled), Err(ImageError::Label { length: 65 })));
+    make(&path, &MakeOptions { force: true, ..plain.clone() }).unwrap();
+    let fresh = directory.path().join("fresh");
+    assert!(make(&fresh, &too_large).is_err());
+    assert!(!fresh.exists(), "no ruins");
+    assert!(!make(&fresh, &MakeOptions { sparse: true, ..plain }).unwrap().reserved);
+}
