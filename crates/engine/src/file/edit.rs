@@ -130,7 +130,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let reusable = !old.is_empty() && !old.is_shared();
         let within = self.edit.within(index);
         // What a dead writer left behind the end was never counted.
-        let counted = !old.is_empty() && !(old.is_written() && self.edit.visible(index) == 0);
+        let counted = !old.is_empty() && (!old.is_written() || self.edit.visible(index) > 0);
         let whole = within.start == 0 && within.end >= self.edit.visible(index);
         let word = match self.edit.change {
             Change::Allocate if !old.is_empty() => old.word,
