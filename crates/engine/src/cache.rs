@@ -54,7 +54,8 @@ impl<M: Memory> Fs<M> {
 
     /// The kind of file that a cachelet stands for.
     pub(crate) fn kind(&self, cachelet: &Cachelet) -> Result<FileKind> {
-        FileKind::from_mode(cachelet.mode.load(Relaxed)).ok_or_else(|| Corruption::Inode(cachelet.number.load(Relaxed)).into())
+        FileKind::from_mode(cachelet.mode.load(Relaxed))
+            .ok_or_else(|| Corruption::Inode(cachelet.number.load(Relaxed)).into())
     }
 }
 

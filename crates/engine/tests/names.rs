@@ -35,7 +35,9 @@ fn names_of_every_length_and_every_byte_survive_a_crash() {
         let thread = attached.enter();
         let root = thread.root().unwrap();
         for length in 1..=255usize {
-            let name: Vec<u8> = (0..length).map(|at| [1 + ((at * 7 + length) % 255) as u8, b'x'][usize::from((1 + (at * 7 + length) % 255) == 47)]).collect();
+            let name: Vec<u8> = (0..length)
+                .map(|at| [1 + ((at * 7 + length) % 255) as u8, b'x'][usize::from((1 + (at * 7 + length) % 255) == 47)])
+                .collect();
             let node = thread.create(root, &name, &new_file()).unwrap_or_else(|error| panic!("{length}: {error:?}"));
             expected.insert((name, node.number));
         }
@@ -51,7 +53,9 @@ fn names_of_every_length_and_every_byte_survive_a_crash() {
     let root = thread.root().unwrap();
     let mut found = HashSet::new();
     thread
-        .read_directory(root, 0, &mut Default::default(), &mut |entry| found.insert((entry.name.to_vec(), entry.number)))
+        .read_directory(root, 0, &mut Default::default(), &mut |entry| {
+            found.insert((entry.name.to_vec(), entry.number))
+        })
         .unwrap();
     assert_eq!(found, expected);
 }
@@ -176,7 +180,10 @@ fn a_rename_moves_replaces_and_exchanges_and_its_outcome_survives_a_crash() {
         let whiteout = RenameFlags { whiteout: true, ..Default::default() };
         thread.rename((b, b"z"), (a, b"w"), whiteout, permit_rename).unwrap();
         assert_eq!(thread.stat_name(b, b"z").unwrap().kind, FileKind::Character);
-        assert_eq!(thread.rename((a, b"none"), (b, b"q"), RenameFlags::default(), permit_rename).unwrap_err(), Error::NotFound);
+        assert_eq!(
+            thread.rename((a, b"none"), (b, b"q"), RenameFlags::default(), permit_rename).unwrap_err(),
+            Error::NotFound
+        );
     }
     drop(attached);
     let attached = image.attach();
@@ -245,7 +252,12 @@ fn random_operations_agree_with_a_map_through_crashes_and_clean_detaches() {
     }
 }
 
-fn one_random_operation(thread: &engine::Thread<'_>, root: engine::Node, random: &mut Random, model: &mut BTreeMap<String, u64>) {
+fn one_random_operation(
+    thread: &engine::Thread<'_>,
+    root: engine::Node,
+    random: &mut Random,
+    model: &mut BTreeMap<String, u64>,
+) {
     let long = "long".repeat(random.below(3) as usize * 20);
     let name = |random: &mut Random| format!("{long}{}", random.below(700));
     let (one, two) = (name(random), name(random));
@@ -261,7 +273,8 @@ fn one_random_operation(thread: &engine::Thread<'_>, root: engine::Node, random:
             Ok(()) => assert!(model.remove(&one).is_some()),
             Err(error) => assert!(error == Error::NotFound && !model.contains_key(&one), "{error:?}"),
         },
-        _ => match thread.rename((root, one.as_bytes()), (root, two.as_bytes()), RenameFlags::default(), permit_rename) {
+        _ => match thread.rename((root, one.as_bytes()), (root, two.as_bytes()), RenameFlags::default(), permit_rename)
+        {
             Ok(()) => {
                 let number = model.remove(&one).expect("was there");
                 model.insert(two, number);
@@ -361,7 +374,14 @@ fn threads_that_create_remove_and_rename_in_one_directory_leave_exactly_what_the
                         thread.unlink(root, name.as_bytes(), permit).unwrap();
                     } else if number % 3 == 1 {
                         let to = format!("r{worker}-{number}");
-                        thread.rename((root, name.as_bytes()), (root, to.as_bytes()), RenameFlags::default(), permit_rename).unwrap();
+                        thread
+                            .rename(
+                                (root, name.as_bytes()),
+                                (root, to.as_bytes()),
+                                RenameFlags::default(),
+                                permit_rename,
+                            )
+                            .unwrap();
                     }
                 }
             });
@@ -403,7 +423,9 @@ fn a_small_dram_region_evicts_directories_and_loses_nothing() {
         let node = thread.lookup(root, format!("d{directory}").as_bytes()).unwrap();
         assert_eq!(names(&thread, node).len(), 200);
         for file in 0..200 {
-            thread.stat_name(node, format!("f{file}").as_bytes()).unwrap_or_else(|error| panic!("d{directory}/f{file}: {error:?}"));
+            thread
+                .stat_name(node, format!("f{file}").as_bytes())
+                .unwrap_or_else(|error| panic!("d{directory}/f{file}: {error:?}"));
         }
         thread.release(node, 1);
     }

@@ -144,7 +144,8 @@ impl<'c, M: Memory> Checker<'c, M> {
         let kept = self.report.findings.len() < self.options.findings_max;
         let sentence = if kept { sentence.to_string() } else { String::new() };
         let Place { inode, offset } = place;
-        let finding = Finding { kind, severity: kind.severity(self.clean), inode, path: None, offset, sentence, repair };
+        let finding =
+            Finding { kind, severity: kind.severity(self.clean), inode, path: None, offset, sentence, repair };
         self.report.add(finding, self.options.findings_max);
     }
 

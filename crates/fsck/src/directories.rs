@@ -6,7 +6,8 @@ use crate::image::{Name, shown};
 use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{
-    Dentry, DentryFacts, FIRST_COOKIE, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines, slot_address, slot_tag,
+    Dentry, DentryFacts, FIRST_COOKIE, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines, slot_address,
+    slot_tag,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::collections::HashSet;
@@ -135,7 +136,8 @@ impl<'c, M: Memory> Checker<'c, M> {
         let first_cookie = page.first_cookie.load();
         if first_cookie < walk.next_cookie {
             let least = walk.next_cookie;
-            let sentence = format_args!("a page of its log begins with cookie {first_cookie}, those before it reach {least}");
+            let sentence =
+                format_args!("a page of its log begins with cookie {first_cookie}, those before it reach {least}");
             self.found(FindingKind::LogCookies, on, Repair::None, sentence);
         }
         walk.next_cookie = walk.next_cookie.max(first_cookie);
@@ -195,7 +197,8 @@ impl<'c, M: Memory> Checker<'c, M> {
         };
         if !fits {
             let (name, cookie) = (name.shown(), facts.cookie);
-            let sentence = format_args!("the name \"{name}\" in it has cookie {cookie}, which does not belong to its slot");
+            let sentence =
+                format_args!("the name \"{name}\" in it has cookie {cookie}, which does not belong to its slot");
             self.found(FindingKind::DentryCookie, on, Repair::None, sentence);
             return;
         }
@@ -266,7 +269,8 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
         if state.kind != facts.kind as u8 {
             let (name, kind) = (shown_name.shown(), facts.kind);
-            let sentence = format_args!("the name \"{name}\" in it says that inode {number} is a {kind:?}, which it is not");
+            let sentence =
+                format_args!("the name \"{name}\" in it says that inode {number} is a {kind:?}, which it is not");
             self.found(FindingKind::DentryKind, on, Repair::None, sentence);
         }
         self.count_name(walk, dentry, number, &state, name);
@@ -312,7 +316,8 @@ impl<'c, M: Memory> Checker<'c, M> {
             if pair[0].0 != pair[1].0 {
                 continue;
             }
-            let whole = self.image.verified(pair[0].1, &mut one).is_some() & self.image.verified(pair[1].1, &mut other).is_some();
+            let whole = self.image.verified(pair[0].1, &mut one).is_some()
+                & self.image.verified(pair[1].1, &mut other).is_some();
             if whole && one.bytes() == other.bytes() {
                 let dentry = pair[1].1;
                 let name = shown(one.bytes());

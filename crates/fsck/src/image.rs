@@ -1,8 +1,8 @@
 //! Read-only access to the structures of an image: every offset is checked before use.
 
 use engine::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, NAME_BYTES_MAX, SEGMENT_BLOCKS,
-    Superblock, dentry_lines,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, NAME_BYTES_MAX,
+    SEGMENT_BLOCKS, Superblock, dentry_lines,
 };
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
 use std::fmt::Write;

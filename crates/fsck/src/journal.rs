@@ -4,8 +4,8 @@ use crate::check::{Checker, Place, at};
 use crate::finding::{FindingKind, Repair};
 use crate::image::Name;
 use engine::format::{
-    INODE_BYTES, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move, SlotTag, Valid,
-    slot_word,
+    INODE_BYTES, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move,
+    SlotTag, Valid, slot_word,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 
@@ -67,6 +67,7 @@ impl<M: Memory> Checker<'_, M> {
         for dentry in record.invalidated.into_iter().filter(|dentry| *dentry != 0) {
             match self.image.dentry(dentry) {
                 None => return Standing::Impossible,
+                Some(_) if self.image.verified(dentry, &mut Name::default()).is_none() => return Standing::Stale,
                 Some(_) => pending |= self.counts(dentry),
             }
         }
@@ -76,9 +77,10 @@ impl<M: Memory> Checker<'_, M> {
     fn move_standing(&self, step: &Move) -> Standing {
         let page_offset = step.slot & !(BLOCK_BYTES - 1);
         let in_page = step.slot & (BLOCK_BYTES - 1);
-        let is_slot = step.slot % 8 == 0 && in_page >= BLOCK_BYTES - LOG_SLOTS * 8 && self.image.is_data_offset(page_offset);
-        let is_inode =
-            step.directory == 0 || (step.directory % INODE_BYTES == 0 && self.image.is_data(step.directory / BLOCK_BYTES));
+        let is_slot =
+            step.slot % 8 == 0 && in_page >= BLOCK_BYTES - LOG_SLOTS * 8 && self.image.is_data_offset(page_offset);
+        let is_inode = step.directory == 0
+            || (step.directory % INODE_BYTES == 0 && self.image.is_data(step.directory / BLOCK_BYTES));
         if !is_slot || !is_inode || self.image.dentry(step.dentry).is_none() {
             return Standing::Impossible;
         }
@@ -87,7 +89,11 @@ impl<M: Memory> Checker<'_, M> {
         if !page.is_ok_and(|page| page.belongs_to(facts.parent)) {
             return Standing::Stale;
         }
-        let named = self.image.word(step.slot) == slot_word(step.dentry, SlotTag::Dentry);
+        let word = self.image.word(step.slot);
+        let named = word == slot_word(step.dentry, SlotTag::Dentry);
+        if word != 0 && !named {
+            return Standing::Stale;
+        }
         let moved = step.directory == 0 || self.image.word(step.directory + PARENT_OFFSET) == step.parent;
         if named && moved { Standing::Stale } else { Standing::Pending }
     }

@@ -172,7 +172,10 @@ impl fmt::Display for Report {
         }
         let Counts { names, directories, files, symlinks, special, blocks_used, blocks_free, .. } = self.counts;
         let state = if self.clean { "left cleanly" } else { "not left cleanly: in use, or after a crash" };
-        writeln!(f, "{state}; {names} names, {directories} directories, {files} files, {symlinks} symbolic links, {special} others")?;
+        writeln!(
+            f,
+            "{state}; {names} names, {directories} directories, {files} files, {symlinks} symbolic links, {special} others"
+        )?;
         writeln!(f, "{blocks_used} blocks used, {blocks_free} free; checked in {:.3} s", self.duration.as_secs_f64())?;
         writeln!(f, "{} errors, {} warnings, {} notes", self.errors, self.warnings, self.notes)
     }

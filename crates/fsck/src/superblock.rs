@@ -20,7 +20,8 @@ pub(crate) fn open<M: Memory>(region: &Region<M>) -> Result<(Image<'_, M>, &Supe
     let finding = refusal(error);
     // Without a magic there is nothing to restore: an interrupted mkfs has a copy of what was there before.
     let damaged = matches!(error, SuperblockError::Checksum { .. });
-    let (Some(geometry), Ok(superblock), true) = (geometry_of_copy(region), region.first::<Superblock>(), damaged) else {
+    let (Some(geometry), Ok(superblock), true) = (geometry_of_copy(region), region.first::<Superblock>(), damaged)
+    else {
         return Err(finding);
     };
     let finding = Finding { repair: Repair::RestoreSuperblock { copy: geometry.copy_block() }, ..finding };
@@ -89,7 +90,8 @@ impl<M: Memory> Checker<'_, M> {
         let same = whole_copy(self.image.region, block).is_some_and(|copy| {
             let words = |superblock: &Superblock| {
                 let all = superblock.uuid.iter().chain(&superblock.label).chain(&superblock.geometry);
-                let all = all.chain([&superblock.version, &superblock.created_ns, &superblock.length, &superblock.checksum]);
+                let all =
+                    all.chain([&superblock.version, &superblock.created_ns, &superblock.length, &superblock.checksum]);
                 all.map(|cell| cell.load()).collect::<Vec<_>>()
             };
             words(copy) == words(superblock)
@@ -99,7 +101,9 @@ impl<M: Memory> Checker<'_, M> {
                 FindingKind::SuperblockCopy,
                 at(block * BLOCK_BYTES),
                 Repair::RewriteCopy { copy: block },
-                format_args!("the copy of the superblock in the last block is damaged or differs; the superblock itself is whole"),
+                format_args!(
+                    "the copy of the superblock in the last block is damaged or differs; the superblock itself is whole"
+                ),
             );
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct Tail(pub u64);
 
 impl Tail {
     pub(super) fn new(page: u64, slot: u64) -> Tail {
-        Tail(page / BLOCK_BYTES << 10 | slot)
+        Tail(((page / BLOCK_BYTES) << 10) | slot)
     }
 
     pub(super) fn page(self) -> u64 {

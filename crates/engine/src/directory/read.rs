@@ -75,7 +75,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn first_page(&self, directory: &Cachelet, cookie: u64, hint: &DirectoryHint, log_version: u32) -> Result<u64> {
         let number = directory.number.load(Relaxed);
         let head = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
-        let usable = hint.page != 0 && hint.page % BLOCK_BYTES == 0 && hint.log_version == log_version;
+        let usable = hint.page != 0 && hint.page.is_multiple_of(BLOCK_BYTES) && hint.log_version == log_version;
         let mut offset = match usable.then(|| self.fs.log_page(hint.page, number)) {
             Some(Ok((page, _))) if page.first_cookie.load() <= cookie => hint.page,
             _ => head,

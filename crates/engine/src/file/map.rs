@@ -248,7 +248,8 @@ impl<'m, M: Memory> Map<'m, M> {
             tree = self.tree(word, tree.level - 1)?;
             if tree.level == 0 {
                 let row = node.words[slot..].iter().take(limit.min(NODE_WORDS) as usize).enumerate();
-                let count = row.take_while(|(at, other)| other.load_acquire() == word + *at as u64 * BLOCK_BYTES).count();
+                let count =
+                    row.take_while(|(at, other)| other.load_acquire() == word + *at as u64 * BLOCK_BYTES).count();
                 // The last block of the row decides whether all of it is inside.
                 self.tree(word + (count as u64).saturating_sub(1) * BLOCK_BYTES, 0)?;
                 return Ok(Run { first: tree, count: (count as u64).max(1) });
@@ -471,11 +472,7 @@ pub fn visit_body<M: Memory>(
 }
 
 /// Gives the blocks of a body to `mark` as (first, count).
-pub(super) fn mark_body<M: Memory>(
-    fs: &Fs<M>,
-    root: u64,
-    mark: &mut dyn FnMut(u64, u64) -> Result<()>,
-) -> Result<()> {
+pub(super) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<()> {
     let map = fs.map();
     let mut row = Row { first: 0, count: 0, give: mark };
     map.walk(map.root(root)?, &mut |part| row.add(part.tree.block()))?;

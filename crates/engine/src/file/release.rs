@@ -239,4 +239,3 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
 pub(super) fn from_block(first: u64) -> Range<u64> {
     first..BLOCKS_MAX
 }
-

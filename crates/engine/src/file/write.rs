@@ -75,7 +75,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let map = self.fs.map();
         let root = map.root(property.root)?;
-        let last_block_begun = !size_bytes.is_multiple_of(BLOCK_BYTES) && offset / BLOCK_BYTES == size_bytes / BLOCK_BYTES;
+        let last_block_begun =
+            !size_bytes.is_multiple_of(BLOCK_BYTES) && offset / BLOCK_BYTES == size_bytes / BLOCK_BYTES;
         if last_block_begun {
             let tail = map.leaf(root, size_bytes / BLOCK_BYTES)?;
             if !tail.is_written() || tail.is_shared() {
@@ -156,8 +157,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         from: &[u8],
     ) -> Result<Property> {
         let map = self.fs.map();
-        let mut extension =
-            Extension { thread: self, map, offset, from, root, supply: Supply::EMPTY, added: 0, flushed: Flushed::nothing() };
+        let mut extension = Extension {
+            thread: self,
+            map,
+            offset,
+            from,
+            root,
+            supply: Supply::EMPTY,
+            added: 0,
+            flushed: Flushed::nothing(),
+        };
         let end = offset + from.len() as u64;
         let mut first = offset / BLOCK_BYTES;
         if let Some(tail) = tail {
@@ -165,7 +174,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             first += 1;
         }
         let last = (end - 1) / BLOCK_BYTES;
-        if first <= last && let Err(error) = extension.place_all(first..=last) {
+        if first <= last
+            && let Err(error) = extension.place_all(first..=last)
+        {
             extension.undo(cachelet, root, first)?;
             return Err(error);
         }

@@ -327,13 +327,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    fn commit_xattrs(
-        &self,
-        cachelet: &Cachelet,
-        inode: &Inode,
-        root: u64,
-        durable: Durable,
-    ) -> Result<()> {
+    fn commit_xattrs(&self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
         let mut property = self.property(cachelet)?;
         property.changed_ns = self.fs.now_ns();
         let dirty = self.fs.pm.commit(&inode.xattrs, root, durable);

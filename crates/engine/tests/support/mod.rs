@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use engine::dram::Owner;
-use engine::{AttachOptions, Error, Fs, MkfsOptions, NewNode, Node, Platform, RecoveryReport, Thread, format::FileKind, mkfs};
+use engine::{
+    AttachOptions, Error, Fs, MkfsOptions, NewNode, Node, Platform, RecoveryReport, Thread, format::FileKind, mkfs,
+};
 use pmem::{Direct, MappedRegion, Mapping, Memory, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -76,7 +78,12 @@ impl Image {
         self.attach_with(Direct, AttachOptions::default(), 1).expect("attach")
     }
 
-    pub fn attach_with<M: Memory>(&self, memory: M, options: AttachOptions, workers: usize) -> Result<Attached<M>, Error> {
+    pub fn attach_with<M: Memory>(
+        &self,
+        memory: M,
+        options: AttachOptions,
+        workers: usize,
+    ) -> Result<Attached<M>, Error> {
         let pm = self.region(memory);
         let layout = Fs::<M>::dram_layout(&pm, &options)?;
         let dram = Arc::new(Mapping::anonymous(layout.length).expect("anonymous memory"));
@@ -116,14 +123,18 @@ pub fn new_directory() -> NewNode<'static> {
 
 /// Makes a file and gives its reference back.
 pub fn touch<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &str) -> u64 {
-    let node = thread.create(directory, name.as_bytes(), &new_file()).unwrap_or_else(|error| panic!("create {name}: {error:?}"));
+    let node = thread
+        .create(directory, name.as_bytes(), &new_file())
+        .unwrap_or_else(|error| panic!("create {name}: {error:?}"));
     thread.release(node, 1);
     node.number
 }
 
 /// Makes a directory; its reference is the caller's.
 pub fn make_directory<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &str) -> Node {
-    thread.create(directory, name.as_bytes(), &new_directory()).unwrap_or_else(|error| panic!("mkdir {name}: {error:?}"))
+    thread
+        .create(directory, name.as_bytes(), &new_directory())
+        .unwrap_or_else(|error| panic!("mkdir {name}: {error:?}"))
 }
 
 /// The names of a directory in scan order.
