@@ -1,14 +1,14 @@
 //! Bodies: block maps of files, and extended attributes.
 //!
-//! Every node is entered once over the whole image, because its block can be claimed once. So the walk is linear in the image whatever
-//! the nodes lead to.
+//! Every node is entered once over the whole image, because its block can be claimed once. So the walk is linear in the
+//! image whatever the nodes lead to.
 
 use crate::check::{Checker, INLINE, Place};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
-use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
 use engine::format::{FileKind, INODES_PER_SEGMENT, Inode};
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
 use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c};
 
 /// Words of a node.
@@ -94,7 +94,7 @@ impl<M: Memory> Checker<'_, M> {
             return body;
         }
         let height = (root & 0xf) as u32;
-        let flags = root % BLOCK_BYTES >> ROOT_FLAGS_SHIFT;
+        let flags = (root % BLOCK_BYTES) >> ROOT_FLAGS_SHIFT;
         if height > HEIGHT_MAX || (height > 0 && flags != 0) {
             self.report_shape(&mut body, root, "its root");
         } else {
@@ -117,7 +117,7 @@ impl<M: Memory> Checker<'_, M> {
             return;
         }
         let known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
-        if word % BLOCK_BYTES & !known != 0 {
+        if (word % BLOCK_BYTES) & !known != 0 {
             return self.report_shape(body, word, "a pointer");
         }
         let (block, number) = (word / BLOCK_BYTES, body.number);
@@ -212,7 +212,8 @@ impl<M: Memory> Checker<'_, M> {
         match root & 0xf {
             0 => read(offset, bytes),
             1 => {
-                let words = self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS).map_err(|_| "they lie outside")?;
+                let words =
+                    self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS).map_err(|_| "they lie outside")?;
                 let pointers = words.iter().map(|word| word.load()).take_while(|word| *word != 0);
                 for pointer in pointers.take((XATTR_BYTES_MAX / BLOCK_BYTES) as usize) {
                     read(pointer & !(BLOCK_BYTES - 1), bytes)?;

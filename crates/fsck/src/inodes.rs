@@ -5,7 +5,8 @@ use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{
-    FileKind, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
+    FileKind, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE,
+    SEGMENT_BLOCKS,
 };
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -29,7 +30,8 @@ impl<M: Memory> Checker<'_, M> {
                 self.found(FindingKind::SegmentGap, at(entry), Repair::None, sentence);
             }
             if !self.image.is_segment_offset(offset) {
-                let sentence = format_args!("segment {segment} of the inode table is at {offset:#x}, where none can be");
+                let sentence =
+                    format_args!("segment {segment} of the inode table is at {offset:#x}, where none can be");
                 self.found(FindingKind::SegmentOffset, at(entry), repair, sentence);
             } else if self.claim_segment(offset / BLOCK_BYTES) {
                 self.image.segments.add(segment, offset);
@@ -116,23 +118,35 @@ impl<M: Memory> Checker<'_, M> {
             let sentence = format_args!("it says that it is inode {other}");
             self.found(FindingKind::InodeNumber, on, repair, sentence);
         } else {
-            self.found(FindingKind::InodeChecksum, on, repair, format_args!("its identity does not match its checksum"));
+            self.found(
+                FindingKind::InodeChecksum,
+                on,
+                repair,
+                format_args!("its identity does not match its checksum"),
+            );
         }
     }
 
     /// What goes with the identity but is not under its checksum.
     fn check_identity(&mut self, inode: &Inode, number: u64, kind: FileKind, on: Place) {
         let pointer = inode.nv_pointer.load();
-        let epoch = self.image.region.first::<engine::format::Superblock>().map_or(0, |superblock| superblock.state().epoch);
+        let epoch =
+            self.image.region.first::<engine::format::Superblock>().map_or(0, |superblock| superblock.state().epoch);
         let ahead = ((pointer >> 32) as u32).wrapping_sub(epoch) as i32;
         if pointer != 0 && ahead > 0 {
             let offset = self.image.region.offset_of(&inode.nv_pointer);
-            let sentence = format_args!("its pointer into memory is of epoch {}, the image is at {epoch}", pointer >> 32);
+            let sentence =
+                format_args!("its pointer into memory is of epoch {}, the image is at {epoch}", pointer >> 32);
             self.found(FindingKind::PointerEpoch, on, Repair::Zero { offset, length: 8 }, sentence);
         }
         let device = inode.device.load();
         if device != 0 && !matches!(kind, FileKind::Character | FileKind::Block) {
-            self.found(FindingKind::InodeDevice, on, Repair::None, format_args!("it is no device but has number {device:#x}"));
+            self.found(
+                FindingKind::InodeDevice,
+                on,
+                Repair::None,
+                format_args!("it is no device but has number {device:#x}"),
+            );
         }
         if kind != FileKind::Directory && (inode.parent.load() != 0 || inode.log.load() != 0) {
             let offset = self.image.region.offset_of(&inode.parent);
@@ -153,7 +167,8 @@ impl<M: Memory> Checker<'_, M> {
         let [even, odd] = &inode.properties;
         let (even, odd) = (sequence(even, 0, number, generation), sequence(odd, 1, number, generation));
         let (Some(even), Some(odd)) = (even, odd) else {
-            // The first change of a life goes to the second entry, so that it may still be of an earlier life; the first one never is.
+            // The first change of a life goes to the second entry, so that it may still be of an earlier life; the
+            // first one never is.
             if even != Some(0) {
                 let sentence = format_args!("one of its property entries was torn; the other one counts");
                 self.found(FindingKind::PropertyTorn, on, Repair::None, sentence);
@@ -161,7 +176,8 @@ impl<M: Memory> Checker<'_, M> {
             return;
         };
         if !matches!(even.wrapping_sub(odd) as i32, 1 | -1) {
-            let sentence = format_args!("its property entries are of sequences {even} and {odd}, which are not neighbours");
+            let sentence =
+                format_args!("its property entries are of sequences {even} and {odd}, which are not neighbours");
             self.found(FindingKind::PropertySequence, on, Repair::MendProperty { number }, sentence);
         }
     }
@@ -189,7 +205,8 @@ impl<M: Memory> Checker<'_, M> {
         }
         let has_body = matches!(kind, FileKind::Regular | FileKind::Symlink) && !inline;
         if !has_body && (property.root != 0 || property.blocks != 0) {
-            let sentence = format_args!("a {kind:?} {}has a body of blocks", if inline { "with an inline body " } else { "" });
+            let sentence =
+                format_args!("a {kind:?} {}has a body of blocks", if inline { "with an inline body " } else { "" });
             self.found(FindingKind::PropertyRoot, on, repair, sentence);
         }
     }

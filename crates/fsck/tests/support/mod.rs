@@ -5,8 +5,8 @@
 pub mod engine_support;
 
 use engine::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage, LogPageKind,
-    Property, ROOT_INODE, SlabPage, Snapshot, State, Superblock, Valid, slot_address,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
+    LogPageKind, Property, ROOT_INODE, SlabPage, Snapshot, State, Superblock, Valid, slot_address,
 };
 use engine::{NewNode, RenameFlags};
 use engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
