@@ -8,7 +8,8 @@ use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{FileKind, INODES_PER_SEGMENT, Inode};
-use pmem::{BLOCK_BYTES, Cell64, Memory, Pm};
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
+use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c};
 
 /// Words of a node.
 const NODE_WORDS: u64 = BLOCK_BYTES / 8;
@@ -16,12 +17,15 @@ const NODE_WORDS: u64 = BLOCK_BYTES / 8;
 const HEIGHT_MAX: u32 = 4;
 /// The longest file.
 pub(crate) const SIZE_BYTES_MAX: u64 = (1 << (9 * HEIGHT_MAX)) * BLOCK_BYTES;
-/// Flag of a data pointer: allocated but never written.
-const UNWRITTEN: u64 = 1;
-/// Flag of a data pointer: others may name the block too.
-const SHARED: u64 = 2;
 /// Where a root of height 0 keeps its block's flags.
 const ROOT_FLAGS_SHIFT: u32 = 4;
+
+/// Bytes before the first extended attribute.
+const XATTR_HEADER_BYTES: usize = 64;
+/// The largest body of extended attributes.
+const XATTR_BYTES_MAX: u64 = 1 << 20;
+/// The longest value of one.
+const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// A body that is being walked.
 struct Body {
@@ -112,7 +116,7 @@ impl<M: Memory> Checker<'_, M> {
         if word == 0 {
             return;
         }
-        let known = if level == 0 { UNWRITTEN | SHARED } else { 0 };
+        let known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
         if word % BLOCK_BYTES & !known != 0 {
             return self.report_shape(body, word, "a pointer");
         }
@@ -123,7 +127,7 @@ impl<M: Memory> Checker<'_, M> {
             let sentence = format_args!("its block {index} is block {block} of the image, where no contents can be");
             return self.found(FindingKind::BlockOutside, on, Repair::CopyBody { number }, sentence);
         }
-        let wanted = match (level, word & SHARED != 0) {
+        let wanted = match (level, word & BLOCK_SHARED != 0) {
             (0, true) => Use::Shared,
             (0, false) => Use::Data,
             _ => Use::Node,
@@ -135,7 +139,7 @@ impl<M: Memory> Checker<'_, M> {
         body.blocks += 1;
         if level > 0 {
             self.walk_node(body, block, level, index);
-        } else if index >= body.blocks_visible && word & UNWRITTEN == 0 {
+        } else if index >= body.blocks_visible && word & BLOCK_UNWRITTEN == 0 {
             body.beyond = (body.beyond.0 + 1, if body.beyond.0 == 0 { block * BLOCK_BYTES } else { body.beyond.1 });
         }
     }
@@ -149,7 +153,74 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn check_xattrs(&mut self, number: u64, inode: &Inode) {
-        let body = self.walk_body(number, inode.xattrs.load(), u64::MAX);
-        let _ = body.damaged;
+        let root = inode.xattrs.load();
+        let body = self.walk_body(number, root, u64::MAX);
+        if body.damaged {
+            return;
+        }
+        if let Err(what) = self.parse_xattrs(root, body.blocks) {
+            let sentence = format_args!("its extended attributes are damaged: {what}");
+            let on = Place::inode(number).at(root & !(BLOCK_BYTES - 1));
+            self.found(FindingKind::XattrBody, on, Repair::DropXattrs { number }, sentence);
+        }
+    }
+
+    /// Reads the body with the extended attributes and takes it apart.
+    fn parse_xattrs(&self, root: u64, blocks: u64) -> Result<(), &'static str> {
+        let mut bytes = Vec::new();
+        if blocks > XATTR_BYTES_MAX / BLOCK_BYTES + 1 {
+            return Err("their body is too large");
+        }
+        self.read_xattr_blocks(root, &mut bytes)?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        let (checksum, length, count) = (word(0), word(8), word(16));
+        let end = usize::try_from(length).unwrap_or(usize::MAX);
+        if end < XATTR_HEADER_BYTES || length > XATTR_BYTES_MAX || end > bytes.len() {
+            return Err("their length cannot be");
+        }
+        if bytes[24..XATTR_HEADER_BYTES].iter().any(|byte| *byte != 0) {
+            return Err("reserved bytes of their header are not zero");
+        }
+        if crc32c(0, &bytes[XATTR_HEADER_BYTES..end]) as u64 != checksum {
+            return Err("they do not match their checksum");
+        }
+        let mut rest = &bytes[XATTR_HEADER_BYTES..end];
+        let mut found = 0;
+        while let [name_length, a, b, c, d, behind @ ..] = rest {
+            let value_length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+            let whole = *name_length > 0 && value_length <= XATTR_VALUE_BYTES_MAX;
+            let next = behind.get(*name_length as usize + value_length..);
+            rest = next.filter(|_| whole).ok_or("an attribute reaches over the end")?;
+            found += 1;
+        }
+        match (rest.is_empty(), found == count) {
+            (false, _) => Err("an attribute reaches over the end"),
+            (_, false) => Err("their number is wrong"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The blocks of a body of at most one lowest node, which a walk has found to lie where blocks may.
+    fn read_xattr_blocks(&self, root: u64, bytes: &mut Vec<u8>) -> Result<(), &'static str> {
+        let offset = root & !(BLOCK_BYTES - 1);
+        let mut block = [0u8; BLOCK_BYTES as usize];
+        let mut read = |offset: u64, bytes: &mut Vec<u8>| {
+            self.image.region.read_bytes(offset, &mut block).map_err(|_| "they lie outside")?;
+            bytes.extend_from_slice(&block);
+            Ok(())
+        };
+        match root & 0xf {
+            0 => read(offset, bytes),
+            1 => {
+                let words =
+                    self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS).map_err(|_| "they lie outside")?;
+                let pointers = words.iter().map(|word| word.load()).take_while(|word| *word != 0);
+                for pointer in pointers.take((XATTR_BYTES_MAX / BLOCK_BYTES) as usize) {
+                    read(pointer & !(BLOCK_BYTES - 1), bytes)?;
+                }
+                if bytes.is_empty() { Err("they have no blocks") } else { Ok(()) }
+            }
+            _ => Err("their body is too high"),
+        }
     }
 }

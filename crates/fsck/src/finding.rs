@@ -130,6 +130,8 @@ kinds! {
     NoProperty = "no-property", ErrorIfClean;
     /// The mode says another kind of file than the inode's identity does.
     PropertyKind = "property-kind", Always(Error);
+    /// One of the two property entries does not verify, though it was in use: a change that a crash tore.
+    PropertyTorn = "property-torn", Always(Note);
     /// The two property entries are not one change apart.
     PropertySequence = "property-sequence", Always(Error);
     /// A property entry has unknown flags, or flags that do not go with its kind.

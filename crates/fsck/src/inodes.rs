@@ -165,8 +165,13 @@ impl<M: Memory> Checker<'_, M> {
     /// Two entries of one life are one change apart: each change goes to the older one.
     fn check_sequences(&mut self, inode: &Inode, number: u64, generation: u32, on: Place) {
         let [even, odd] = &inode.properties;
-        let (Some(even), Some(odd)) = (sequence(even, 0, number, generation), sequence(odd, 1, number, generation))
-        else {
+        let (even, odd) = (sequence(even, 0, number, generation), sequence(odd, 1, number, generation));
+        let (Some(even), Some(odd)) = (even, odd) else {
+            // The first change of a life goes to the second entry, so that it may still be of an earlier life; the first one never is.
+            if even != Some(0) {
+                let sentence = format_args!("one of its property entries was torn; the other one counts");
+                self.found(FindingKind::PropertyTorn, on, Repair::None, sentence);
+            }
             return;
         };
         if !matches!(even.wrapping_sub(odd) as i32, 1 | -1) {

@@ -67,6 +67,7 @@ impl<M: Memory> Checker<'_, M> {
         for dentry in record.invalidated.into_iter().filter(|dentry| *dentry != 0) {
             match self.image.dentry(dentry) {
                 None => return Standing::Impossible,
+                Some(_) if self.image.verified(dentry, &mut Name::default()).is_none() => return Standing::Stale,
                 Some(_) => pending |= self.counts(dentry),
             }
         }
@@ -88,7 +89,11 @@ impl<M: Memory> Checker<'_, M> {
         if !page.is_ok_and(|page| page.belongs_to(facts.parent)) {
             return Standing::Stale;
         }
-        let named = self.image.word(step.slot) == slot_word(step.dentry, SlotTag::Dentry);
+        let word = self.image.word(step.slot);
+        let named = word == slot_word(step.dentry, SlotTag::Dentry);
+        if word != 0 && !named {
+            return Standing::Stale;
+        }
         let moved = step.directory == 0 || self.image.word(step.directory + PARENT_OFFSET) == step.parent;
         if named && moved { Standing::Stale } else { Standing::Pending }
     }
