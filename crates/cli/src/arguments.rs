@@ -205,16 +205,18 @@ pub struct Fsck {
 Examples:
   directfs dump /dev/shm/work.img /usr/include/stdio.h
   directfs dump /dev/shm/work.img 1             the inode of that number
-  directfs dump /dev/shm/work.img ./1           the file of that name in the root")]
+  directfs dump /dev/shm/work.img ./1           the file of that name in the root
+  directfs dump /dev/shm/work.img superblock    or journal
+  directfs dump /dev/shm/work.img @0x8000       whatever is at that offset")]
 pub struct Dump {
     /// The image.
     pub image: PathBuf,
-    /// A path from the image's root, or an inode number.
+    /// A path from the image's root, an inode number, `superblock`, `journal`, or `@` and an offset.
     #[arg(value_name = "PATH|INODE")]
     pub what: String,
-    /// Print JSON.
+    /// Show the words that it consists of, too.
     #[arg(long)]
-    pub json: bool,
+    pub raw: bool,
 }
 
 /// Arguments of `bench`.

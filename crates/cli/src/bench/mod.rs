@@ -127,7 +127,12 @@ fn count_lines() -> Result<CountingObserver> {
     let attached = image.attach(Arc::clone(&memory), 1)?;
     let thread = attached.fs().enter()?;
     let mut observer = CountingObserver::new(memory, COUNTED_FILES);
-    calls::round(&mut EngineDirectory::open(&thread, c"bench")?, &workload, &mut observer)?;
+    let mut directory = EngineDirectory::open(&thread, c"bench")?;
+    // The first round clears fresh segments of inodes, once in an image's life; the second counts.
+    for _ in 0..2 {
+        calls::round(&mut directory, &workload, &mut observer)?;
+    }
+    drop(directory);
     Ok(observer)
 }
 

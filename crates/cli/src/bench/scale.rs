@@ -7,7 +7,7 @@ use super::names::NAME_BYTES;
 use super::subject::Subject;
 use crate::terminal::Progress;
 use anyhow::{Result, ensure};
-use engine::Thread;
+use engine::{RecoveryReport, Thread};
 use pmem::{BLOCK_BYTES, Direct, Memory};
 use serde::Serialize;
 use std::time::Instant;
@@ -49,7 +49,7 @@ pub fn measure(workload: &Workload, length: u64) -> Result<Scale> {
     progress.at(1);
 
     let recovered = image.attach(Direct, threads)?;
-    ensure!(recovered.report.scanned, "the image counts as clean after a crash: this is a defect of the engine");
+    require_recovered(&recovered.report, files)?;
     let recovery_ns = recovered.attach_ns;
     progress.at(2);
     check_all(&recovered.fs().enter()?, workload)?;
@@ -68,6 +68,17 @@ pub fn measure(workload: &Workload, length: u64) -> Result<Scale> {
         attach_ns: attached.attach_ns,
         index_ns,
     })
+}
+
+/// That recovery has found everything. A flag alone would let one that does nothing pass as the fastest of all.
+fn require_recovered(report: &RecoveryReport, files: u64) -> Result<()> {
+    // The directory has a name, too.
+    let names = files + 1;
+    ensure!(
+        report.scanned && report.names == names && report.damaged == 0,
+        "recovery should have scanned {names} names and says {report:?}: its time means nothing, and this is a defect of the engine"
+    );
+    Ok(())
 }
 
 /// Makes the files; bytes of the image that they took.

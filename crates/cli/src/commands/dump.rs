@@ -1,7 +1,55 @@
 //! `directfs dump`: a file of an image in words, by crate `fsck`.
+
 use crate::arguments::Dump;
-use anyhow::Result;
-/// stub
-pub fn run(_: &Dump) -> Result<()> {
-    Ok(())
+use anyhow::{Context, Result, anyhow};
+use fsck::dump::{Target, dump};
+use pmem::{Access, Direct, Mapping};
+use std::io::Write;
+use std::sync::Arc;
+
+/// Prints a structure of an image.
+pub fn run(arguments: &Dump) -> Result<()> {
+    let target = target(&arguments.what)?;
+    let mapping = Arc::new(Mapping::open(&arguments.image, Access::ReadOnly)?);
+    // SAFETY: showing only reads.
+    let region = unsafe { mapping.region_for_reading(Direct) };
+    let mut text = String::new();
+    dump(&region, &target, arguments.raw, &mut text)
+        .map_err(|error| anyhow!("{}: {error}", arguments.image.display()))?;
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+/// What the word on the command line means: digits an inode, `@` an offset, two names the structures that are no files, else a path.
+fn target(word: &str) -> Result<Target> {
+    if let Some(offset) = word.strip_prefix('@') {
+        let parsed = match offset.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => offset.parse(),
+        };
+        let offset = parsed.with_context(|| format!("{word} is no offset; write @4096 or @0x1000"))?;
+        return Ok(Target::Offset { offset });
+    }
+    Ok(match word {
+        "superblock" => Target::Superblock,
+        "journal" => Target::Journal,
+        _ => match word.parse() {
+            Ok(number) => Target::Inode { number },
+            Err(_) => Target::Path { path: word.strip_prefix("./").unwrap_or(word).into() },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_number_a_path_or_a_place() {
+        assert_eq!(target("17").unwrap(), Target::Inode { number: 17 });
+        assert_eq!(target("./17").unwrap(), Target::Path { path: b"17".into() });
+        assert_eq!(target("/usr/include").unwrap(), Target::Path { path: b"/usr/include".into() });
+        assert_eq!(target("@0x1000").unwrap(), Target::Offset { offset: 4096 });
+        assert_eq!(target("superblock").unwrap(), Target::Superblock);
+        assert!(target("@here").unwrap_err().to_string().contains("@4096"));
+    }
 }

@@ -26,7 +26,7 @@ pub fn run(arguments: &Umount) -> Result<()> {
     );
     // Before the mount goes: afterwards nothing tells whose server it was.
     let servers = servers(&mount);
-    unmount(&mount, arguments.lazy)?;
+    unmount(&mount.point, arguments.lazy)?;
     if arguments.lazy {
         return Ok(());
     }
@@ -38,12 +38,13 @@ fn servers(mount: &Mount) -> Vec<ImageUser> {
     processes::users_of(&image).into_iter().filter(|user| user.serves_mount).collect()
 }
 
-fn unmount(mount: &Mount, lazy: bool) -> Result<()> {
-    let shown = mount.point.display();
+/// Takes a mount away, by the kernel's call or by fuse's helper.
+pub fn unmount(point: &Path, lazy: bool) -> Result<()> {
+    let shown = point.display();
     let flags = UnmountFlags::NOFOLLOW | if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(&mount.point, flags) {
+    match rustix::mount::unmount(point, flags) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => unmount_by_helper(&mount.point, lazy),
+        Err(rustix::io::Errno::PERM) => unmount_by_helper(point, lazy),
         Err(rustix::io::Errno::BUSY) => bail!(
             "{shown} is in use; end the programs that use it (`fuser -vm {shown}` lists them), or detach it with --lazy"
         ),

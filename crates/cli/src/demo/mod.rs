@@ -1,11 +1,254 @@
-//! stub
+//! `directfs demo`: the project's main job on a real tree, each step beside the same on tmpfs.
+//!
+//! Copy a tree in, read it back and compare, do what du, find and rm -rf do; then kill a copy in the middle, recover, and see that every file
+//! whose copy had returned is whole; use the image further, leave it clean, and check every invariant of it.
+
+mod place;
+mod report;
+mod scratch;
+mod session;
+mod tree;
+
 use crate::arguments::{CopyTree, Demo};
-use anyhow::Result;
-/// stub
-pub fn run(_: &Demo) -> Result<()> {
+use crate::commands::fsck;
+use crate::interrupt;
+use crate::terminal::Progress;
+use anyhow::{Context, Result, ensure};
+use place::{Directory, Place};
+use posix::image::{Image, MakeOptions, OpenImage, make};
+use report::{Check, Crash, Report, Step};
+use scratch::Scratch;
+use session::{Front, Session, Victim, Visitor, visit_image};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tree::{Chunks, Tree};
+
+/// Runs the demonstration.
+pub fn run(arguments: &Demo) -> Result<()> {
+    interrupt::catch()?;
+    let tree = Tree::read(&arguments.tree)?;
+    let scratch = Scratch::make(&arguments.scratch, &tree)?;
+    let report = demonstrate(arguments, &tree, &scratch)?;
+    drop(scratch);
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        report.print();
+    }
     Ok(())
 }
-/// stub
-pub fn copy_tree(_: &CopyTree) -> Result<()> {
-    Ok(())
+
+fn demonstrate(arguments: &Demo, tree: &Tree, scratch: &Scratch) -> Result<Report> {
+    let (image, point) = (scratch.image(), scratch.mount_point());
+    let length = Scratch::image_bytes(tree);
+    let inodes_max = tree.entries.len() as u64 * 2 + 4096;
+    make(&image, &MakeOptions { length, inodes_max, sparse: true, ..MakeOptions::default() })?;
+    let front = Front::choose(arguments.through);
+
+    let steps = daily_work(front, tree, scratch)?;
+    let crash = crash(front, tree, &arguments.tree, scratch)?;
+    let session = Session::begin(front, &image, &point)?;
+    session.visit(&mut UseAgain { tree })?;
+    session.end()?;
+    let check = check(&image)?;
+    Ok(Report {
+        tree: arguments.tree.clone(),
+        entries: tree.entries.len() as u64,
+        size_bytes: tree.size_bytes(),
+        skipped: tree.skipped,
+        front,
+        peer: crate::mounts::covering(&scratch.peer()).map_or_else(|| "unknown".into(), |mount| mount.kind),
+        backing: check.backing.clone(),
+        persistence: check.persistence,
+        steps,
+        crash,
+        check,
+    })
+}
+
+/// Runs the steps on the image and on its peer, and puts the times side by side.
+fn daily_work(front: Front, tree: &Tree, scratch: &Scratch) -> Result<Vec<Step>> {
+    let session = Session::begin(front, &scratch.image(), &scratch.mount_point())?;
+    let mut ours = DailyWork::new(tree, "DirectFS");
+    session.visit(&mut ours)?;
+    session.end()?;
+    let mut theirs = DailyWork::new(tree, "the peer");
+    theirs.visit(&Directory::new(scratch.peer()))?;
+    ensure!(
+        ours.headers == theirs.headers,
+        "find gave {} headers here and {} on the peer",
+        ours.headers,
+        theirs.headers
+    );
+    let pairs = ours.times.into_iter().zip(theirs.times);
+    Ok(pairs.map(|((name, directfs_ns), (_, peer_ns))| Step { name, directfs_ns, peer_ns }).collect())
+}
+
+/// The steps of a day.
+struct DailyWork<'a> {
+    tree: &'a Tree,
+    whose: &'static str,
+    times: Vec<(&'static str, u64)>,
+    headers: u64,
+}
+
+impl<'a> DailyWork<'a> {
+    fn new(tree: &'a Tree, whose: &'static str) -> DailyWork<'a> {
+        DailyWork { tree, whose, times: Vec::new(), headers: 0 }
+    }
+
+    fn step<T>(&mut self, name: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let started = Instant::now();
+        let result = run().with_context(|| format!("in the step \"{name}\" on {}", self.whose))?;
+        self.times.push((name, started.elapsed().as_nanos() as u64));
+        Ok(result)
+    }
+}
+
+impl Visitor for DailyWork<'_> {
+    fn visit(&mut self, place: &impl Place) -> Result<()> {
+        let tree = self.tree;
+        let mut progress = Progress::start(&format!("copying to {}", self.whose), tree.entries.len() as u64);
+        let mut done = 0;
+        self.step("copy the tree in", || {
+            tree.copy_to(place, |_| {
+                done += 1;
+                progress.at(done);
+                Ok(())
+            })
+        })?;
+        drop(progress);
+        let _progress = Progress::start(&format!("comparing, searching and removing on {}", self.whose), 0);
+        self.step("read it back and compare every byte", || tree.compare(place))?;
+        self.step("du -s", || tree::sum_up(place))?;
+        self.headers = self.step("find -name '*.h'", || tree::find_headers(place))?;
+        self.step("rm -rf", || tree::remove(place))
+    }
+}
+
+/// Kills a copy in the middle, recovers, and compares what had been copied.
+fn crash(front: Front, tree: &Tree, root: &Path, scratch: &Scratch) -> Result<Crash> {
+    let (image, point) = (scratch.image(), scratch.mount_point());
+    let _progress = Progress::start("killing a copy in the middle", 0);
+    let completed = killed_copy(Victim::begin(front, root, &image, &point)?, tree.entries.len())?;
+    interrupt::check()?;
+
+    let started = Instant::now();
+    let session =
+        Session::begin(front, &image, &point).context("the image could not be recovered: this is a defect")?;
+    let recovery_ns = started.elapsed().as_nanos() as u64;
+    let recovered = match &session {
+        Session::Library(image) => image.report().map(|report| report.names),
+        Session::Mount(_) => None,
+    };
+    let mut verify = VerifyCompleted { tree, completed: &completed };
+    session.visit(&mut verify).context("after the crash")?;
+    session.end()?;
+    Ok(Crash {
+        killed: if front == Front::Mount { "the mount's server" } else { "the copying process" },
+        completed: completed.len() as u64,
+        entries: tree.entries.len() as u64,
+        names_recovered: recovered,
+        recovery_ns,
+    })
+}
+
+/// Lets a copy go on until somewhere between a third and two thirds of it, kills it there, and gives what it had finished.
+fn killed_copy(mut victim: Victim, entries: usize) -> Result<HashSet<PathBuf>> {
+    let mut random = [0u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .context("cannot draw a random number")?;
+    let third = (entries / 3).max(1);
+    let moment = third + (u64::from_ne_bytes(random) % third as u64) as usize;
+    let mut completed = HashSet::new();
+    for line in BufReader::new(victim.output()?).split(0) {
+        let line = line.context("cannot read what the copy says")?;
+        completed.insert(PathBuf::from(OsStr::from_bytes(&line)));
+        if completed.len() == moment {
+            victim.kill();
+        }
+    }
+    // What it wrote to the pipe before it died counts, though it was read later.
+    ensure!(completed.len() >= moment, "the copy ended by itself after {} of {entries} entries", completed.len());
+    Ok(completed)
+}
+
+/// Compares what was finished before the crash.
+struct VerifyCompleted<'a> {
+    tree: &'a Tree,
+    completed: &'a HashSet<PathBuf>,
+}
+
+impl Visitor for VerifyCompleted<'_> {
+    fn visit(&mut self, place: &impl Place) -> Result<()> {
+        let mut chunks = Chunks::default();
+        for entry in self.tree.entries.iter().filter(|entry| self.completed.contains(&entry.path)) {
+            interrupt::check()?;
+            self.tree.compare_entry(place, entry, &mut chunks)?;
+        }
+        Ok(())
+    }
+}
+
+/// Uses a recovered image as if nothing had happened: what recovery got wrong shows when space is handed out again.
+struct UseAgain<'a> {
+    tree: &'a Tree,
+}
+
+impl Visitor for UseAgain<'_> {
+    fn visit(&mut self, place: &impl Place) -> Result<()> {
+        tree::remove(place).context("removing what the crash left")?;
+        self.tree.copy_to(place, |_| Ok(())).context("copying once more after the crash")?;
+        self.tree.compare(place).context("comparing once more after the crash")
+    }
+}
+
+/// Checks every invariant of the image, which nobody uses any more.
+fn check(image: &Path) -> Result<Check> {
+    let mapping = fsck::map_idle(image)?;
+    let report = fsck::check(&mapping);
+    ensure!(report.is_sound() && report.clean, "the image is not sound after all this: this is a defect\n{report}");
+    Ok(Check {
+        names: report.counts.names,
+        errors: report.errors,
+        warnings: report.warnings,
+        duration_ns: report.duration.as_nanos() as u64,
+        backing: mapping.backing().to_string(),
+        persistence: mapping.backing().persistence().sentence(),
+    })
+}
+
+/// Copies a tree and writes the path of each finished entry, with a zero behind it, to standard output.
+pub fn copy_tree(arguments: &CopyTree) -> Result<()> {
+    let tree = Tree::read(&arguments.tree)?;
+    let mut copy = Copy { tree: &tree };
+    match (&arguments.directory, &arguments.image) {
+        (Some(directory), _) => copy.visit(&Directory::new(directory)),
+        (None, Some(image)) => {
+            let image = Image::open(image, &OpenImage::default())?;
+            visit_image(&image, &mut copy)?;
+            Ok(image.close().map(drop)?)
+        }
+        (None, None) => Ok(()),
+    }
+}
+
+struct Copy<'a> {
+    tree: &'a Tree,
+}
+
+impl Visitor for Copy<'_> {
+    fn visit(&mut self, place: &impl Place) -> Result<()> {
+        // Not the standard library's output, whose buffer would be lost with this process: what is said must have been said.
+        let mut output = std::fs::File::options().write(true).open("/proc/self/fd/1")?;
+        self.tree.copy_to(place, |path| {
+            let mut line = path.as_os_str().as_bytes().to_vec();
+            line.push(0);
+            Ok(output.write_all(&line)?)
+        })
+    }
 }

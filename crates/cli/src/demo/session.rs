@@ -1,0 +1,178 @@
+//! An image in use: mounted by a server process, or attached by this one.
+
+use super::place::{Attached, Directory, Place};
+use crate::arguments::Through;
+use crate::commands::mount::Start;
+use crate::commands::umount::unmount;
+use anyhow::{Context, Result, ensure};
+use posix::image::{Image, OpenImage};
+use posix::{Caller, Credentials};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Which way calls go, once it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Front {
+    /// Through the kernel and a server.
+    Mount,
+    /// Into this process.
+    Library,
+}
+
+/// Something to be done at a place, of whatever type it is.
+pub trait Visitor {
+    /// Does it.
+    fn visit(&mut self, place: &impl Place) -> Result<()>;
+}
+
+/// An image in use.
+pub enum Session {
+    /// Mounted.
+    Mount(Mounted),
+    /// Attached by this process.
+    Library(Box<Image>),
+}
+
+/// A mount and its server.
+pub struct Mounted {
+    server: Option<Child>,
+    point: PathBuf,
+}
+
+impl Front {
+    /// The front that was asked for, or the first that works here.
+    pub fn choose(through: Through) -> Front {
+        let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse");
+        match through {
+            Through::Library => Front::Library,
+            Through::Mount => Front::Mount,
+            Through::Auto if device().is_ok() => Front::Mount,
+            Through::Auto => Front::Library,
+        }
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Front::Mount => "through the mount",
+            Front::Library => "through the library, in this process",
+        }
+    }
+}
+
+impl Session {
+    /// Begins to use an image.
+    pub fn begin(front: Front, image: &Path, point: &Path) -> Result<Session> {
+        Ok(match front {
+            Front::Mount => Session::Mount(Mounted::begin(image, point)?),
+            Front::Library => Session::Library(Box::new(Image::open(image, &OpenImage::default())?)),
+        })
+    }
+
+    /// Has something done.
+    pub fn visit(&self, visitor: &mut impl Visitor) -> Result<()> {
+        match self {
+            Session::Mount(mounted) => visitor.visit(&Directory::new(&mounted.point)),
+            Session::Library(image) => visit_image(image, visitor),
+        }
+    }
+
+    /// Leaves the image clean.
+    pub fn end(self) -> Result<()> {
+        match self {
+            Session::Mount(mounted) => mounted.end(),
+            Session::Library(image) => Ok(image.close().map(drop)?),
+        }
+    }
+}
+
+/// Has something done on an image that this process has attached.
+pub fn visit_image(image: &Image, visitor: &mut impl Visitor) -> Result<()> {
+    let thread = image.fs().enter()?;
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    visitor.visit(&Attached::new(Caller::new(&thread, Credentials::user(uid, gid, &[])))?)
+}
+
+impl Mounted {
+    fn begin(image: &Path, point: &Path) -> Result<Mounted> {
+        let server = Start::new(image, point).start()?;
+        Ok(Mounted { server: Some(server), point: point.to_owned() })
+    }
+
+    fn end(mut self) -> Result<()> {
+        unmount(&self.point, false)?;
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        let status = server.wait().context("cannot wait for the server")?;
+        ensure!(status.success(), "the server ended with {status}: the image was not left cleanly");
+        Ok(())
+    }
+
+    /// Kills the server and takes the dead mount away.
+    fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.kill();
+        if crate::mounts::at(&self.point).is_some() {
+            // What is left of it is said by the scratch directory, which cannot be removed then.
+            let _ = unmount(&self.point, true);
+        }
+    }
+}
+
+/// A copy that is going on in another process, and whoever is to be killed in the middle of it.
+pub struct Victim {
+    copier: Child,
+    server: Option<Mounted>,
+}
+
+impl Victim {
+    /// Begins to copy a tree into an image, which nobody uses.
+    pub fn begin(front: Front, tree: &Path, image: &Path, point: &Path) -> Result<Victim> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("copy-tree").arg(tree).stdin(Stdio::null()).stdout(Stdio::piped());
+        let server = match front {
+            Front::Mount => {
+                command.arg("--directory").arg(point);
+                // It will find its mount gone; that is no news.
+                command.stderr(Stdio::null());
+                Some(Mounted::begin(image, point)?)
+            }
+            Front::Library => {
+                command.arg("--image").arg(image);
+                None
+            }
+        };
+        let copier = command.spawn().context("cannot start the copy")?;
+        Ok(Victim { copier, server })
+    }
+
+    /// What the copy says of finished entries.
+    pub fn output(&mut self) -> Result<std::process::ChildStdout> {
+        self.copier.stdout.take().context("its output is a pipe")
+    }
+
+    /// Kills whoever writes to the image: the server, or the process that has it attached.
+    pub fn kill(&mut self) {
+        match &mut self.server {
+            Some(server) => server.kill(),
+            None => drop(self.copier.kill()),
+        }
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // The mount first: the copier may be waiting for it.
+        self.server = None;
+        let _ = self.copier.kill();
+        let _ = self.copier.wait();
+    }
+}

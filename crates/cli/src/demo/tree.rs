@@ -1,0 +1,242 @@
+//! A tree of files, and what people do with one: copy it, compare it, sum it up, search it, remove it.
+
+use super::place::{Kind, Place};
+use crate::interrupt;
+use anyhow::{Context, Result, ensure};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are copied or compared at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// An entry of the tree.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its path below the tree.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub permissions: u32,
+    /// Bytes, for a file.
+    pub size_bytes: u64,
+}
+
+/// A tree as it was found: each directory before what is in it.
+pub struct Tree {
+    root: PathBuf,
+    /// All entries but the root itself.
+    pub entries: Vec<Entry>,
+    /// Entries that were left out: special files, and what we may not read.
+    pub skipped: u64,
+}
+
+impl Tree {
+    /// Walks a directory.
+    pub fn read(root: &Path) -> Result<Tree> {
+        let shown = root.display();
+        let kind = fs::metadata(root).with_context(|| format!("cannot find {shown}; name an existing directory"))?;
+        ensure!(kind.is_dir(), "{shown} is not a directory; name one whose files are to be copied");
+        let mut tree = Tree { root: root.to_owned(), entries: Vec::new(), skipped: 0 };
+        tree.add(Path::new("")).with_context(|| format!("cannot read {shown}; name a directory that you may read"))?;
+        ensure!(!tree.entries.is_empty(), "{shown} has no files in it; name a directory with files to copy");
+        Ok(tree)
+    }
+
+    fn add(&mut self, directory: &Path) -> Result<()> {
+        interrupt::check()?;
+        let mut names: Vec<_> = fs::read_dir(self.root.join(directory))?.collect::<std::io::Result<_>>()?;
+        names.sort_by_key(fs::DirEntry::file_name);
+        for name in names {
+            let path = directory.join(name.file_name());
+            let Ok(metadata) = name.metadata() else { continue };
+            let kind = match metadata.file_type() {
+                kind if kind.is_dir() => Kind::Directory,
+                kind if kind.is_symlink() => Kind::Symlink,
+                kind if kind.is_file() && File::open(name.path()).is_ok() => Kind::File,
+                _ => {
+                    self.skipped += 1;
+                    continue;
+                }
+            };
+            let permissions = metadata.permissions().mode() & 0o777;
+            self.entries.push(Entry { path: path.clone(), kind, permissions, size_bytes: metadata.size() });
+            if kind == Kind::Directory && self.add(&path).is_err() {
+                interrupt::check()?;
+                self.skipped += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of all files, in whole blocks.
+    pub fn block_bytes(&self) -> u64 {
+        self.files().map(|entry| entry.size_bytes.next_multiple_of(4096)).sum()
+    }
+
+    /// Bytes of all files.
+    pub fn size_bytes(&self) -> u64 {
+        self.files().map(|entry| entry.size_bytes).sum()
+    }
+
+    /// The regular files.
+    pub fn files(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.kind == Kind::File)
+    }
+
+    /// Copies all of it, and tells of each entry that is done.
+    pub fn copy_to(&self, place: &impl Place, mut done: impl FnMut(&Path) -> Result<()>) -> Result<()> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        for entry in &self.entries {
+            interrupt::check()?;
+            self.copy_entry(place, entry, &mut chunk)
+                .with_context(|| format!("cannot copy {}", self.root.join(&entry.path).display()))?;
+            done(&entry.path)?;
+        }
+        Ok(())
+    }
+
+    fn copy_entry(&self, place: &impl Place, entry: &Entry, chunk: &mut [u8]) -> Result<()> {
+        let source = self.root.join(&entry.path);
+        match entry.kind {
+            // Ours to fill and to remove again, whatever the model's mode says.
+            Kind::Directory => place.mkdir(&entry.path, entry.permissions | 0o700),
+            Kind::Symlink => place.symlink(fs::read_link(source)?.as_os_str(), &entry.path),
+            Kind::File | Kind::Special => {
+                let mut from = File::open(source)?;
+                let mut to = place.create(&entry.path, entry.permissions)?;
+                loop {
+                    let length = from.read(chunk)?;
+                    if length == 0 {
+                        return place.close(to);
+                    }
+                    place.write(&mut to, &chunk[..length])?;
+                }
+            }
+        }
+    }
+
+    /// Compares an entry byte for byte.
+    pub fn compare_entry(&self, place: &impl Place, entry: &Entry, chunks: &mut Chunks) -> Result<()> {
+        let source = self.root.join(&entry.path);
+        let shown = entry.path.display();
+        match entry.kind {
+            Kind::Directory => place.names(&entry.path).map(drop),
+            Kind::Symlink => {
+                let same = place.read_link(&entry.path)? == fs::read_link(source)?.as_os_str();
+                ensure!(same, "{shown}: the link leads elsewhere");
+                Ok(())
+            }
+            Kind::File | Kind::Special => {
+                let mut from = File::open(source)?;
+                let mut to = place.open(&entry.path)?;
+                let same = same_bytes(&mut from, |into| place.read(&mut to, into), chunks);
+                place.close(to)?;
+                ensure!(same?, "{shown}: the bytes differ");
+                Ok(())
+            }
+        }
+        .with_context(|| format!("while comparing {shown}"))
+    }
+
+    /// Compares everything: that each entry is there with the same bytes, and that nothing else is.
+    pub fn compare(&self, place: &impl Place) -> Result<()> {
+        let mut chunks = Chunks::default();
+        for entry in &self.entries {
+            interrupt::check()?;
+            self.compare_entry(place, entry, &mut chunks)?;
+        }
+        let found = count(place)?;
+        ensure!(found == self.entries.len() as u64, "{} names were copied and {found} are there", self.entries.len());
+        Ok(())
+    }
+}
+
+/// Two buffers to compare through.
+pub struct Chunks {
+    expected: Vec<u8>,
+    found: Vec<u8>,
+}
+
+impl Default for Chunks {
+    fn default() -> Chunks {
+        Chunks { expected: vec![0; CHUNK_BYTES], found: vec![0; CHUNK_BYTES] }
+    }
+}
+
+fn same_bytes(from: &mut File, mut read: impl FnMut(&mut [u8]) -> Result<usize>, chunks: &mut Chunks) -> Result<bool> {
+    loop {
+        let expected = fill(&mut chunks.expected, |into| Ok(from.read(into)?))?;
+        let found = fill(&mut chunks.found, &mut read)?;
+        if chunks.expected[..expected] != chunks.found[..found] {
+            return Ok(false);
+        }
+        if expected == 0 {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads until the buffer is full or there is no more.
+fn fill(buffer: &mut [u8], mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match read(&mut buffer[filled..])? {
+            0 => break,
+            length => filled += length,
+        }
+    }
+    Ok(filled)
+}
+
+/// Calls `each` for everything below the root of a place, directories after what is in them.
+fn walk<P: Place>(place: &P, directory: &Path, each: &mut impl FnMut(&Path, Kind) -> Result<()>) -> Result<()> {
+    interrupt::check()?;
+    for (name, kind) in place.names(directory).with_context(|| format!("while reading directory {:?}", directory))? {
+        let path = directory.join(name);
+        if kind == Kind::Directory {
+            walk(place, &path, each)?;
+        }
+        each(&path, kind).with_context(|| format!("at {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn count(place: &impl Place) -> Result<u64> {
+    let mut count = 0;
+    walk(place, Path::new(""), &mut |_, _| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// What du does: stat of everything; bytes in use.
+pub fn sum_up(place: &impl Place) -> Result<u64> {
+    let mut used_bytes = 0;
+    walk(place, Path::new(""), &mut |path, _| {
+        used_bytes += place.stat(path)?.used_bytes;
+        Ok(())
+    })?;
+    Ok(used_bytes)
+}
+
+/// What find -name '*.h' does: how many there are.
+pub fn find_headers(place: &impl Place) -> Result<u64> {
+    let mut found = 0;
+    walk(place, Path::new(""), &mut |path, _| {
+        found += path.extension().is_some_and(|extension| extension == "h") as u64;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// What rm -rf does to everything in the place.
+pub fn remove(place: &impl Place) -> Result<()> {
+    walk(place, Path::new(""), &mut |path, kind| match kind {
+        Kind::Directory => place.rmdir(path),
+        _ => place.unlink(path),
+    })
+}
