@@ -143,14 +143,24 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.attributes(cachelet)
     }
 
-    /// Now, but later than the file's last change: the order of events in a directory must survive a clock that goes backwards, because
-    /// recovery tells newer from older by it.
+    /// The time of an explicit change: now; for a directory later than any change before, and odd. See `moment`.
     pub(crate) fn stamp(&self, cachelet: &Cachelet) -> i64 {
         let now = self.fs.now_ns();
         match FileKind::from_mode(cachelet.mode.load(Relaxed)) {
-            Some(FileKind::Directory) => now.max(cachelet.changed_ns.load(Relaxed).saturating_add(1)),
+            Some(FileKind::Directory) => now.max(cachelet.changed_ns.load(Relaxed).saturating_add(1)) | 1,
             _ => now,
         }
+    }
+
+    /// The time at which names of a directory change: now, or its last change if that is later (the clock may go backwards), and even.
+    ///
+    /// Recovery applies a dentry's moment if it is later than the directory's property entry, which an explicit change stamps with an odd
+    /// time later than all moments before. So a moment after an explicit change is always later, one before never; and the many
+    /// changes within one tick of the clock share a moment, which spares them the update of the directory's times.
+    pub(crate) fn moment(&self, directory: &Cachelet) -> i64 {
+        let changed = directory.changed_ns.load(Relaxed);
+        let now = self.fs.now_ns() & !1;
+        now.max(changed.saturating_add(changed & 1))
     }
 
     /// Notes that a file was read at `moment_ns`. Lazy: it reaches the image with a later sync or detach.

@@ -158,15 +158,20 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The cachelet that a name leads to. The caller is pinned. Waits out a rename of it.
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
-        let number = hit.dentry.inode.load();
-        if let Target::Cachelet(index) = hit.target
-            && self.fs.stands_for(index, number)?
-        {
-            return Ok(index);
+        let index = self.cachelet_of_target(hit)?;
+        if hit.target != Target::Cachelet(index) {
+            self.refine_entry(hash, hit.dentry_offset, index)?;
         }
-        let index = self.cachelet_of(number)?;
-        self.refine_entry(hash, hit.dentry_offset, index)?;
         Ok(index)
+    }
+
+    /// The same, for whoever holds the name's bucket.
+    pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
+        let number = hit.dentry.inode.load();
+        match hit.target {
+            Target::Cachelet(index) if self.fs.stands_for(index, number)? => Ok(index),
+            _ => self.cachelet_of(number),
+        }
     }
 
     /// Whether a rename is changing the names of this file right now (paper III.E: lookups wait it out).

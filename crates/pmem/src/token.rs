@@ -12,6 +12,11 @@ pub struct Dirty {
 }
 
 impl Dirty {
+    /// Leaves the flush to chance, or to somebody who flushes the place anyway. Only for what recovery does not need, such as clearing a journal
+    /// slot whose replay is idempotent until its records are recycled (which flushes and fences first).
+    #[inline(always)]
+    pub fn unflushed(self) {}
+
     /// Both ranges as one; meant for neighbours, since everything between them is flushed too.
     #[inline(always)]
     pub fn and(self, other: Dirty) -> Dirty {

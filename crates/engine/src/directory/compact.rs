@@ -37,7 +37,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Compacts a directory's log if holes outweigh names. Not pinned. A failure (no space) leaves the log as it is.
     pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
-        let holes = directory.device.load(Relaxed) as u64;
+        let holes = directory.holes();
         if holes < HOLES_MIN || holes < directory.entries.load(Relaxed) {
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         self.swap_log(directory, &chain, boundary)?;
         let holes = self.retire_old(number, old_head, boundary, &chain)?;
-        directory.device.fetch_sub(holes.min(directory.device.load(Relaxed) as u64) as u32, Relaxed);
+        directory.add_holes(-(holes as i64));
         Ok(())
     }
 

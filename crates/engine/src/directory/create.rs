@@ -102,7 +102,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Gives back what `prepare_name` claimed; the slot stays a hole. Returns the error that led here.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
         prepared.directory.entries.fetch_sub(1, AcqRel);
-        prepared.directory.device.fetch_add(1, Relaxed);
+        prepared.directory.add_holes(1);
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
             Err(worse) => worse,
@@ -132,7 +132,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet_index: u32,
     ) -> Result<PreparedInode<'f>> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
-        let moment_ns = self.stamp(parent);
+        let moment_ns = self.moment(parent);
         let property = self.first_property(new, moment_ns)?;
         Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, moment_ns })
     }
@@ -363,7 +363,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let entry = self.reserve_entry(&held)?;
         let file = self.lock(&cachelet.lock, &cachelet.waiters)?;
         self.add_link(cachelet)?;
-        let moment_ns = self.stamp(prepared.directory);
+        let moment_ns = self.moment(prepared.directory);
         let mut property = self.property_now(cachelet);
         property.changed_ns = moment_ns;
         let attributes = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;

@@ -8,7 +8,7 @@
 //!   whoever meets it starts again from the inode.
 
 use super::compact::MAINTAINED;
-use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_EVICTED, References, RetiredKind};
+use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References, RetiredKind};
 use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX};
 use crate::fs::Thread;
@@ -126,7 +126,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.fence(flushed);
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
-        if state.references != 0 || state.flags & FLAG_DEAD != 0 || state.links == 0 {
+        if state.references != 0 || state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0 {
             return Ok(());
         }
         let dead = word | References::flag(FLAG_DEAD) | References::flag(FLAG_EVICTED);

@@ -5,13 +5,22 @@
 
 use super::check_name;
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, References};
+use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, References, RetiredKind};
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind, Valid};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Flushed, Memory};
+
+/// A link that was dropped.
+#[derive(Clone, Copy)]
+pub(super) struct DroppedLink {
+    /// The file has other names.
+    pub others: bool,
+    /// It has not, and nobody uses it.
+    dead: bool,
+}
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Removes a name of a file that is no directory, if `permit` lets it after seeing the file's attributes.
@@ -45,53 +54,67 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<()> {
         let held = self.hold_bucket(hash)?;
         let hit = self.find_held(&held, parent_number, name, hash)?.ok_or(Error::NotFound)?;
-        let number = hit.dentry.inode.load();
-        let index = self.cachelet_of(number)?;
+        let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
         let attributes = self.attributes(cachelet)?;
         if attributes.kind == FileKind::Directory {
             return Err(Error::IsADirectory);
         }
         permit(&attributes)?;
-        let moment_ns = self.stamp(parent);
-        let unlinked = self.drop_link(cachelet, moment_ns)?;
+        let moment_ns = self.moment(parent);
+        let dropped = self.drop_link(cachelet)?;
+        let file = if dropped.others { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
+        // From here to the fence: plain stores and flushes only.
+        let attributes = self.stamp_unlinked(cachelet, dropped, moment_ns)?;
         let flushed = self.invalidate(hit.dentry, moment_ns);
         // Crash before this fence: the name is there or not, as the word in the dentry's line says.
-        self.fs.pm.fence(flushed.and(unlinked));
+        self.fs.pm.fence(flushed.and(attributes));
+        drop(file);
         self.remove_entry(&held, hash, hit.dentry_offset)?;
         drop(held);
-        self.retire_if_unused(index, cachelet);
+        self.bury(dropped, cachelet, index);
         self.count_removal(parent, moment_ns);
         Ok(())
     }
 
-    /// Counts one link less. With others left, the new number goes to the image too, under the same fence as the name.
-    pub(super) fn drop_link(&self, cachelet: &'f Cachelet, moment_ns: i64) -> Result<Flushed> {
-        let mut state;
+    /// Counts one link less, and decides in the same step who recycles the file when that was the last: this thread if nobody uses it. Until
+    /// its name has left the mindex, lookups that meet the dead cachelet wait.
+    pub(super) fn drop_link(&self, cachelet: &Cachelet) -> Result<DroppedLink> {
         loop {
             let word = cachelet.references.load(Acquire);
-            state = References::from_word(word);
+            let mut state = References::from_word(word);
             if state.flags & FLAG_DEAD != 0 {
                 return Err(Error::Busy);
             }
             state.links = state.links.saturating_sub(1);
             if state.links == 0 {
-                state.flags |= FLAG_DELETED;
+                state.flags |= FLAG_DELETED | if state.references == 0 { FLAG_DEAD } else { 0 };
             }
             if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
-                break;
+                return Ok(DroppedLink { others: state.links != 0, dead: state.flags & FLAG_DEAD != 0 });
             }
         }
-        if state.links == 0 {
+    }
+
+    /// A file with other names keeps the new number of links and the time on the image, under the same fence as the name. Flushed. Its lock is
+    /// held if it has others.
+    pub(super) fn stamp_unlinked(&self, cachelet: &Cachelet, dropped: DroppedLink, moment_ns: i64) -> Result<Flushed> {
+        if !dropped.others {
             cachelet.changed_ns.store(moment_ns, Relaxed);
             return Ok(Flushed::nothing());
         }
-        let _file = self.lock(&cachelet.lock, &cachelet.waiters)?;
         let mut property = self.property_now(cachelet);
         property.changed_ns = moment_ns;
         let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         self.publish_property(cachelet, &property);
         Ok(flushed)
+    }
+
+    /// Recycles a file whose last link was dropped, unless somebody uses it: then the last user does.
+    pub(super) fn bury(&self, dropped: DroppedLink, cachelet: &Cachelet, index: u32) {
+        if dropped.dead {
+            self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
+        }
     }
 
     /// Makes a dentry not count from `moment_ns` on: one store, one line.
@@ -103,7 +126,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// A directory has one name less and one hole more in its log.
     pub(super) fn count_removal(&self, directory: &Cachelet, moment_ns: i64) {
         directory.entries.fetch_sub(1, AcqRel);
-        directory.device.fetch_add(1, Relaxed);
+        directory.add_holes(1);
         self.touch_directory(directory, moment_ns);
     }
 
@@ -165,14 +188,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<()> {
         let held = self.hold_bucket(hash)?;
         let hit = self.find_held(&held, parent_number, name, hash)?.ok_or(Error::NotFound)?;
-        if self.cachelet_of(hit.dentry.inode.load())? != index {
+        if self.cachelet_of_target(&hit)? != index {
             return Err(Error::Busy);
         }
         let victim = self.fs.dram.cachelet(index)?;
         permit(&self.attributes(victim)?)?;
         // From here on nothing can be made in it.
         victim.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).map_err(|_| Error::NotEmpty)?;
-        let moment_ns = self.stamp(parent);
+        let moment_ns = self.moment(parent);
         let flushed = self.invalidate(hit.dentry, moment_ns);
         // Crash before this fence: the name is there or not.
         self.fs.pm.fence(flushed);
@@ -190,11 +213,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             let word = victim.references.load(Acquire);
             let mut state = References::from_word(word);
             state.links = 0;
-            state.flags |= FLAG_DELETED;
+            state.flags |= FLAG_DELETED | if state.references == 0 { FLAG_DEAD } else { 0 };
             if victim.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
-                break;
+                if state.flags & FLAG_DEAD != 0 {
+                    self.retire(RetiredKind::Inode, victim.number.load(Relaxed), index as u64);
+                }
+                return;
             }
         }
-        self.retire_if_unused(index, victim);
     }
 }

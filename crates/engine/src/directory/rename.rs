@@ -2,15 +2,16 @@
 //!
 //! Two fences. Before the first: new dentries and the record, which certifies itself. Before the second: the log slots that name the new
 //! dentries, the invalid words of the old ones, the new `..`. A crash before the first leaves the old names; after it, recovery repeats all
-//! steps. The record is cleared without waiting: repeating finished steps changes nothing until one of the named dentries is recycled, and
-//! compaction, the only one to recycle dentries, makes all clearings durable first.
+//! steps. The record is cleared by a store that is not even flushed: repeating finished steps changes nothing until one of the named dentries is
+//! recycled, and whoever recycles dentries flushes all cleared records first.
 //!
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::PreparedName;
+use super::remove::DroppedLink;
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_RENAMING, References};
+use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, References};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, JOURNAL_SLOT_BYTES, JournalRecord, JournalSlot, Move, ROOT_INODE, SlotTag, slot_word};
 use crate::fs::{Node, Thread};
@@ -29,7 +30,7 @@ struct Side<'f, 'n> {
     hash: NameHash,
 }
 
-/// What a side's name leads to, with a reference.
+/// What a side's name leads to. No reference is taken: eviction spares what is being renamed.
 #[derive(Clone, Copy)]
 struct Found<'f> {
     dentry_offset: u64,
@@ -40,12 +41,6 @@ struct Found<'f> {
     kind: FileKind,
 }
 
-impl Found<'_> {
-    fn node(&self) -> Node {
-        Node { cachelet: self.index, number: self.inode }
-    }
-}
-
 /// What becomes of the old name.
 enum OldPlace<'f> {
     /// It goes.
@@ -54,6 +49,19 @@ enum OldPlace<'f> {
     Exchanged(PreparedName<'f>),
     /// A whiteout gets it: its name and its node, made before.
     Whiteout(PreparedName<'f>, Node),
+}
+
+/// All that a rename changes, once nothing can fail any more.
+struct Change<'c, 'f> {
+    source: &'c Found<'f>,
+    /// What had the new name.
+    victim: Option<&'c Found<'f>>,
+    /// The link that a replaced file lost.
+    dropped: Option<DroppedLink>,
+    /// The new name.
+    arrival: &'c PreparedName<'f>,
+    place: &'c OldPlace<'f>,
+    moment_ns: i64,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -104,18 +112,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let old = self.side(old_directory, from);
         let new = self.side(new_directory, to);
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
-        let result = match self.found(&new) {
-            Ok(victim) => {
-                let result = self.rename_found(pin, &old, &new, source, victim, flags, permit);
-                if let Some(victim) = victim {
-                    self.release(victim.node(), 1);
-                }
-                result
-            }
-            Err(error) => Err(error),
-        };
-        self.release(source.node(), 1);
-        result
+        let victim = self.found(&new)?;
+        self.rename_found(pin, &old, &new, source, victim, flags, permit)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -138,8 +136,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             && !flags.exchange
             && DirectoryState::of(victim.cachelet) != DirectoryState::Indexed
         {
-            drop(pin);
-            return self.pin_indexed(victim.node()).and(Err(Error::Busy));
+            return self.index_victim(pin, victim);
         }
         let _moving = self.guard_tree(old, new, &source, victim.as_ref(), flags)?;
         self.rename_prepared(old, new, source, victim, flags, permit)
@@ -159,11 +156,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn resolve(&self, hit: Hit<'f>) -> Result<Found<'f>> {
         let inode = hit.dentry.inode.load();
-        let index = self.cachelet_of(inode)?;
+        let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
-        if !self.reference(cachelet) {
-            return Err(Error::Busy);
-        }
         Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
@@ -180,6 +174,18 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Indexes a directory that is about to be replaced, so that it is known whether it is empty; then everything starts again.
+    fn index_victim(&self, pin: Pin<'_, 'f, M>, victim: Found<'f>) -> Result<()> {
+        if self.reference(victim.cachelet) {
+            drop(pin);
+            let node = Node { cachelet: victim.index, number: victim.inode };
+            let indexed = self.pin_indexed(node).map(|_| ());
+            self.release(node, 1);
+            indexed?;
+        }
+        Err(Error::Busy)
     }
 
     /// A directory that moves to another one must not become its own ancestor. One such move at a time keeps the answer true.
@@ -291,17 +297,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             Some(victim) => permit(&source_attributes, Some(&self.attributes(victim.cachelet)?))?,
         }
         let entry = if victim.is_none() { Some(self.reserve_entry(held_new)?) } else { None };
-        let exchange = matches!(place, OldPlace::Exchanged(_));
-        if let Some(victim) = &victim
-            && victim.kind == FileKind::Directory
-            && !exchange
-        {
-            // The last thing that can fail.
-            victim.cachelet.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).map_err(|_| Error::NotEmpty)?;
-        }
-        self.set_renaming(&source, victim.as_ref(), true);
-        let moment_ns = self.stamp(old.directory).max(self.stamp(new.directory));
-        let persisted = self.rename_persist(old, new, &source, victim.as_ref(), arrival, place, moment_ns);
+        let replaced = victim.filter(|_| !matches!(place, OldPlace::Exchanged(_)));
+        self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
+        let dropped = match replaced {
+            Some(replaced) if replaced.kind != FileKind::Directory => Some(self.drop_link(replaced.cachelet)?),
+            _ => None,
+        };
+        let files = self.lock_files(&source, replaced.as_ref().filter(|_| dropped.is_some_and(|dropped| dropped.others)))?;
+        let moment_ns = self.moment(old.directory).max(self.moment(new.directory));
+        // From here to the second fence: plain stores and flushes only.
+        let change = Change { source: &source, victim: victim.as_ref(), dropped, arrival, place, moment_ns };
+        let persisted = self.rename_persist(old, new, &change);
         if persisted.is_ok() {
             let target = Target::Cachelet(source.index);
             match (entry, &victim) {
@@ -313,10 +319,58 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             self.settle_old_place(&held_old, old, &source, victim.as_ref(), place)?;
         }
-        self.set_renaming(&source, victim.as_ref(), false);
+        drop(files);
+        self.end_renaming(&source, victim.as_ref());
         persisted?;
-        self.count_rename(old, new, &source, victim.as_ref(), place, moment_ns);
+        self.count_rename(old, new, &change);
         Ok(())
+    }
+
+    /// Marks what moves as being renamed; makes sure that a replaced directory is empty and stays so. The last steps that can fail.
+    fn begin_renaming(
+        &self,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        replaced: Option<&Found<'f>>,
+    ) -> Result<()> {
+        for (done, found) in [Some(source), victim].into_iter().flatten().enumerate() {
+            let before = found.cachelet.references.fetch_or(References::flag(FLAG_RENAMING), AcqRel);
+            if before & References::flag(FLAG_DEAD) != 0 {
+                // Evicted meanwhile: nobody waits for a dead cachelet, so its flag stays; the other's must not.
+                if done == 1 {
+                    self.end_renaming(source, None);
+                }
+                return Err(Error::Busy);
+            }
+        }
+        if let Some(replaced) = replaced
+            && replaced.kind == FileKind::Directory
+            && replaced.cachelet.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).is_err()
+        {
+            self.end_renaming(source, victim);
+            return Err(Error::NotEmpty);
+        }
+        Ok(())
+    }
+
+    fn end_renaming(&self, source: &Found<'f>, victim: Option<&Found<'f>>) {
+        for found in [Some(source), victim].into_iter().flatten() {
+            found.cachelet.references.fetch_and(!References::flag(FLAG_RENAMING), AcqRel);
+        }
+    }
+
+    /// Locks the files whose property entries change, in the order of their cachelets. (A directory's entry is written lazily: its lock comes
+    /// before buckets, which are held.)
+    fn lock_files(&self, source: &Found<'f>, replaced: Option<&Found<'f>>) -> Result<[Option<Held<'f>>; 2]> {
+        let source = (source.kind != FileKind::Directory).then_some(source);
+        let (first, second) = match (source, replaced) {
+            (Some(a), Some(b)) if b.index < a.index => (Some(b), Some(a)),
+            pair => pair,
+        };
+        let lock = |found: Option<&Found<'f>>| -> Result<Option<Held<'f>>> {
+            found.map(|found| self.lock(&found.cachelet.lock, &found.cachelet.waiters)).transpose()
+        };
+        Ok([lock(first)?, lock(second)?])
     }
 
     fn check_unchanged(&self, held: &HeldBucket<'f>, side: &Side<'f, '_>, found: Option<&Found<'f>>) -> Result<()> {
@@ -324,29 +378,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         if now == found.map(|found| found.dentry_offset) { Ok(()) } else { Err(Error::Busy) }
     }
 
-    fn set_renaming(&self, source: &Found<'f>, victim: Option<&Found<'f>>, renaming: bool) {
-        let flag = References::flag(FLAG_RENAMING);
-        for found in [Some(source), victim].into_iter().flatten() {
-            match renaming {
-                true => found.cachelet.references.fetch_or(flag, AcqRel),
-                false => found.cachelet.references.fetch_and(!flag, AcqRel),
-            };
-        }
-    }
-
     /// The persistent part. Only errors of corrupt offsets can come from it, before anything is durable.
-    #[allow(clippy::too_many_arguments)]
-    fn rename_persist(
-        &self,
-        old: &Side<'f, '_>,
-        new: &Side<'f, '_>,
-        source: &Found<'f>,
-        victim: Option<&Found<'f>>,
-        arrival: &PreparedName<'f>,
-        place: &OldPlace<'f>,
-        moment_ns: i64,
-    ) -> Result<()> {
+    fn rename_persist(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) -> Result<()> {
         let pm = &self.fs.pm;
+        let &Change { source, victim, arrival, place, moment_ns, .. } = change;
         let mut record = JournalRecord {
             moves: [self.step(arrival, source, new, old), Move::default()],
             invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
@@ -374,10 +409,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let (journal, recorded) = self.write_journal(&record)?;
         // Crash before this fence: the record does not verify, or it does and so do the dentries (recovery checks both).
         let durable = pm.fence(flushed.and(recorded));
-        let steps = self.rename_steps(source, victim, arrival, place, &record, durable)?;
+        let steps = self.rename_steps(change, &record, durable)?;
         // Crash before this fence: recovery repeats the steps.
         pm.fence(steps);
-        pm.flush(pm.retract(&journal.seal, 0)).unfenced();
+        // Not even flushed: see the module's head.
+        pm.retract(&journal.seal, 0).unflushed();
         Ok(())
     }
 
@@ -407,17 +443,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The steps that the journal names, flushed. `durable`: the record and the dentries are.
-    fn rename_steps(
-        &self,
-        source: &Found<'f>,
-        victim: Option<&Found<'f>>,
-        arrival: &PreparedName<'f>,
-        place: &OldPlace<'f>,
-        record: &JournalRecord,
-        durable: Durable,
-    ) -> Result<Flushed> {
+    fn rename_steps(&self, change: &Change<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<Flushed> {
         let pm = &self.fs.pm;
-        let moment_ns = record.moment_ns as i64;
+        let &Change { source, victim, dropped, arrival, place, moment_ns } = change;
         let mut flushed = self.invalidate(source.hit.dentry, moment_ns);
         flushed = flushed.and(pm.flush(pm.commit(
             arrival.slot.word,
@@ -430,8 +458,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if let Some(victim) = victim {
             flushed = flushed.and(self.invalidate(victim.hit.dentry, moment_ns));
-            if victim.kind != FileKind::Directory && !matches!(place, OldPlace::Exchanged(_)) {
-                flushed = flushed.and(self.drop_link(victim.cachelet, moment_ns)?);
+            if let Some(dropped) = dropped {
+                flushed = flushed.and(self.stamp_unlinked(victim.cachelet, dropped, moment_ns)?);
             }
         }
         for step in record.moves.iter().filter(|step| step.directory != 0) {
@@ -441,7 +469,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(flushed.and(self.stamp_renamed(source, moment_ns)?))
     }
 
-    /// A renamed file's change time is now. A directory's own is kept lazily: its lock comes before buckets, which are held.
+    /// A renamed file's change time is now; its lock is held. A directory's is kept lazily.
     fn stamp_renamed(&self, source: &Found<'f>, moment_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
@@ -449,7 +477,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             cachelet.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
             return Ok(Flushed::nothing());
         }
-        let _file = self.lock(&cachelet.lock, &cachelet.waiters)?;
         let mut property = self.property_now(cachelet);
         property.changed_ns = moment_ns;
         let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
@@ -475,15 +502,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Counts of the directories, and the end of what was replaced. (`prepare_name` counted the arrivals.)
-    fn count_rename(
-        &self,
-        old: &Side<'f, '_>,
-        new: &Side<'f, '_>,
-        source: &Found<'f>,
-        victim: Option<&Found<'f>>,
-        place: &OldPlace<'f>,
-        moment_ns: i64,
-    ) {
+    fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) {
+        let &Change { source, victim, dropped, place, moment_ns, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
                 from.references.fetch_sub(References::ONE_LINK, AcqRel);
@@ -502,8 +522,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if victim.kind == FileKind::Directory {
                     new.directory.references.fetch_sub(References::ONE_LINK, AcqRel);
                     self.bury_directory(victim.cachelet, victim.index);
-                } else {
-                    self.retire_if_unused(victim.index, victim.cachelet);
+                } else if let Some(dropped) = dropped {
+                    self.bury(dropped, victim.cachelet, victim.index);
                 }
             }
             _ => self.touch_directory(new.directory, moment_ns),

@@ -7,6 +7,7 @@
 //! - Attributes change under `lock`, between two increments of `version`; a reader that sees an odd or changed version reads again. A directory's
 //!   times are the exception: they only grow, by fetch_max.
 
+use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 use pmem::Layout;
 
@@ -133,6 +134,20 @@ pub struct Cachelet {
     pub mapped: AtomicU32,
     /// Property flags, as on the image.
     pub flags: AtomicU32,
+}
+impl Cachelet {
+    /// Holes in a directory's log since its last compaction.
+    #[inline]
+    pub fn holes(&self) -> u64 {
+        self.device.load(Relaxed) as u64
+    }
+
+    /// Counts holes. A hint for compaction only, so two who count at once may count one; no atomic addition is spent on it.
+    #[inline]
+    pub fn add_holes(&self, count: i64) {
+        let holes = (self.holes() as i64).saturating_add(count).clamp(0, u32::MAX as i64);
+        self.device.store(holes as u32, Relaxed);
+    }
 }
 const _: () = assert!(size_of::<Cachelet>() == 128);
 const _: () = assert!(core::mem::offset_of!(Cachelet, lock) == 64);
