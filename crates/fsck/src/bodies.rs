@@ -1,7 +1,7 @@
 //! Bodies: block maps of files, and extended attributes.
 //!
-//! Every node is entered once over the whole image, because its block can be claimed once. So the walk is linear in the image whatever
-//! the nodes lead to.
+//! Every node is entered once over the whole image, because its block can be claimed once. So the walk is linear in the
+//! image whatever the nodes lead to.
 
 use crate::check::{Checker, INLINE, Place};
 use crate::finding::{FindingKind, Repair};
@@ -94,7 +94,7 @@ impl<M: Memory> Checker<'_, M> {
             return body;
         }
         let height = (root & 0xf) as u32;
-        let flags = root % BLOCK_BYTES >> ROOT_FLAGS_SHIFT;
+        let flags = (root % BLOCK_BYTES) >> ROOT_FLAGS_SHIFT;
         if height > HEIGHT_MAX || (height > 0 && flags != 0) {
             self.report_shape(&mut body, root, "its root");
         } else {
@@ -117,7 +117,7 @@ impl<M: Memory> Checker<'_, M> {
             return;
         }
         let known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
-        if word % BLOCK_BYTES & !known != 0 {
+        if (word % BLOCK_BYTES) & !known != 0 {
             return self.report_shape(body, word, "a pointer");
         }
         let (block, number) = (word / BLOCK_BYTES, body.number);

@@ -1,8 +1,8 @@
 //! One pass over an image: the state of the check, and the order of its parts.
 //!
-//! Each structure is looked at once. Directories are walked from the root down by their names, so that what is reached has its place in the tree;
-//! then what was not reached. A word that leads somewhere is followed only if it leads to where such a thing can be, and no block is
-//! entered twice: damage ends a walk, it never prolongs it.
+//! Each structure is looked at once. Directories are walked from the root down by their names, so that what is reached
+//! has its place in the tree; then what was not reached. A word that leads somewhere is followed only if it leads to
+//! where such a thing can be, and no block is entered twice: damage ends a walk, it never prolongs it.
 
 use crate::finding::{Finding, FindingKind, Repair};
 use crate::image::{Image, Name, shown};

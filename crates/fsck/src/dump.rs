@@ -1,5 +1,5 @@
-//! Structures of an image in words, for people who want to see what is there. Nothing is attached and nothing has to be whole: what does not
-//! verify is shown, and said to be so.
+//! Structures of an image in words, for people who want to see what is there. Nothing is attached and nothing has to be
+//! whole: what does not verify is shown, and said to be so.
 
 use crate::image::{Image, Name, Segments, geometry_of, shown, whole_copy};
 use engine::format::{
@@ -467,7 +467,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         if height > 4 {
             return Ok(writeln!(self.out, "  impossible height")?);
         }
-        self.map_pointer(&mut outline, root & !(BLOCK_BYTES - 1) | root % BLOCK_BYTES >> 4, height, 0)?;
+        self.map_pointer(&mut outline, root & !(BLOCK_BYTES - 1) | (root % BLOCK_BYTES) >> 4, height, 0)?;
         self.end_run(&mut outline)
     }
 

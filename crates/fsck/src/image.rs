@@ -57,7 +57,7 @@ impl<'r, M: Memory> Image<'r, M> {
 
     /// Whether an offset is that of a block that is handed out.
     pub fn is_data_offset(&self, offset: u64) -> bool {
-        offset % BLOCK_BYTES == 0 && self.is_data(offset / BLOCK_BYTES)
+        offset.is_multiple_of(BLOCK_BYTES) && self.is_data(offset / BLOCK_BYTES)
     }
 
     /// The word at an offset of a fixed area.
@@ -89,7 +89,7 @@ impl<'r, M: Memory> Image<'r, M> {
 
     /// The dentry at an offset, if there can be one: a line of a block that is handed out.
     pub fn dentry(&self, offset: u64) -> Option<&'r Dentry> {
-        let possible = offset % LINE_BYTES == 0 && self.is_data(offset / BLOCK_BYTES);
+        let possible = offset.is_multiple_of(LINE_BYTES) && self.is_data(offset / BLOCK_BYTES);
         if possible { self.region.get(Pm::<Dentry>::new(offset)).ok() } else { None }
     }
 

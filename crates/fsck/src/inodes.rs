@@ -167,7 +167,8 @@ impl<M: Memory> Checker<'_, M> {
         let [even, odd] = &inode.properties;
         let (even, odd) = (sequence(even, 0, number, generation), sequence(odd, 1, number, generation));
         let (Some(even), Some(odd)) = (even, odd) else {
-            // The first change of a life goes to the second entry, so that it may still be of an earlier life; the first one never is.
+            // The first change of a life goes to the second entry, so that it may still be of an earlier life; the
+            // first one never is.
             if even != Some(0) {
                 let sentence = format_args!("one of its property entries was torn; the other one counts");
                 self.found(FindingKind::PropertyTorn, on, Repair::None, sentence);

@@ -21,7 +21,8 @@ enum Standing {
 }
 
 impl<M: Memory> Checker<'_, M> {
-    /// Looks at all journal slots. On an image that was not left cleanly, the rest of the check sees what pending records will have done.
+    /// Looks at all journal slots. On an image that was not left cleanly, the rest of the check sees what pending
+    /// records will have done.
     pub fn check_journal(&mut self) {
         for index in 0..JOURNAL_SLOTS {
             let offset = self.image.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES;
@@ -59,7 +60,8 @@ impl<M: Memory> Checker<'_, M> {
                 Standing::Stale => {}
                 Standing::Impossible => return Standing::Impossible,
             }
-            // Once the new name does not count any more, nothing of the record does: later operations have seen it done.
+            // Once the new name does not count any more, nothing of the record does: later operations have seen it
+            // done.
             if !self.counts(step.dentry) {
                 return Standing::Stale;
             }
@@ -77,10 +79,11 @@ impl<M: Memory> Checker<'_, M> {
     fn move_standing(&self, step: &Move) -> Standing {
         let page_offset = step.slot & !(BLOCK_BYTES - 1);
         let in_page = step.slot & (BLOCK_BYTES - 1);
-        let is_slot =
-            step.slot % 8 == 0 && in_page >= BLOCK_BYTES - LOG_SLOTS * 8 && self.image.is_data_offset(page_offset);
+        let is_slot = step.slot.is_multiple_of(8)
+            && in_page >= BLOCK_BYTES - LOG_SLOTS * 8
+            && self.image.is_data_offset(page_offset);
         let is_inode = step.directory == 0
-            || (step.directory % INODE_BYTES == 0 && self.image.is_data(step.directory / BLOCK_BYTES));
+            || (step.directory.is_multiple_of(INODE_BYTES) && self.image.is_data(step.directory / BLOCK_BYTES));
         if !is_slot || !is_inode || self.image.dentry(step.dentry).is_none() {
             return Standing::Impossible;
         }

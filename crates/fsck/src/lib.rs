@@ -1,10 +1,12 @@
-//! Checks of DirectFS images: every invariant of the format as a named [`Finding`], and a [`dump`] of structures in words.
+//! Checks of DirectFS images: every invariant of the format as a named [`Finding`], and a [`dump`] of structures in
+//! words.
 //!
-//! [`check`] reads a region and changes nothing. It trusts nothing either: it ends on any bytes, without panic, in time and memory proportional
-//! to the image's metadata.
+//! [`check`] reads a region and changes nothing. It trusts nothing either: it ends on any bytes, without panic, in time
+//! and memory proportional to the image's metadata.
 //!
-//! A crash leaves traces that the next attach puts in order: names half-made, files without names, a rename to be completed. On an image that
-//! was not left cleanly these are notes; on a clean one, errors. After recovery and a clean detach a sound image has neither.
+//! A crash leaves traces that the next attach puts in order: names half-made, files without names, a rename to be
+//! completed. On an image that was not left cleanly these are notes; on a clean one, errors. After recovery and a clean
+//! detach a sound image has neither.
 
 mod bodies;
 mod check;

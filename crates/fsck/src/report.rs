@@ -117,8 +117,9 @@ pub const EXIT_OPERATIONAL: i32 = 8;
 pub const EXIT_USAGE: i32 = 16;
 
 impl Report {
-    /// The exit code as in fsck(8): 0, 4 if an error or a warning is left, 8 if the image could not be checked. A program that fails to open the
-    /// image exits with [`EXIT_OPERATIONAL`], one that was called wrongly with [`EXIT_USAGE`].
+    /// The exit code as in fsck(8): 0, 4 if an error or a warning is left, 8 if the image could not be checked. A
+    /// program that fails to open the image exits with [`EXIT_OPERATIONAL`], one that was called wrongly with
+    /// [`EXIT_USAGE`].
     pub fn exit_code(&self) -> i32 {
         if !self.checked {
             EXIT_OPERATIONAL

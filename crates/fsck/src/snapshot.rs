@@ -69,7 +69,8 @@ impl<M: Memory> Checker<'_, M> {
         while (all.len() as u64) < words {
             let done = all.len() as u64;
             let bytes = &mut chunk[..(words - done).min(CHUNK_WORDS) as usize * 8];
-            // The areas lie inside the image, as the geometry says; a read that fails leaves zeros, which do not match the checksum.
+            // The areas lie inside the image, as the geometry says; a read that fails leaves zeros, which do not match
+            // the checksum.
             let _ = self.image.region.read_bytes(block * BLOCK_BYTES + done * 8, bytes);
             *crc = crc32c(*crc, bytes);
             all.extend(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));

@@ -6,7 +6,8 @@ use crate::image::{Image, Segments, geometry_of, whole_copy};
 use engine::format::{FEATURES_INCOMPAT, FORMAT_VERSION, Geometry, Superblock, SuperblockError};
 use pmem::{BLOCK_BYTES, Memory, Region};
 
-/// The image in a region. The copy serves where the superblock's description is damaged; then there is also a finding that says so.
+/// The image in a region. The copy serves where the superblock's description is damaged; then there is also a finding
+/// that says so.
 #[allow(clippy::type_complexity)]
 pub(crate) fn open<M: Memory>(region: &Region<M>) -> Result<(Image<'_, M>, &Superblock, Option<Finding>), Finding> {
     let segments = Segments::default();
@@ -59,7 +60,8 @@ fn refusal(error: SuperblockError) -> Finding {
 }
 
 impl<M: Memory> Checker<'_, M> {
-    /// What the superblock has beside its description, and the copy. `damage`: the description itself cannot be believed.
+    /// What the superblock has beside its description, and the copy. `damage`: the description itself cannot be
+    /// believed.
     pub fn check_superblock(&mut self, superblock: &Superblock, damage: Option<Finding>) {
         let pm = self.image.region;
         let is_whole = damage.is_none();

@@ -1,4 +1,5 @@
-//! Whether everything has its place: names counted against links, files without names, directories that lead back to themselves.
+//! Whether everything has its place: names counted against links, files without names, directories that lead back to
+//! themselves.
 
 use crate::check::{CLIMBED, CLIMBING, Checker, Place, REACHED};
 use crate::finding::{FindingKind, Repair};
@@ -43,8 +44,8 @@ impl<M: Memory> Checker<'_, M> {
         self.found(FindingKind::Orphan, Place::inode(number), repair, format_args!("no name leads to it"));
     }
 
-    /// Climbs from a directory that the root does not lead to. What stands below an orphan has been reported with it; the rest is a cycle, which
-    /// is reported once.
+    /// Climbs from a directory that the root does not lead to. What stands below an orphan has been reported with it;
+    /// the rest is a cycle, which is reported once.
     fn climb(&mut self, start: usize) {
         let mut path = Vec::new();
         let mut place = start;

@@ -8,7 +8,7 @@ use engine::{Attributes, Node, SeekWhat};
 use pmem::{Direct, Persistence};
 use posix::image::Image;
 use posix::{Caller, Credentials, Errno, FileSystemStatus, Held, Moment, OpenFile, Result};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of a directory that are listed at a time: what programs ask for.
 const LIST_BYTES: usize = 32 << 10;
@@ -57,6 +57,8 @@ pub(crate) struct Files {
     root: Node,
     uid: Option<u32>,
     gid: Option<u32>,
+    /// Tells the kernel that what it knows of a file's attributes is out of date. None where the kernel keeps nothing.
+    outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
 impl Files {
@@ -69,7 +71,14 @@ impl Files {
             root,
             uid: options.uid,
             gid: options.gid,
+            outdated: OnceLock::new(),
         })
+    }
+
+    /// How to tell the kernel that it has to ask for a file's attributes again.
+    pub(crate) fn tell_outdated_by(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
+        // Set once, when the session begins; a second time would change nothing.
+        let _ = self.outdated.set(Box::new(tell));
     }
 
     /// Gives back whatever the kernel still had, and the image.
@@ -88,6 +97,19 @@ impl Files {
     fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
         let thread = self.image.fs().enter()?;
         call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)))
+    }
+
+    /// Makes a call that changes content. Set-id bits fall by it where the asker is not root, and no answer shows that to the kernel.
+    fn call_changing<T>(&self, asker: Asker, node: Node, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
+        let Some(outdated) = self.outdated.get().filter(|_| asker.uid != 0) else { return self.call(asker, call) };
+        self.call(asker, |caller| {
+            let has_bits = caller.stat(node)?.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+            let result = call(caller);
+            if has_bits {
+                outdated(node.number);
+            }
+            result
+        })
     }
 
     fn node(&self, number: u64) -> Result<Node> {
@@ -211,7 +233,10 @@ impl Files {
         let node = self.node(number)?;
         // The kernel has done what these ask for.
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-        let file = self.call(asker, |caller| caller.open_node(node, flags))?;
+        let file = match flags & libc::O_TRUNC {
+            0 => self.call(asker, |caller| caller.open_node(node, flags))?,
+            _ => self.call_changing(asker, node, |caller| caller.open_node(node, flags))?,
+        };
         Ok(self.handles.insert(file))
     }
 
@@ -265,10 +290,10 @@ impl Files {
     pub(crate) fn write(&self, asker: Asker, handle: u64, offset: u64, from: &[u8], mapped: bool) -> Result<usize> {
         let file = self.handle(handle)?;
         let start = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
-        self.call(asker, |caller| match mapped {
-            true => caller.write_back(file.node(), offset, from),
-            false => caller.write_at(&file, start, from),
-        })
+        if mapped {
+            return self.call(asker, |caller| caller.write_back(file.node(), offset, from));
+        }
+        self.call_changing(asker, file.node(), |caller| caller.write_at(&file, start, from))
     }
 
     /// Whether fsync has anything to do: where the image is on a disk behind the kernel's cache.
@@ -363,7 +388,7 @@ impl Files {
         let file = self.handle(handle)?;
         let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         let length = i64::try_from(length).map_err(|_| Errno::EFBIG)?;
-        self.call(asker, |caller| caller.allocate(&file, mode, offset, length))
+        self.call_changing(asker, file.node(), |caller| caller.allocate(&file, mode, offset, length))
     }
 
     pub(crate) fn seek(&self, asker: Asker, handle: u64, offset: i64, whence: i32) -> Result<u64> {
@@ -387,6 +412,7 @@ impl Files {
     ) -> Result<u64> {
         let source = self.handle(from.0)?;
         let target = self.handle(to.0)?;
-        self.call(asker, |caller| caller.copy_range((&source, from.1), (&target, to.1), length, buffer))
+        let (from, to) = ((&*source, from.1), (&*target, to.1));
+        self.call_changing(asker, target.node(), |caller| caller.copy_range(from, to, length, buffer))
     }
 }

@@ -6,7 +6,7 @@
 //! Alone on the image ([`Cache::Alone`]) the kernel may keep names, attributes and content for a while, which makes a repeated stat 25 times
 //! faster. Otherwise ([`Cache::None`]) every question is asked, so that what other processes change on the image is seen at once.
 //!
-//! [`files`] is the file system as a mount asks for it, without any protocol; [`adapter`] translates from the `fuser` crate; [`server`] mounts
+//! `files` is the file system as a mount asks for it, without any protocol; `adapter` translates from the `fuser` crate; `server` mounts
 //! and unmounts.
 
 mod adapter;

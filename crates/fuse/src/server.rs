@@ -6,7 +6,7 @@ use crate::files::Files;
 use crate::mounting::{self, Unmounted};
 use crate::options::MountOptions;
 use crate::signals::Signals;
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, INodeNo, MountOption, Session, SessionACL, SessionUnmounter};
 use posix::image::{Closed, Image, OpenImage};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -85,6 +85,13 @@ impl Server {
         let files = Arc::new(Files::new(image, options)?);
         let adapter = Adapter::new(Arc::clone(&files), options.cache);
         let (session, mount) = open_session(adapter, &source, &path, options)?;
+        if options.cache.is_alone() {
+            let notifier = session.notifier();
+            // An offset below zero leaves the content alone, so no page is waited for and a worker may tell it in the middle of a request.
+            files.tell_outdated_by(move |number| {
+                let _ = notifier.inval_inode(INodeNo(number), -1, 0);
+            });
+        }
         let (sender, events) = channel();
         let tell = sender.clone();
         let run = move || {

@@ -129,6 +129,8 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     fn leaf(&mut self, index: u64, old: Tree) -> Result<Tree> {
         let reusable = !old.is_empty() && !old.is_shared();
         let within = self.edit.within(index);
+        // What a dead writer left behind the end was never counted.
+        let counted = !old.is_empty() && (!old.is_written() || self.edit.visible(index) > 0);
         let whole = within.start == 0 && within.end >= self.edit.visible(index);
         let word = match self.edit.change {
             Change::Allocate if !old.is_empty() => old.word,
@@ -136,13 +138,13 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             Change::Zero if whole && reusable => old.word | BLOCK_UNWRITTEN,
             Change::Allocate => self.take_block(index)? | BLOCK_UNWRITTEN,
             Change::Zero if whole || old.is_empty() => {
-                self.removed += !old.is_empty() as u64;
+                self.removed += counted as u64;
                 self.take_block(index)? | BLOCK_UNWRITTEN
             }
             Change::Write(_) if reusable && !old.is_written() => self.fill(index, old, old.offset())?,
             Change::Write(_) | Change::Zero => {
                 let block = self.take_block(index)?;
-                self.removed += !old.is_empty() as u64;
+                self.removed += counted as u64;
                 self.fill(index, old, block)?
             }
         };

@@ -14,7 +14,7 @@ use crate::format::{FileKind, Property};
 use crate::fs::{Node, Thread};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Acquire;
-use pmem::{BLOCK_BYTES, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory};
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Writes all of `from` at `offset`: atomic, and persistent when it returns. How many bytes (all, or an error and nothing changed).
@@ -43,6 +43,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = self.cachelet(node)?;
         self.retry_when_full(|| {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            self.settle(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
                 return Err(Error::Invalid);
@@ -273,7 +274,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             let cells = &node.words[slot_of(index, 1)..=slot_of(stop, 1)];
             let missing = cells.iter().take_while(|cell| cell.load() == 0).count() as u64;
             if missing == 0 {
-                reserved = true;
+                reserved |= self.placed_before(&cells[0], index)?;
                 index += 1;
                 continue;
             }
@@ -290,6 +291,18 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         Ok(reserved)
     }
 
+    /// A block that was there; whether it is a reserved one, for later. A written one is what a writer left that died: nobody sees it, and it
+    /// serves as if it were new.
+    fn placed_before(&mut self, cell: &Commit64, index: u64) -> Result<bool> {
+        let leaf = self.map.tree(cell.load(), 0)?;
+        self.usable(leaf)?;
+        if leaf.is_written() {
+            self.added += 1;
+            self.fill(index, leaf.offset(), 1)?;
+        }
+        Ok(!leaf.is_written())
+    }
+
     /// Fills reserved blocks where they are and declares them written. Nothing here needs room.
     fn convert_reserved(&mut self, node: &MapNode, range: RangeInclusive<u64>, _last: u64) -> Result<bool> {
         for index in range {
@@ -298,7 +311,6 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             if leaf.is_written() {
                 continue;
             }
-            self.usable(leaf)?;
             self.fill(index, leaf.offset(), 1)?;
             // As above: the length decides; and flushed by the caller.
             let _ = self.map.pm.commit(cell, leaf.offset(), Flushed::nothing().sealed());

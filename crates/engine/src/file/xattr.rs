@@ -308,6 +308,7 @@ impl<M: Memory> Thread<'_, M> {
     ) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        self.settle(cachelet)?;
         let old = self.xattrs(node)?;
         let entry = old.find(name)?;
         match entry {

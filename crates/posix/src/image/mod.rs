@@ -1,7 +1,7 @@
 //! Opening an image for use by the processes of this machine, and making new ones.
 //!
 //! The first one in builds the DRAM region, as a file in /dev/shm that the others map; the last one out leaves the image clean and removes
-//! the file. Nobody serves anybody: who is there is known by locks on the image ([`locks`]), which end with their owners. A DRAM file that
+//! the file. Nobody serves anybody: who is there is known by locks on the image (`locks`), which end with their owners. A DRAM file that
 //! nobody uses is what a crash left; it is thrown away and the image recovered.
 
 mod dram_file;

@@ -1,0 +1,107 @@
+//! A mounted image in a scratch directory.
+#![allow(dead_code)]
+
+use fuse::{MountOptions, Server};
+use posix::image::{Closed, Image, MakeOptions, OpenImage, make};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+pub const IMAGE_BYTES: u64 = 256 << 20;
+
+/// Whether a mount is possible here; if not, says so where people and scripts see it.
+pub fn can_mount(test: &str) -> bool {
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    match device {
+        Ok(_) if rustix::process::geteuid().is_root() => true,
+        Ok(_) => skip(test, "mounting in a test needs root"),
+        Err(error) => skip(test, &format!("/dev/fuse cannot be opened: {error}")),
+    }
+}
+
+fn skip(test: &str, reason: &str) -> bool {
+    println!("SKIPPED: {test}: {reason}");
+    // Captured output is shown for failed tests only; this goes past the capture.
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {test}: {reason}");
+    false
+}
+
+/// An image, mounted.
+pub struct Mounted {
+    server: Option<Server>,
+    pub scratch: TempDir,
+    pub mount: PathBuf,
+    pub image: PathBuf,
+    pub options: MountOptions,
+}
+
+pub fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+impl Mounted {
+    pub fn new(options: &str) -> Mounted {
+        let scratch = scratch();
+        let image = scratch.path().join("image");
+        let mount = scratch.path().join("mount");
+        std::fs::create_dir(&mount).unwrap();
+        make(&image, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+        let options = MountOptions::parse(options).unwrap();
+        let mut mounted = Mounted { server: None, scratch, mount, image, options };
+        mounted.mount();
+        mounted
+    }
+
+    /// How the server opens the image; others that share it do the same.
+    pub fn opening(&self) -> OpenImage {
+        OpenImage {
+            read_only: self.options.read_only,
+            alone: self.options.cache.is_alone(),
+            dram_directory: self.scratch.path().to_owned(),
+            ..OpenImage::default()
+        }
+    }
+
+    pub fn mount(&mut self) {
+        let image = Image::open(&self.image, &self.opening()).unwrap();
+        self.server = Some(Server::start(image, &self.mount, &self.options).unwrap());
+    }
+
+    /// Unmounts and waits for the server.
+    pub fn unmount(&mut self) -> Closed {
+        let server = self.server.take().unwrap();
+        server.stopper().stop().unwrap();
+        server.wait().unwrap()
+    }
+
+    /// Waits for the server, which somebody else has unmounted.
+    pub fn wait(&mut self) -> Closed {
+        self.server.take().unwrap().wait().unwrap()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mount.join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            let _ = server.stopper().stop();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// Runs a shell script in a directory; its output with the exit code.
+pub fn shell(directory: &Path, script: &str) -> String {
+    let output = std::process::Command::new("sh")
+        .arg("-c")
+        .arg(script)
+        .current_dir(directory)
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    format!("{}{:?}", String::from_utf8_lossy(&text), output.status.code())
+}

@@ -1,0 +1,463 @@
+//! A real mount: what programs see on it, compared with what they see on tmpfs.
+
+mod common;
+
+use common::{Mounted, can_mount, scratch, shell};
+use posix::image::{Closed, Image};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, RenameFlags, SeekFrom, XattrFlags};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+/// What happened, in the order in which it did.
+#[derive(Default)]
+struct Log(Vec<String>);
+
+impl Log {
+    /// Notes a result: of an error only the errno, of a success nothing.
+    fn did<T, E: Into<std::io::Error>>(&mut self, what: impl Debug, result: Result<T, E>) {
+        let error = result.err().map(|error| error.into().raw_os_error());
+        self.0.push(format!("{what:?}: {error:?}"));
+    }
+
+    fn saw(&mut self, what: impl Debug, value: impl Debug) {
+        self.0.push(format!("{what:?} = {value:?}"));
+    }
+
+    /// What of a file's attributes is the same everywhere.
+    fn stat(&mut self, path: &Path) {
+        let name = path.file_name().unwrap().to_owned();
+        match fs::symlink_metadata(path) {
+            Ok(found) => {
+                let size = if found.is_dir() { 0 } else { found.len() };
+                self.saw(name, (format!("{:o}", found.mode()), found.nlink(), found.uid(), found.gid(), size));
+            }
+            Err(error) => self.saw(name, error.raw_os_error()),
+        }
+    }
+}
+
+/// Runs the same calls on a mount and on tmpfs and compares what they said.
+fn compare(test: &str, calls: impl Fn(&Path, &mut Log)) {
+    if !can_mount(test) {
+        return;
+    }
+    let reference = scratch();
+    let mut expected = Log::default();
+    calls(reference.path(), &mut expected);
+    for options in ["cache=1", "cache=0"] {
+        let mounted = Mounted::new(options);
+        let mut found = Log::default();
+        calls(&mounted.mount, &mut found);
+        for (index, (expected, found)) in expected.0.iter().zip(&found.0).enumerate() {
+            assert_eq!(found, expected, "call {index} with {options}");
+        }
+        assert_eq!(found.0.len(), expected.0.len());
+    }
+}
+
+#[test]
+fn names_behave_as_on_tmpfs() {
+    compare("names_behave_as_on_tmpfs", |at, log| {
+        let p = |name: &str| at.join(name);
+        log.did("mkdir", fs::create_dir(p("d")));
+        log.did("mkdir again", fs::create_dir(p("d")));
+        log.did("mkdir below nothing", fs::create_dir(p("none/d")));
+        log.did("file", File::create(p("f")));
+        log.did("file in file", File::create(p("f/x")));
+        log.did("file with slash", File::create(p("g/")));
+        log.did("too long", File::create(p(&"n".repeat(256))));
+        log.did("longest", File::create(p(&"n".repeat(255))));
+        log.did("symlink", symlink("f", p("l")));
+        log.did("symlink again", symlink("f", p("l")));
+        log.did("loop", symlink("loop", p("loop")));
+        log.did("stat loop", fs::metadata(p("loop")));
+        log.saw("readlink", fs::read_link(p("l")).unwrap());
+        log.did("link", fs::hard_link(p("f"), p("f2")));
+        log.did("link again", fs::hard_link(p("f"), p("f2")));
+        log.did("link of directory", fs::hard_link(p("d"), p("d2")));
+        log.did("unlink directory", fs::remove_file(p("d")));
+        log.did("rmdir file", fs::remove_dir(p("f")));
+        log.did("rmdir nothing", fs::remove_dir(p("none")));
+        log.did("fill", File::create(p("d/x")));
+        log.did("rmdir full", fs::remove_dir(p("d")));
+        log.did("fifo", rustix::fs::mknodat(CWD, p("fifo"), rustix::fs::FileType::Fifo, Mode::from(0o640), 0));
+        let device = rustix::fs::makedev(1, 3);
+        let null = rustix::fs::FileType::CharacterDevice;
+        log.did("device", rustix::fs::mknodat(CWD, p("null"), null, Mode::from(0o600), device));
+        log.saw("rdev", fs::metadata(p("null")).map(|found| found.rdev()).ok());
+        for name in ["d", "f", "f2", "l", "fifo", "null"] {
+            log.stat(&p(name));
+        }
+        log.did("unlink", fs::remove_file(p("f2")));
+        log.did("unlink again", fs::remove_file(p("f2")));
+        log.stat(&p("f"));
+        log.did("unlink inside", fs::remove_file(p("d/x")));
+        log.did("rmdir", fs::remove_dir(p("d")));
+        log.stat(&p("d"));
+    });
+}
+
+#[test]
+fn renames_behave_as_on_tmpfs() {
+    compare("renames_behave_as_on_tmpfs", |at, log| {
+        let p = |name: &str| at.join(name);
+        for directory in ["d", "e", "full", "d/sub"] {
+            fs::create_dir(p(directory)).unwrap();
+        }
+        for file in ["f", "g", "full/x"] {
+            fs::write(p(file), file).unwrap();
+        }
+        fs::hard_link(p("f"), p("f2")).unwrap();
+        let none = RenameFlags::empty();
+        let (keep, swap, white) = (RenameFlags::NOREPLACE, RenameFlags::EXCHANGE, RenameFlags::WHITEOUT);
+        for (from, to, flags) in [
+            ("f", "d", none),
+            ("d", "f", none),
+            ("d", "full", none),
+            ("d", "d/sub/x", none),
+            ("d/sub", "d", none),
+            ("d", "d/sub", swap),
+            ("none", "x", none),
+            ("f", "g", keep),
+            ("f", "none", swap),
+            ("f", "g", keep | swap),
+            ("f", "f2", none),
+            ("f", "x/", none),
+            ("f", "g", none),
+            ("g", "h", keep),
+            ("h", "e", swap),
+            ("e", "e2", white),
+            ("d", "full/d", none),
+            ("full/d", "h", none),
+            ("full", "h", none),
+        ] {
+            log.did((from, to, flags), rustix::fs::renameat_with(CWD, p(from), CWD, p(to), flags));
+            for name in ["d", "e", "e2", "f", "f2", "g", "h", "full", "full/d", "h/sub", "d/sub"] {
+                log.stat(&p(name));
+            }
+        }
+        let unknown = RenameFlags::from_bits_retain(64);
+        log.did("unknown", rustix::fs::renameat_with(CWD, p("f2"), CWD, p("x"), unknown));
+    });
+}
+
+#[test]
+fn content_behaves_as_on_tmpfs() {
+    compare("content_behaves_as_on_tmpfs", |at, log| {
+        let path = at.join("f");
+        let mut open = OpenOptions::new();
+        let file = open.read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        let pattern: Vec<u8> = (0..300_000u32).map(|index| (index * 7 % 253) as u8).collect();
+        log.did("write", file.write_all_at(&pattern, 1000));
+        log.did("overwrite", file.write_all_at(&pattern[..5000], 200_000));
+        log.did("far", file.write_all_at(b"end", 10 << 30));
+        log.saw("size", file.metadata().unwrap().len());
+        let mut buffer = vec![0; 301_000];
+        log.did("read", file.read_exact_at(&mut buffer, 0));
+        log.saw("sum", buffer.iter().map(|&byte| u64::from(byte)).sum::<u64>());
+        log.saw("beyond", file.read_at(&mut buffer, 20 << 30).unwrap());
+        log.did("truncate", file.set_len(150_001));
+        log.did("grow", file.set_len(160_000));
+        log.saw("tail", file.read_at(&mut buffer, 149_990).map(|count| buffer[..count].to_vec()).unwrap());
+        let keep = FallocateFlags::KEEP_SIZE;
+        log.did("allocate", rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 200_000));
+        log.did("keep", rustix::fs::fallocate(&file, keep, 0, 400_000));
+        log.did("punch", rustix::fs::fallocate(&file, keep | FallocateFlags::PUNCH_HOLE, 8192, 65_536));
+        log.did("bad", rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE, 0, 1));
+        log.saw("size", file.metadata().unwrap().len());
+        file.read_at(&mut buffer, 0).unwrap();
+        log.saw("sum", buffer.iter().map(|&byte| u64::from(byte)).sum::<u64>());
+        log.saw("hole", rustix::fs::seek(&file, SeekFrom::Hole(0)).unwrap());
+        log.saw("data", rustix::fs::seek(&file, SeekFrom::Data(8192)).unwrap());
+        log.did("no data", rustix::fs::seek(&file, SeekFrom::Data(1 << 40)));
+        let mut log_file = OpenOptions::new().append(true).open(&path).unwrap();
+        log.did("append", log_file.write_all(b"appended"));
+        log.saw("size", file.metadata().unwrap().len());
+        let copy = File::create(at.join("copy")).unwrap();
+        let (mut from, mut to) = (100, 0);
+        let copied = rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), 100_000);
+        log.saw("copied", copied);
+        log.saw("copy", fs::read(at.join("copy")).unwrap() == pattern_of(&file, 100, 100_000));
+        log.did("fsync", file.sync_all());
+        log.did("unlink", fs::remove_file(&path));
+        log.did("write unlinked", file.write_all_at(b"x", 0));
+        log.saw("links", file.metadata().unwrap().nlink());
+    });
+}
+
+fn pattern_of(file: &File, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+#[test]
+fn attributes_behave_as_on_tmpfs() {
+    compare("attributes_behave_as_on_tmpfs", |at, log| {
+        let p = |name: &str| at.join(name);
+        fs::write(p("f"), "x").unwrap();
+        fs::create_dir(p("d")).unwrap();
+        for (name, mode) in [("f", 0o4755), ("f", 0o000), ("d", 0o2770), ("d", 0o1777), ("f", 0o6777)] {
+            log.did((name, mode), rustix::fs::chmodat(CWD, p(name), Mode::from(mode), AtFlags::empty()));
+            log.stat(&p(name));
+        }
+        log.did("chown", std::os::unix::fs::chown(p("f"), Some(1000), Some(2000)));
+        log.stat(&p("f"));
+        rustix::fs::chmodat(CWD, p("d"), Mode::from(0o2777), AtFlags::empty()).unwrap();
+        std::os::unix::fs::chown(p("d"), None, Some(77)).unwrap();
+        fs::write(p("d/inherits"), "").unwrap();
+        fs::create_dir(p("d/too")).unwrap();
+        log.stat(&p("d/inherits"));
+        log.stat(&p("d/too"));
+        for (seconds, nanoseconds) in [(1_000_000_000, 123_456_789), (0, 0), (-2, 500_000_000), (-1, 0)] {
+            let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+            let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+            log.did("utimens", rustix::fs::utimensat(CWD, p("f"), &times, AtFlags::empty()));
+            let found = fs::metadata(p("f")).unwrap();
+            log.saw("times", (found.atime(), found.atime_nsec(), found.mtime(), found.mtime_nsec()));
+        }
+        let f = p("f");
+        log.did("set", rustix::fs::setxattr(&f, "user.a", b"value", XattrFlags::empty()));
+        log.did("create", rustix::fs::setxattr(&f, "user.a", b"value", XattrFlags::CREATE));
+        log.did("replace", rustix::fs::setxattr(&f, "user.b", b"value", XattrFlags::REPLACE));
+        log.did("set", rustix::fs::setxattr(&f, "trusted.t", b"secret", XattrFlags::empty()));
+        let mut room = [0u8; 100];
+        log.saw("get", rustix::fs::getxattr(&f, "user.a", &mut room[..]).map(|count| room[..count].to_vec()));
+        log.saw("length", rustix::fs::getxattr(&f, "user.a", &mut room[..0]));
+        log.saw("short", rustix::fs::getxattr(&f, "user.a", &mut room[..2]));
+        log.did("none", rustix::fs::getxattr(&f, "user.none", &mut room[..]));
+        let listed = rustix::fs::listxattr(&f, &mut room[..]).unwrap();
+        let names: BTreeSet<Vec<u8>> = room[..listed].split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
+        log.saw("list", names);
+        log.did("remove", rustix::fs::removexattr(&f, "user.a"));
+        log.did("remove again", rustix::fs::removexattr(&f, "user.a"));
+    });
+}
+
+#[test]
+fn other_users_meet_the_same_refusals() {
+    // Programs of another user, which only a shell can start: setpriv comes with util-linux.
+    compare("other_users_meet_the_same_refusals", |at, log| {
+        fs::set_permissions(at, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        // The way to the mount must be open to that user, too.
+        let _ = fs::set_permissions(at.parent().unwrap(), std::os::unix::fs::PermissionsExt::from_mode(0o755));
+        shell(at, "mkdir -m 1777 tmp; mkdir -m 700 closed; mkdir -m 755 open; echo x >open/f; echo x >tmp/roots");
+        shell(at, "mkdir -m 2777 group; chgrp 77 group; cp /bin/true suid; chmod 6777 suid");
+        let alice = "setpriv --reuid 1000 --regid 1000 --clear-groups sh -c";
+        for script in [
+            "echo x >new",
+            "echo x >tmp/mine; cat tmp/mine; stat -c '%u %g %a' tmp/mine",
+            "rm -f tmp/roots",
+            "mv tmp/roots tmp/stolen",
+            "ls closed; stat closed/x; cd closed",
+            "cat open/f; echo y >>open/f; rm -f open/f; chmod 777 open/f",
+            "mkdir group/d; touch group/f; stat -c '%u %g %a' group/d group/f",
+            "ln open/f tmp/hard && stat -c %h open/f; ln -s open/f tmp/soft; cat tmp/soft",
+            "touch -d '2001-01-01' tmp/mine; touch -d '2001-01-01' tmp/roots; touch tmp/roots",
+            "test -w open/f; echo $?; test -r open/f; echo $?; test -x open; echo $?",
+            "echo >>suid; stat -c %a suid",
+            "chown 0 tmp/mine; chgrp 1 tmp/mine; chmod 4711 tmp/mine; stat -c %a tmp/mine",
+            "mknod tmp/dev c 1 3; mknod tmp/pipe p; stat -c %F tmp/pipe",
+        ] {
+            let output = shell(at, &format!("umask 022; {alice} '{}'", script.replace('\'', "'\\''")));
+            log.saw(script, output);
+        }
+    });
+}
+
+#[test]
+fn programs_work_as_on_tmpfs() {
+    compare("programs_work_as_on_tmpfs", |at, log| {
+        for script in [
+            "mkdir -p a/b/c && for i in $(seq 300); do echo $i >a/b/c/file-$i; done; ls a/b/c | wc -l; ls a/b/c | sort -V | tail -1",
+            "cp -a a copy && diff -r a copy && find copy -type f | wc -l",
+            "tar cf - a | tar xf - -C copy && diff -r a copy/a && du -s --apparent-size copy >/dev/null && echo same",
+            "find . -name 'file-2*' -delete; find . -type f | wc -l",
+            "mv copy moved && ln moved/b/c/file-1 hard && ln -s moved/b soft && ls soft/c | wc -l && stat -c %h hard",
+            "ls -ld . a moved | awk '{print $1, $2}'",
+            "dd if=/dev/urandom of=big bs=1M count=20 2>/dev/null; cp big big2; cmp big big2 && echo equal",
+            "dd if=/dev/zero of=big bs=4096 seek=3 count=2 conv=notrunc 2>/dev/null; stat -c %s big; truncate -s 100 big; wc -c <big",
+            "exec 3<>rw; echo hello >&3; rm rw; cat <rw; cat /proc/self/fd/3",
+            "python3 -c \"import mmap,os; f=open('m','w+b'); f.truncate(8192); m=mmap.mmap(f.fileno(),8192); m[5000:5005]=b'hello'; m.flush(); m.close(); f.close(); print(open('m','rb').read().count(b'hello'))\"",
+            "sort -R a/b/c/* | sort -n | md5sum",
+            "rm -rf a moved && ls -A | sort",
+        ] {
+            log.saw(script, shell(at, script));
+        }
+    });
+}
+
+#[test]
+fn a_mount_is_found_as_it_was_left() {
+    if !can_mount("a_mount_is_found_as_it_was_left") {
+        return;
+    }
+    let mut mounted = Mounted::new("");
+    shell(&mounted.mount, "mkdir d; echo content >d/f; ln -s d/f l; chmod 640 d/f");
+    let before = shell(&mounted.mount, "find . -printf '%p %M %u %s %T@ %l\\n' | sort; cat l");
+    assert_eq!(mounted.unmount(), Closed::Last);
+    assert_eq!(fs::read_dir(&mounted.mount).unwrap().count(), 0, "unmounted");
+    mounted.mount();
+    let report = shell(&mounted.mount, "find . -printf '%p %M %u %s %T@ %l\\n' | sort; cat l");
+    assert_eq!(report, before);
+    let info = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = info.lines().find(|line| line.contains(mounted.mount.to_str().unwrap())).unwrap();
+    assert!(line.contains(" fuse.directfs rw,") && line.starts_with(mounted.image.to_str().unwrap()), "{line}");
+    // By umount(8), as an administrator would.
+    assert!(Command::new("umount").arg(&mounted.mount).status().unwrap().success());
+    assert_eq!(mounted.wait(), Closed::Last);
+    let image = Image::open(&mounted.image, &mounted.opening()).unwrap();
+    assert!(!image.report().unwrap().scanned, "left clean");
+}
+
+#[test]
+fn files_in_use_outlive_the_unmount() {
+    if !can_mount("files_in_use_outlive_the_unmount") {
+        return;
+    }
+    let mut mounted = Mounted::new("");
+    let path = mounted.path("f");
+    fs::write(&path, "still here").unwrap();
+    let mut file = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| mounted.unmount());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!leaving.is_finished(), "somebody has a file open");
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "still here");
+        drop(file);
+        assert_eq!(leaving.join().unwrap(), Closed::Last);
+    });
+}
+
+#[test]
+fn a_shared_image_is_coherent() {
+    if !can_mount("a_shared_image_is_coherent") {
+        return;
+    }
+    let mounted = Mounted::new("cache=0");
+    let image = Image::open(&mounted.image, &mounted.opening()).unwrap();
+    let thread = image.fs().enter().unwrap();
+    let caller = posix::Caller::new(&thread, posix::Credentials::user(0, 0, &[]));
+    let root = thread.root().unwrap();
+    for round in 0..50u8 {
+        let name = format!("file-{round}");
+        let path = mounted.path(&name);
+        assert!(!path.exists());
+        let opened = caller.open_name(root, name.as_bytes(), libc::O_CREAT | libc::O_RDWR, 0o644, 0).unwrap();
+        assert_eq!(caller.write(&opened.file, &[round; 100]).unwrap(), 100);
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        assert_eq!(pattern_of(&file, 0, 100), [round; 100]);
+        caller.write_at(&opened.file, 50, &[!round; 10]).unwrap();
+        assert_eq!(pattern_of(&file, 50, 10), [!round; 10], "same size, same tick of the clock");
+        file.write_all_at(b"from the mount", 0).unwrap();
+        let mut text = [0; 14];
+        caller.read_at(&opened.file, 0, &mut text).unwrap();
+        assert_eq!(&text, b"from the mount");
+        caller.unlink(root, name.as_bytes()).unwrap();
+        assert!(!path.exists());
+        caller.close(&opened.file);
+    }
+    thread.release(root, 1);
+}
+
+#[test]
+fn many_at_once_do_not_disturb_each_other() {
+    if !can_mount("many_at_once_do_not_disturb_each_other") {
+        return;
+    }
+    let mut mounted = Mounted::new("");
+    let at = mounted.mount.clone();
+    std::thread::scope(|scope| {
+        for worker in 0..8 {
+            let at = &at;
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let path = at.join(format!("{worker}-{round}"));
+                    fs::write(&path, format!("{worker} {round}")).unwrap();
+                    let moved = at.join(format!("moved-{worker}-{round}"));
+                    fs::rename(&path, &moved).unwrap();
+                    assert_eq!(fs::read_to_string(&moved).unwrap(), format!("{worker} {round}"));
+                    if round % 2 == 0 {
+                        fs::remove_file(&moved).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 800);
+    mounted.unmount();
+}
+
+#[test]
+fn options_reach_the_kernel() {
+    if !can_mount("options_reach_the_kernel") {
+        return;
+    }
+    let mut mounted = Mounted::new("uid=1234,gid=5678,nosuid,nodev,noexec,noatime,fsname=a name");
+    fs::write(mounted.path("f"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(mounted.path("f"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let found = fs::metadata(mounted.path("f")).unwrap();
+    assert_eq!((found.uid(), found.gid()), (1234, 5678));
+    assert!(Command::new(mounted.path("f")).status().is_err(), "noexec");
+    let info = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = info.lines().find(|line| line.contains(mounted.mount.to_str().unwrap())).unwrap();
+    for option in ["nosuid", "nodev", "noexec", "noatime", "allow_other", "default_permissions", "a\\040name"] {
+        assert!(line.contains(option), "{option} in {line}");
+    }
+    mounted.unmount();
+    mounted.options.read_only = true;
+    mounted.mount();
+    let refused = fs::write(mounted.path("g"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::read_to_string(mounted.path("f")).unwrap(), "#!/bin/sh\n");
+    assert_eq!(mounted.unmount(), Closed::ReadOnly);
+}
+
+#[test]
+fn bad_mount_points_are_explained() {
+    if !can_mount("bad_mount_points_are_explained") {
+        return;
+    }
+    let mounted = Mounted::new("cache=0");
+    let image = || Image::open(&mounted.image, &mounted.opening()).unwrap();
+    let start = |path: &Path| fuse::Server::start(image(), path, &mounted.options).map(drop).unwrap_err().to_string();
+    assert!(start(&mounted.scratch.path().join("none")).contains("make the directory first"));
+    assert!(start(&mounted.image).contains("not a directory"));
+}
+
+#[test]
+fn large_directories_are_listed_whole() {
+    if !can_mount("large_directories_are_listed_whole") {
+        return;
+    }
+    let mounted = Mounted::new("");
+    for index in 0..3000 {
+        File::create(mounted.path(&format!("a-rather-long-name-{index:06}"))).unwrap();
+    }
+    let names: BTreeSet<_> = fs::read_dir(&mounted.mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 3000);
+    let listing = shell(&mounted.mount, "ls -lU | wc -l");
+    assert!(listing.starts_with("3001"), "{listing}");
+    // Seeking back to where one was.
+    let directory = File::open(&mounted.mount).unwrap();
+    let names_from = |start: u64, count: usize| {
+        rustix::fs::seek(&directory, SeekFrom::Start(start)).unwrap();
+        let mut room = vec![std::mem::MaybeUninit::uninit(); 4096];
+        let mut entries = rustix::fs::RawDir::new(&directory, &mut room);
+        let mut next = || {
+            let entry = entries.next().unwrap().unwrap();
+            (entry.file_name().to_owned(), entry.next_entry_cookie())
+        };
+        (0..count).map(|_| next()).collect::<Vec<_>>()
+    };
+    let first = names_from(0, 30);
+    assert_eq!(names_from(first[9].1, 20), first[10..]);
+}
