@@ -125,7 +125,7 @@ kinds! {
     /// An inode that is no device has a device number.
     InodeDevice = "inode-device", Always(Warning);
     /// An inode that is no directory has a directory's fields.
-    DirectoryFields = "directory-fields", Always(Warning);
+    DirectoryFields = "directory-fields", WarningIfClean;
     /// An inode has no property entry that verifies.
     NoProperty = "no-property", ErrorIfClean;
     /// The mode says another kind of file than the inode's identity does.

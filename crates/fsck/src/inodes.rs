@@ -88,12 +88,12 @@ impl<M: Memory> Checker<'_, M> {
         if generation == 0 {
             self.found(FindingKind::InodeGeneration, on, Repair::None, format_args!("it is in use in generation zero"));
         }
-        self.check_identity(inode, number, kind, on);
         let Some((property, _)) = inode.property(number, generation) else {
             let repair = if self.clean { repair } else { Repair::Recover };
             self.found(FindingKind::NoProperty, on, repair, format_args!("none of its two property entries verifies"));
             return damaged;
         };
+        self.check_identity(inode, number, kind, on);
         self.check_sequences(inode, number, generation, on);
         self.check_property(&property, kind, number, on);
         let inline = if property.flags & PROPERTY_INLINE != 0 { INLINE } else { 0 };
