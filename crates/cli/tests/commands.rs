@@ -64,6 +64,18 @@ fn fsck_has_the_exit_codes_of_fsck() {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough_is_no_reason_to_complain() {
+    let mut man = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"))
+        .args(["completions", "bash"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(man.stdout.take());
+    assert_eq!(stderr(&man.wait_with_output().unwrap()), "");
+}
+
+#[test]
 fn wrong_usage_is_explained() {
     for arguments in [
         &["mkfs"][..],

@@ -43,6 +43,7 @@ pub fn run(arguments: &Bench) -> Result<()> {
         None => measure_engine(arguments)?,
         Some(directory) => measure_directory(arguments, directory)?,
     };
+    crate::terminal::end_with_reader();
     if arguments.json {
         return report.print_json();
     }

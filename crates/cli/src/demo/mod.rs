@@ -34,6 +34,7 @@ pub fn run(arguments: &Demo) -> Result<()> {
     let scratch = Scratch::make(&arguments.scratch, &tree)?;
     let report = demonstrate(arguments, &tree, &scratch)?;
     drop(scratch);
+    crate::terminal::end_with_reader();
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -47,7 +48,7 @@ fn demonstrate(arguments: &Demo, tree: &Tree, scratch: &Scratch) -> Result<Repor
     let length = Scratch::image_bytes(tree);
     let inodes_max = tree.entries.len() as u64 * 2 + 4096;
     make(&image, &MakeOptions { length, inodes_max, sparse: true, ..MakeOptions::default() })?;
-    let front = Front::choose(arguments.through);
+    let front = Front::choose(arguments.through, &image, &point)?;
 
     let steps = daily_work(front, tree, scratch)?;
     let crash = crash(front, tree, &arguments.tree, scratch)?;

@@ -41,14 +41,21 @@ pub struct Mounted {
 }
 
 impl Front {
-    /// The front that was asked for, or the first that works here.
-    pub fn choose(through: Through) -> Front {
+    /// The front that was asked for, or the first that works here with this image: a device that opens is not yet a mount that is allowed.
+    pub fn choose(through: Through, image: &Path, point: &Path) -> Result<Front> {
         let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse");
         match through {
-            Through::Library => Front::Library,
-            Through::Mount => Front::Mount,
-            Through::Auto if device().is_ok() => Front::Mount,
-            Through::Auto => Front::Library,
+            Through::Library => return Ok(Front::Library),
+            Through::Mount => return Ok(Front::Mount),
+            Through::Auto if device().is_err() => return Ok(Front::Library),
+            Through::Auto => {}
+        }
+        match Mounted::begin(image, point) {
+            Ok(mounted) => mounted.end().map(|()| Front::Mount),
+            Err(error) => {
+                eprintln!("{error}; going through the library instead");
+                Ok(Front::Library)
+            }
         }
     }
 
