@@ -115,7 +115,8 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn hash_name(&self, parent: u64, name: &[u8]) -> NameHash {
         const A: u64 = 0x9e37_79b9_7f4a_7c15;
         const B: u64 = 0xd6e8_feb8_6659_fd93;
-        let mut state = fold(self.hash_seed ^ parent, A ^ name.len() as u64);
+        // The length is mixed in by addition: no seed makes both factors zero for more than one length.
+        let mut state = fold((self.hash_seed ^ parent) | 1 << 63, A.wrapping_add(name.len() as u64));
         let (words, rest) = name.as_chunks::<8>();
         for chunk in words {
             state = fold(state ^ u64::from_le_bytes(*chunk), B ^ self.hash_seed);

@@ -35,9 +35,13 @@ struct Item {
     b: u64,
     /// Inodes: the generation of the life that ends. Dentries: lines. Zero: does not parse, skip.
     erased: u64,
+    /// Inodes: the first log page and the xattr body, which the erased inode does not name any more.
+    log: u64,
+    /// See above.
+    xattrs: u64,
 }
 
-const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0 };
+const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0 };
 
 fn kind_of(word: u64) -> RetiredKind {
     match word & 0xff {
@@ -226,7 +230,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if now < (word >> 8) + GRACE_EPOCHS {
                 break;
             }
-            *item = Item { kind: kind_of(word), a: record.a.load(Relaxed), b: record.b.load(Relaxed), erased: 0 };
+            *item = Item { kind: kind_of(word), a: record.a.load(Relaxed), b: record.b.load(Relaxed), ..NO_ITEM };
             count += 1;
         }
         Ok(count)
@@ -245,6 +249,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let Ok(inode) = self.fs.inode(item.a) else { return Flushed::nothing() };
         let Some(generation) = inode.generation(item.a) else { return Flushed::nothing() };
         item.erased = generation as u64;
+        (item.log, item.xattrs) = (inode.log.load_acquire(), inode.xattrs.load_acquire());
         self.fs.erase_inode(inode)
     }
 
@@ -263,7 +268,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             RetiredKind::Body => crate::file::free_body(self, item.a),
             RetiredKind::Cachelet if item.a != 0 => self.free_cachelet(item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.free_lines(item.a, item.erased),
-            RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item.a, item.b, item.erased as u32),
+            RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item),
             _ => {
                 self.lose();
                 Ok(())
@@ -271,26 +276,25 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Frees all that an inode had. Its birth is durably zero, so nothing that it names counts; the rest of it is as it was.
-    fn free_whole_inode(&self, number: u64, cachelet: u64, generation: u32) -> Result<()> {
-        let inode = self.fs.inode(number)?;
+    /// Frees all that an inode had. It is durably erased, so nothing that it named counts; its property entries are as they were.
+    fn free_whole_inode(&self, item: &Item) -> Result<()> {
+        let inode = self.fs.inode(item.a)?;
         // Bodies first: the number goes back last, for its next owner overwrites all of this.
-        let bodies = self.free_bodies(inode, number, generation);
-        self.free_inode(number)?;
-        if cachelet != 0 {
-            self.free_cachelet(cachelet as u32)?;
+        let bodies = self.free_bodies(inode, item);
+        self.free_inode(item.a)?;
+        if item.b != 0 {
+            self.free_cachelet(item.b as u32)?;
         }
         bodies
     }
 
-    fn free_bodies(&self, inode: &Inode, number: u64, generation: u32) -> Result<()> {
-        let xattrs = inode.xattrs.load_acquire();
-        if xattrs != 0 {
-            crate::file::free_body(self, xattrs)?;
+    fn free_bodies(&self, inode: &Inode, item: &Item) -> Result<()> {
+        if item.xattrs != 0 {
+            crate::file::free_body(self, item.xattrs)?;
         }
-        let Some((property, _)) = inode.property(number, generation) else { return Ok(()) };
+        let Some((property, _)) = inode.property(item.a, item.erased as u32) else { return Ok(()) };
         match property.kind() {
-            Some(FileKind::Directory) => self.free_log(inode.log.load_acquire(), number),
+            Some(FileKind::Directory) => self.free_log(item.log, item.a),
             Some(FileKind::Regular | FileKind::Symlink) if property.flags & PROPERTY_INLINE == 0 => {
                 if property.root != 0 { crate::file::free_body(self, property.root) } else { Ok(()) }
             }
@@ -366,11 +370,21 @@ impl<'f, M: Memory> Thread<'f, M> {
 const _: () = assert!(LOG_SLOTS as usize >= BATCH && ROOM >= 64);
 
 impl<M: Memory> crate::fs::Fs<M> {
-    /// Ends the life of an inode: no birth but the generation, inline area and access time zero, flushed. The caller fences.
+    /// Ends the life of an inode: no birth but the generation; `..`, log, xattrs, inline area and access time zero, flushed. The caller fences.
+    ///
+    /// The next life's birth certifies none of these, and shares a line with some: were they not zero before, a crash could give the new
+    /// file what the old one had.
     pub(crate) fn erase_inode(&self, inode: &Inode) -> Flushed {
         let pm = &self.pm;
-        let mut first = pm.retract(&inode.birth, inode.free_word());
-        first = first.and(pm.set64(&inode.nv_pointer, 0));
+        let first = pm
+            .retract(&inode.birth, inode.free_word())
+            .and(pm.retract(&inode.parent, 0))
+            .and(pm.retract(&inode.log, 0))
+            .and(pm.retract(&inode.xattrs, 0))
+            .and(pm.set64(&inode.nv_pointer, 0));
+        if inode.accessed_ns.load() == 0 && inode.inline.iter().all(|word| word.load() == 0) {
+            return pm.flush(first);
+        }
         let mut last = pm.set64(&inode.accessed_ns, 0);
         for word in &inode.inline {
             last = last.and(pm.set64(word, 0));

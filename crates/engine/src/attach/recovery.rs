@@ -430,7 +430,20 @@ impl<M: Memory> Fs<M> {
         }
         self.dram.inode_links(facts.inode)?.fetch_add(1, AcqRel);
         walk.names += 1;
-        walk.subdirectories += (facts.kind == FileKind::Directory) as u32;
+        if facts.kind == FileKind::Directory {
+            walk.subdirectories += 1;
+            self.settle_parent(facts)?;
+        }
+        Ok(())
+    }
+
+    /// A directory's `..` is where its name is: a torn mkdir may have left it out, since the birth word does not certify it.
+    fn settle_parent(&self, facts: &DentryFacts) -> Result<()> {
+        let inode = self.inode(facts.inode)?;
+        if inode.parent.load() != facts.parent {
+            let dirty = self.pm.commit(&inode.parent, facts.parent, pmem::Flushed::nothing().sealed());
+            self.pm.flush(dirty).unfenced();
+        }
         Ok(())
     }
 
@@ -476,7 +489,8 @@ impl<M: Memory> Fs<M> {
     /// An inode that is free, or that a create had begun: what the next life finds zero must be zero.
     fn clear_unborn(&self, inode: &Inode) {
         let begun = inode.birth.load() >> 32 != 0;
-        let written = inode.accessed_ns.load() != 0 || inode.inline.iter().any(|word| word.load() != 0);
+        let linked = [&inode.parent, &inode.log, &inode.xattrs].iter().any(|word| word.load() != 0);
+        let written = linked || inode.accessed_ns.load() != 0 || inode.inline.iter().any(|word| word.load() != 0);
         if begun || written {
             self.erase_inode(inode).unfenced();
         }

@@ -34,7 +34,7 @@ pub struct Dentry {
     pub parent: Cell64,
     /// Position in the directory for readdir: ascending along the log, never reused in a directory, unchanged by compaction.
     pub cookie: Cell64,
-    /// The name's first bytes, padded with zeros.
+    /// The name's first bytes; what follows the name is undefined.
     pub name: [Cell64; 3],
 }
 assert_layout!(Dentry, 64, valid @ 0, seal @ 8, inode @ 16, parent @ 24, cookie @ 32, name @ 40);

@@ -7,7 +7,8 @@
 //! into the inode: two slots, used in turn.)
 //!
 //! Invariants
-//! - The high half of `birth` is zero for a free inode, and then `inline` and `accessed_ns` are zero too; both are durable before the number is used again.
+//! - The high half of `birth` is zero for a free inode, and then `parent`, `log`,
+//!   `xattrs`, `inline` and `accessed_ns` are zero too; all of it is durable before the number is used again.
 //! - An entry counts only if its seal verifies against the inode's number and generation, so an earlier life's entry never does.
 //! - Entry `i` holds sequences of parity `i`.
 
