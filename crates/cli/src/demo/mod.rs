@@ -15,10 +15,10 @@ use crate::interrupt;
 use crate::terminal::Progress;
 use anyhow::{Context, Result, ensure};
 use place::{Directory, Place};
-use posix::image::{Image, MakeOptions, OpenImage, make};
+use posix::image::{MakeOptions, make};
 use report::{Check, Crash, Report, Step};
 use scratch::Scratch;
-use session::{Front, Session, Victim, Visitor, visit_image};
+use session::{Front, Session, Victim, Visitor, open_alone, visit_image};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -230,7 +230,7 @@ pub fn copy_tree(arguments: &CopyTree) -> Result<()> {
     match (&arguments.directory, &arguments.image) {
         (Some(directory), _) => copy.visit(&Directory::new(directory)),
         (None, Some(image)) => {
-            let image = Image::open(image, &OpenImage::default())?;
+            let image = open_alone(image)?;
             visit_image(&image, &mut copy)?;
             Ok(image.close().map(drop)?)
         }

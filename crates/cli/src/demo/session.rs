@@ -73,7 +73,7 @@ impl Session {
     pub fn begin(front: Front, image: &Path, point: &Path) -> Result<Session> {
         Ok(match front {
             Front::Mount => Session::Mount(Mounted::begin(image, point)?),
-            Front::Library => Session::Library(Box::new(Image::open(image, &OpenImage::default())?)),
+            Front::Library => Session::Library(Box::new(open_alone(image)?)),
         })
     }
 
@@ -92,6 +92,11 @@ impl Session {
             Session::Library(image) => Ok(image.close().map(drop)?),
         }
     }
+}
+
+/// Attaches an image for this process alone: nobody else is to come, so nothing need be shared through /dev/shm.
+pub fn open_alone(image: &Path) -> Result<Image> {
+    Ok(Image::open(image, &OpenImage { alone: true, ..OpenImage::default() })?)
 }
 
 /// Has something done on an image that this process has attached.
