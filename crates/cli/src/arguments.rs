@@ -16,7 +16,7 @@ Examples:
 
 In /etc/fstab (with mount.directfs in /sbin, a link to this program):
   /dev/shm/work.img  /mnt/work  directfs  defaults,noauto  0  0
-or, where /sbin/mount.fuse is installed and this program is in the path:
+or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
   /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
 
 Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage, 130 interrupted; fsck has its own.")]

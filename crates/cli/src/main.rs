@@ -28,6 +28,10 @@ fn main() -> ExitCode {
         return finish(commands::mount::help_mount(&arguments), EXIT_MOUNT_FAILED);
     }
     let command = parse(with_implied_mount(words)).command;
+    // What runs long, or serves, must not end without cleaning up because nobody reads what it says.
+    if !matches!(command, Command::Mount(_) | Command::Bench(_) | Command::Demo(_) | Command::CopyTree(_)) {
+        terminal::end_with_reader();
+    }
     // fsck(8) has exit codes of its own.
     if let Command::Fsck(arguments) = &command {
         return match commands::fsck::run(arguments) {
@@ -68,11 +72,6 @@ fn parse(words: Vec<OsString>) -> Cli {
 
 fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
-    // A reader that has seen enough (`| head`) is no failure worth a word.
-    let is_broken_pipe = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
-    if error.downcast_ref::<std::io::Error>().is_some_and(is_broken_pipe) {
-        return ExitCode::SUCCESS;
-    }
     if error.is::<interrupt::Interrupted>() {
         eprintln!("interrupted; what was made for this run is removed");
         return ExitCode::from(EXIT_INTERRUPTED);

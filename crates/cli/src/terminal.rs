@@ -21,6 +21,13 @@ pub fn dim(text: impl std::fmt::Display) -> String {
     format!("{DIM}{text}{RESET}")
 }
 
+/// From here on a reader that has seen enough (`| head`) ends this program quietly, as it ends others. Rust programs ignore that signal unless
+/// told otherwise, and would complain of each line that nobody reads.
+pub fn end_with_reader() {
+    // SAFETY: sets a signal's default action; no handler is installed.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Prints an error with its causes, in one line each.
 pub fn print_error(error: &anyhow::Error) {
     anstream::eprintln!("{RED}{BOLD}error:{RESET} {error}");

@@ -35,7 +35,8 @@ pub fn size(bytes: u64) -> String {
         unit += 1;
     }
     let unit = ["B", "KiB", "MiB", "GiB", "TiB"][unit];
-    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+    let text = format!("{value:.1}");
+    format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// A duration in the unit in which it reads best.

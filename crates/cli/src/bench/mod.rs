@@ -43,6 +43,7 @@ pub fn run(arguments: &Bench) -> Result<()> {
         None => measure_engine(arguments)?,
         Some(directory) => measure_directory(arguments, directory)?,
     };
+    crate::terminal::end_with_reader();
     if arguments.json {
         return report.print_json();
     }
@@ -82,6 +83,7 @@ fn measure_engine(arguments: &Bench) -> Result<Report> {
     let largest = sizes.last().copied().unwrap_or(SMALL);
     // An image that is used up to a half, a DRAM region, and the names.
     memory::require_memory(length_for(largest) + largest * 512 + (256 << 20))?;
+    let load_before = load();
     let floor = floor::measure()?;
     let counted = count_lines()?;
     let mut directories = Vec::new();
@@ -99,7 +101,7 @@ fn measure_engine(arguments: &Bench) -> Result<Report> {
         medium: "image and DRAM region in memory, pages of 4 KiB; one thread; calls by directory and name".into(),
         machine: machine(),
         floor,
-        rounds: arguments.rounds,
+        load_before,
         directories,
         scale,
     })
@@ -116,7 +118,7 @@ fn measure_in_memory(
     let attached = image.attach(Direct, 1)?;
     let thread = attached.fs().enter()?;
     let measured = calls::measure(&mut EngineDirectory::open(&thread, c"bench")?, workload, rounds)?;
-    Ok(DirectoryReport::new(files, &measured, floor, Some(counted)))
+    Ok(DirectoryReport::new(files, rounds, &measured, floor, Some(counted)))
 }
 
 /// Counts what each call writes, in a run of its own: counting costs time.
@@ -140,11 +142,13 @@ fn measure_directory(arguments: &Bench, parent: &Path) -> Result<Report> {
     let sizes = sizes(arguments);
     let mut subject = SystemDirectory::make(parent)?;
     require_room(parent, sizes.last().copied().unwrap_or(SMALL))?;
+    let load_before = load();
     let floor = floor::measure()?;
     let mut directories = Vec::new();
     for files in sizes {
-        let measured = calls::measure(&mut subject, &Workload::new(files), rounds(arguments, files))?;
-        directories.push(DirectoryReport::new(files, &measured, floor, None));
+        let rounds = rounds(arguments, files);
+        let measured = calls::measure(&mut subject, &Workload::new(files), rounds)?;
+        directories.push(DirectoryReport::new(files, rounds, &measured, floor, None));
     }
     Ok(Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -152,7 +156,7 @@ fn measure_directory(arguments: &Bench, parent: &Path) -> Result<Report> {
         medium: format!("{}; one thread; calls by directory and name; create includes close", file_system(parent)),
         machine: machine(),
         floor,
-        rounds: arguments.rounds,
+        load_before,
         directories,
         scale: None,
     })
@@ -183,6 +187,11 @@ fn require_room(directory: &Path, files: u64) -> Result<()> {
 /// The type of the file system that a directory is on, as the mount table names it.
 fn file_system(directory: &Path) -> String {
     crate::mounts::covering(directory).map_or_else(|| "unknown file system".into(), |mount| mount.kind)
+}
+
+/// The average load of the last minute.
+fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
 /// Processor and kernel, to set figures in relation.

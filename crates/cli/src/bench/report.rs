@@ -22,8 +22,8 @@ pub struct Report {
     pub machine: String,
     /// The floor P: one store, flush and fence.
     pub floor: Summary,
-    /// Rounds per figure.
-    pub rounds: u32,
+    /// How many programs wanted a processor on average in the minute before: others' work makes figures worse.
+    pub load_before: Option<f64>,
     /// Each number of files.
     pub directories: Vec<DirectoryReport>,
     /// Footprints and recovery, where the subject has them.
@@ -35,6 +35,8 @@ pub struct Report {
 pub struct DirectoryReport {
     /// Files in the directory.
     pub files: u64,
+    /// Rounds per figure.
+    pub rounds: u32,
     /// Each call.
     pub calls: Vec<CallReport>,
 }
@@ -58,7 +60,13 @@ pub struct CallReport {
 
 impl DirectoryReport {
     /// From what was measured. Targets and what was written apply to the engine only.
-    pub fn new(files: u64, measured: &Measured, floor: Summary, engine: Option<&CountingObserver>) -> DirectoryReport {
+    pub fn new(
+        files: u64,
+        rounds: u32,
+        measured: &Measured,
+        floor: Summary,
+        engine: Option<&CountingObserver>,
+    ) -> DirectoryReport {
         // The design allows twice the time where the names no longer fit the caches.
         let allowance = if files > 100_000 { 2.0 } else { 1.0 };
         let calls = Call::ALL.into_iter().filter_map(|call| {
@@ -71,7 +79,7 @@ impl DirectoryReport {
                 written: engine.map(|counted| counted.written(call)),
             })
         });
-        DirectoryReport { files, calls: calls.collect() }
+        DirectoryReport { files, rounds, calls: calls.collect() }
     }
 }
 
@@ -87,8 +95,14 @@ impl Report {
         anstream::println!("{}", bold(&self.subject));
         anstream::println!("{}\n{}", self.medium, self.machine);
         anstream::println!("floor P (store, flush, fence of one line): {}", bold(duration(self.floor.median_ns)));
+        if let Some(load) = self.load_before.filter(|&load| load > 0.5) {
+            let note = format!(
+                "note: the machine was busy before this run (load {load}); the times are worse than on a quiet one"
+            );
+            anstream::println!("{}", bold(note));
+        }
         for directory in &self.directories {
-            directory.print(self.rounds);
+            directory.print();
         }
         if let Some(scale) = &self.scale {
             scale.print();
@@ -97,8 +111,8 @@ impl Report {
 }
 
 impl DirectoryReport {
-    fn print(&self, rounds: u32) {
-        let rounds = crate::units::counted(rounds as u64, "round");
+    fn print(&self) {
+        let rounds = crate::units::counted(self.rounds as u64, "round");
         anstream::println!(
             "\n{}  {}",
             bold(format!("{} files in one directory", count(self.files))),

@@ -15,10 +15,10 @@ use crate::interrupt;
 use crate::terminal::Progress;
 use anyhow::{Context, Result, ensure};
 use place::{Directory, Place};
-use posix::image::{Image, MakeOptions, OpenImage, make};
+use posix::image::{MakeOptions, make};
 use report::{Check, Crash, Report, Step};
 use scratch::Scratch;
-use session::{Front, Session, Victim, Visitor, visit_image};
+use session::{Front, Session, Victim, Visitor, open_alone, visit_image};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -34,6 +34,7 @@ pub fn run(arguments: &Demo) -> Result<()> {
     let scratch = Scratch::make(&arguments.scratch, &tree)?;
     let report = demonstrate(arguments, &tree, &scratch)?;
     drop(scratch);
+    crate::terminal::end_with_reader();
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -47,7 +48,7 @@ fn demonstrate(arguments: &Demo, tree: &Tree, scratch: &Scratch) -> Result<Repor
     let length = Scratch::image_bytes(tree);
     let inodes_max = tree.entries.len() as u64 * 2 + 4096;
     make(&image, &MakeOptions { length, inodes_max, sparse: true, ..MakeOptions::default() })?;
-    let front = Front::choose(arguments.through);
+    let front = Front::choose(arguments.through, &image, &point)?;
 
     let steps = daily_work(front, tree, scratch)?;
     let crash = crash(front, tree, &arguments.tree, scratch)?;
@@ -229,7 +230,7 @@ pub fn copy_tree(arguments: &CopyTree) -> Result<()> {
     match (&arguments.directory, &arguments.image) {
         (Some(directory), _) => copy.visit(&Directory::new(directory)),
         (None, Some(image)) => {
-            let image = Image::open(image, &OpenImage::default())?;
+            let image = open_alone(image)?;
             visit_image(&image, &mut copy)?;
             Ok(image.close().map(drop)?)
         }

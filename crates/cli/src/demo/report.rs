@@ -91,7 +91,7 @@ impl Report {
         print_fact("image", &self.backing);
         print_fact("persistence", self.persistence);
         anstream::println!();
-        let mut table = Table::new(&["", "DirectFS", &self.peer, "ratio"]);
+        let mut table = Table::new(&["", "DirectFS", &self.peer, "ours / theirs"]);
         for Step { name, directfs_ns, peer_ns } in &self.steps {
             let (ours, theirs) = (*directfs_ns as f64, *peer_ns as f64);
             table.row(vec![(*name).to_owned(), duration(ours), duration(theirs), format!("{:.2} x", ours / theirs)]);
@@ -102,7 +102,7 @@ impl Report {
         let (names, took) = (counted(names, "name"), duration(duration_ns as f64));
         anstream::println!(
             "{} {names} and all that belongs to them, no error and no warning, in {took}",
-            bold("checked")
+            bold("checked:")
         );
     }
 }
@@ -113,18 +113,18 @@ impl Crash {
         let found = names_recovered.map_or(String::new(), |names| format!(", {} found", counted(names, "name")));
         anstream::println!(
             "\n{} {killed} (SIGKILL) in the middle of a copy: {} of {} entries had been copied",
-            bold("killed"),
+            bold("killed:"),
             count(*completed),
             count(*entries)
         );
         anstream::println!(
             "{} in use again after {}{found}; all of them are there, byte for byte",
-            bold("recovered"),
+            bold("recovered:"),
             duration(*recovery_ns as f64)
         );
         anstream::println!(
             "{} removed all, copied the tree again, compared it, left the image clean",
-            bold("used again")
+            bold("used again:")
         );
     }
 }

@@ -41,14 +41,21 @@ pub struct Mounted {
 }
 
 impl Front {
-    /// The front that was asked for, or the first that works here.
-    pub fn choose(through: Through) -> Front {
+    /// The front that was asked for, or the first that works here with this image: a device that opens is not yet a mount that is allowed.
+    pub fn choose(through: Through, image: &Path, point: &Path) -> Result<Front> {
         let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse");
         match through {
-            Through::Library => Front::Library,
-            Through::Mount => Front::Mount,
-            Through::Auto if device().is_ok() => Front::Mount,
-            Through::Auto => Front::Library,
+            Through::Library => return Ok(Front::Library),
+            Through::Mount => return Ok(Front::Mount),
+            Through::Auto if device().is_err() => return Ok(Front::Library),
+            Through::Auto => {}
+        }
+        match Mounted::begin(image, point) {
+            Ok(mounted) => mounted.end().map(|()| Front::Mount),
+            Err(error) => {
+                eprintln!("{error}; going through the library instead");
+                Ok(Front::Library)
+            }
         }
     }
 
@@ -66,7 +73,7 @@ impl Session {
     pub fn begin(front: Front, image: &Path, point: &Path) -> Result<Session> {
         Ok(match front {
             Front::Mount => Session::Mount(Mounted::begin(image, point)?),
-            Front::Library => Session::Library(Box::new(Image::open(image, &OpenImage::default())?)),
+            Front::Library => Session::Library(Box::new(open_alone(image)?)),
         })
     }
 
@@ -85,6 +92,11 @@ impl Session {
             Session::Library(image) => Ok(image.close().map(drop)?),
         }
     }
+}
+
+/// Attaches an image for this process alone: nobody else is to come, so nothing need be shared through /dev/shm.
+pub fn open_alone(image: &Path) -> Result<Image> {
+    Ok(Image::open(image, &OpenImage { alone: true, ..OpenImage::default() })?)
 }
 
 /// Has something done on an image that this process has attached.

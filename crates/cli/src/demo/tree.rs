@@ -92,7 +92,8 @@ impl Tree {
         for entry in &self.entries {
             interrupt::check()?;
             self.copy_entry(place, entry, &mut chunk)
-                .with_context(|| format!("cannot copy {}", self.root.join(&entry.path).display()))?;
+                .with_context(|| format!("cannot copy {}", self.root.join(&entry.path).display()))
+                .map_err(with_remedy)?;
             done(&entry.path)?;
         }
         Ok(())
@@ -151,6 +152,21 @@ impl Tree {
         let found = count(place)?;
         ensure!(found == self.entries.len() as u64, "{} names were copied and {found} are there", self.entries.len());
         Ok(())
+    }
+}
+
+/// Says what to do where the cause alone would not.
+fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+    let errno = error.chain().find_map(|cause| match cause.downcast_ref::<std::io::Error>() {
+        Some(error) => error.raw_os_error(),
+        None => cause.downcast_ref::<posix::Errno>().map(|errno| errno.0),
+    });
+    match errno {
+        Some(libc::ENOSPC) => {
+            error.context("the target is full; make an image with more blocks (mkfs --size) or inodes (mkfs --inodes)")
+        }
+        Some(libc::ENAMETOOLONG) => error.context("a name has at most 255 bytes and a path 4095; choose shorter ones"),
+        _ => error,
     }
 }
 

@@ -1,0 +1,266 @@
+//! Bad input: each a message that names cause and remedy, an exit code other than zero, and nothing written.
+
+mod support;
+
+use posix::image::{Image, OpenImage};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use support::{directfs, image_in, scratch, stderr};
+
+/// Where fields of the superblock are (SPEC.md).
+const VERSION: usize = 88;
+const FEATURES_RO_COMPAT: usize = 104;
+const FEATURES_INCOMPAT: usize = 112;
+const DESCRIPTION: std::ops::Range<usize> = 8..200;
+const CHECKSUM: usize = 200;
+
+/// An image with something wrong, and what must be said of it.
+struct Case {
+    name: &'static str,
+    spoil: fn(&mut Vec<u8>),
+    cause: &'static str,
+    remedy: &'static str,
+}
+
+fn seal(image: &mut [u8]) {
+    let checksum = pmem::crc32c(0, &image[DESCRIPTION]) as u64;
+    image[CHECKSUM..CHECKSUM + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+const CASES: &[Case] = &[
+    Case { name: "empty", spoil: |image| image.clear(), cause: "0 bytes", remedy: "size" },
+    Case { name: "too short", spoil: |image| image.truncate(8192), cause: "", remedy: "" },
+    Case {
+        name: "not an image",
+        spoil: |image| image[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0"),
+        cause: "not a DirectFS image",
+        remedy: "directfs mkfs",
+    },
+    Case { name: "zeros", spoil: |image| image.fill(0), cause: "not a DirectFS image", remedy: "directfs mkfs" },
+    Case {
+        name: "another version",
+        spoil: |image| image[VERSION] = 99,
+        cause: "format version 99",
+        remedy: "use the program of that version",
+    },
+    Case {
+        name: "an unknown feature",
+        spoil: |image| {
+            image[FEATURES_INCOMPAT + 1] = 0x80;
+            seal(image);
+        },
+        cause: "incompat 0x8000",
+        remedy: "newer program",
+    },
+    Case {
+        name: "torn superblock",
+        spoil: |image| image[40] ^= 1,
+        cause: "superblock is damaged",
+        remedy: "copy in the last block is whole",
+    },
+    Case {
+        name: "torn superblock and copy",
+        spoil: |image| {
+            let copy = image.len() - 4096;
+            image[40] ^= 1;
+            image[copy + 40] ^= 1;
+        },
+        cause: "superblock is damaged",
+        remedy: "backup",
+    },
+    Case {
+        name: "truncated",
+        spoil: |image| image.truncate(image.len() / 2),
+        cause: "truncated",
+        remedy: "restore the whole file",
+    },
+    Case {
+        name: "areas that do not fit",
+        spoil: |image| {
+            image[136] ^= 1;
+            seal(image);
+        },
+        cause: "areas that do not fit",
+        remedy: "backup",
+    },
+];
+
+fn assert_refused(case: &str, arguments: &[&str], image: &Path, cause: &str, remedy: &str) {
+    let before = fs::read(image).unwrap();
+    let times = fs::metadata(image).map(|metadata| (metadata.mtime(), metadata.mtime_nsec())).unwrap();
+    let output = directfs(arguments);
+    let said = stderr(&output);
+    assert!(!output.status.success(), "{case}: {arguments:?} succeeded");
+    assert!(said.contains(cause) && said.contains(remedy), "{case}: {arguments:?} says {said:?}");
+    assert!(!said.contains("panicked"), "{case}: {said}");
+    assert!(fs::read(image).unwrap() == before, "{case}: {arguments:?} changed the file");
+    assert_eq!(
+        fs::metadata(image).map(|metadata| (metadata.mtime(), metadata.mtime_nsec())).unwrap(),
+        times,
+        "{case}: written"
+    );
+}
+
+#[test]
+fn what_is_no_usable_image_is_refused_by_every_command() {
+    let directory = scratch();
+    let whole = fs::read(image_in(directory.path())).unwrap();
+    let mount_point = directory.path().join("mount");
+    fs::create_dir(&mount_point).unwrap();
+    for case in CASES {
+        let path = directory.path().join("spoilt");
+        let mut bytes = whole.clone();
+        (case.spoil)(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        let (image, point) = (path.to_str().unwrap(), mount_point.to_str().unwrap());
+        for arguments in
+            [&["info", image][..], &["mount", image, point], &["copy-tree", "/etc/security", "--image", image]]
+        {
+            assert_refused(case.name, arguments, &path, case.cause, case.remedy);
+        }
+        // It says so in its findings, on standard output.
+        assert_refused(case.name, &["fsck", "-n", image], &path, "", "");
+        // Shows what it can, for that is what it is for; but it must not write.
+        directfs(&["dump", image, "/"]);
+        let _ = directfs(&["dump", image, "superblock"]);
+        assert!(fs::read(&path).unwrap() == bytes, "{}: dump changed the file", case.name);
+    }
+}
+
+#[test]
+fn what_only_writers_must_know_still_lets_one_look() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[FEATURES_RO_COMPAT] = 1;
+    seal(&mut bytes);
+    fs::write(&image, &bytes).unwrap();
+    let image_text = image.to_str().unwrap();
+    assert!(directfs(&["info", image_text]).status.success());
+    assert_refused(
+        "ro-compat",
+        &["copy-tree", "/etc", "--image", image_text],
+        &image,
+        "ro-compat 0x1",
+        "newer program",
+    );
+}
+
+#[test]
+fn an_image_in_use_is_left_alone() {
+    let directory = scratch();
+    let path = image_in(directory.path());
+    let _used = Image::open(&path, &OpenImage { alone: true, ..OpenImage::default() }).unwrap();
+    let image = path.to_str().unwrap();
+    for (arguments, remedy) in [
+        (&["fsck", "-n", image][..], "unmount"),
+        (&["mkfs", image, "--size", "16M", "--force"], "unmount"),
+        (&["mount", image, directory.path().to_str().unwrap()], "end them first"),
+    ] {
+        assert_refused("in use", arguments, &path, "in use", remedy);
+    }
+    // Looking is allowed, and says who it is.
+    let info = directfs(&["info", image]);
+    assert!(info.status.success(), "{}", stderr(&info));
+    assert!(support::stdout(&info).contains(&std::process::id().to_string()), "{}", support::stdout(&info));
+}
+
+#[test]
+fn nothing_is_overwritten_unasked() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    assert_refused(
+        "an image",
+        &["mkfs", image.to_str().unwrap(), "--size", "16M"],
+        &image,
+        "a DirectFS image already",
+        "--force",
+    );
+    let file = directory.path().join("letter");
+    fs::write(&file, "dear").unwrap();
+    assert_refused("a file", &["mkfs", file.to_str().unwrap(), "--size", "16M"], &file, "4 bytes already", "--force");
+}
+
+#[test]
+fn what_mkfs_cannot_make_is_explained_and_leaves_nothing() {
+    let directory = scratch();
+    let path = directory.path().join("new");
+    let image = path.to_str().unwrap();
+    let long = "x".repeat(65);
+    for (arguments, cause, remedy) in [
+        (&["--size", "64T"][..], "bytes free", "make room"),
+        (&["--size", "4K"], "not possible", "larger"),
+        (&[], "needs a size", "--size 4G"),
+        (&["--size", "16M", "--label", &long], "65 bytes", "shorter"),
+        (&["--size", "16M", "--inodes", "1000000000"], "do not fit", "fewer"),
+        (&["--size", "many"], "is not a unit of size", "4G"),
+    ] {
+        let output = directfs(&[&["mkfs", image], arguments].concat());
+        let said = stderr(&output);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(said.contains(cause) && said.contains(remedy), "{arguments:?} says {said:?}");
+        assert!(!path.exists(), "{arguments:?} left a file");
+    }
+    let output = directfs(&["mkfs", directory.path().to_str().unwrap(), "--size", "16M"]);
+    assert!(!output.status.success() && stderr(&output).contains("directory"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_full_image_says_so() {
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("large"), vec![7; 32 << 20]).unwrap();
+    let image = image_in(directory.path());
+    let output = directfs(&["copy-tree", tree.to_str().unwrap(), "--image", image.to_str().unwrap()]);
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("full") && stderr(&output).contains("mkfs --size"), "{}", stderr(&output));
+    let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+    assert_eq!(check.status.code(), Some(0), "{}", support::stdout(&check));
+}
+
+#[test]
+fn an_image_without_inodes_left_says_so() {
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    (0..600).for_each(|index| fs::write(tree.join(format!("file{index}")), "").unwrap());
+    let path = directory.path().join("few");
+    let image = path.to_str().unwrap();
+    assert!(directfs(&["mkfs", image, "--size", "16M", "--inodes", "256"]).status.success());
+    let output = directfs(&["copy-tree", tree.to_str().unwrap(), "--image", image]);
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("mkfs --inodes"), "{}", stderr(&output));
+}
+
+#[test]
+fn paths_that_lead_nowhere_are_explained() {
+    for (arguments, cause) in [
+        (&["info", "/nowhere/image"][..], "does not exist"),
+        (&["mount", "/nowhere/image", "/mnt"], "cannot find the image"),
+        (&["umount", "/usr"], "nothing is mounted"),
+        (&["fsck", "-n", "/nowhere/image"], "does not exist"),
+        (&["dump", "/nowhere/image", "/"], "does not exist"),
+        (&["demo", "/nowhere"], "cannot find"),
+        (&["demo", "/etc/passwd"], "not a directory"),
+        (&["bench", "/nowhere"], "cannot read"),
+        (&["info", "/usr"], "a directory"),
+    ] {
+        let output = directfs(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(stderr(&output).contains(cause), "{arguments:?} says {}", stderr(&output));
+    }
+}
+
+#[test]
+fn names_and_paths_that_are_too_long_are_refused() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let before = fs::read(&image).unwrap();
+    for path in ["x".repeat(256), "d/".repeat(3000)] {
+        let output = directfs(&["dump", image.to_str().unwrap(), &path]);
+        assert!(!output.status.success(), "{}", path.len());
+    }
+    assert!(fs::read(&image).unwrap() == before);
+}

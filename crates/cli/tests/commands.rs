@@ -1,0 +1,176 @@
+//! What the commands do when all is well.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+
+fn json(arguments: &[&str]) -> Value {
+    let output = directfs(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {}", stdout(&output)))
+}
+
+#[test]
+fn info_tells_what_mkfs_made() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let before = fs::read(&image).unwrap();
+    let info = json(&["info", image.to_str().unwrap(), "--json"]);
+    assert_eq!((&info["label"], &info["clean"], &info["in_use"]), (&"tests".into(), &true.into(), &false.into()));
+    assert_eq!((&info["length"], &info["epoch"]), (&(16 << 20).into(), &0.into()));
+    assert_eq!(info["usage"]["inodes_used"], 1);
+    assert_eq!(info["footprint"]["inode_bytes"], 256);
+    assert!(info["persistence"].as_str().unwrap().contains("not a power failure"));
+    assert!(fs::read(&image).unwrap() == before, "looking changed the image");
+}
+
+#[test]
+fn a_copy_is_found_by_fsck_and_dump() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let tree = directory.path().join("tree");
+    fs::create_dir_all(tree.join("sub")).unwrap();
+    fs::write(tree.join("sub/hello"), "world").unwrap();
+    std::os::unix::fs::symlink("hello", tree.join("sub/link")).unwrap();
+    let image = image.to_str().unwrap();
+    let copy = directfs(&["copy-tree", tree.to_str().unwrap(), "--image", image]);
+    assert_eq!(stdout(&copy), "sub\0sub/hello\0sub/link\0");
+    let check = json(&["fsck", "-n", "--json", image]);
+    assert_eq!((&check["names"], &check["errors"], &check["clean"]), (&3.into(), &0.into(), &true.into()));
+    for what in ["/sub/hello", "1", "superblock", "journal", "@0"] {
+        let dump = directfs(&["dump", image, what]);
+        assert!(dump.status.success() && !dump.stdout.is_empty(), "{what}: {}", stderr(&dump));
+    }
+    let missing = directfs(&["dump", image, "/sub/none"]);
+    assert!(!missing.status.success() && stderr(&missing).contains("check the spelling"), "{}", stderr(&missing));
+}
+
+#[test]
+fn fsck_has_the_exit_codes_of_fsck() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let image = image.to_str().unwrap();
+    assert_eq!(directfs(&["fsck", "-n", image]).status.code(), Some(0));
+    assert_eq!(directfs(&["fsck", "-n"]).status.code(), Some(16));
+    assert_eq!(directfs(&["fsck", "-n", "-y", image]).status.code(), Some(16));
+    assert_eq!(directfs(&["fsck", "--help"]).status.code(), Some(0));
+    for repair in ["-y", "-p", "-a"] {
+        let refused = directfs(&["fsck", repair, image]);
+        assert_eq!(refused.status.code(), Some(8));
+        assert!(stderr(&refused).contains("not available yet"), "{}", stderr(&refused));
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_reason_to_complain() {
+    let mut man = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"))
+        .args(["completions", "bash"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(man.stdout.take());
+    assert_eq!(stderr(&man.wait_with_output().unwrap()), "");
+}
+
+#[test]
+fn wrong_usage_is_explained() {
+    for arguments in [
+        &["mkfs"][..],
+        &["frobnicate"],
+        &["bench", "--files", "0"],
+        &["bench", "--rounds", "none"],
+        &["mount", "image"],
+    ] {
+        let output = directfs(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty());
+    }
+    let unknown = directfs(&["mount", "/dev/null", "/mnt", "-o", "nosuit"]);
+    assert!(!unknown.status.success() && stderr(&unknown).contains("nosuit"), "{}", stderr(&unknown));
+}
+
+#[test]
+fn help_has_no_colours_in_a_pipe() {
+    for arguments in [&["--help"][..], &["bench", "--help"], &["help", "mount"]] {
+        let output = directfs(arguments);
+        assert!(output.status.success() && stdout(&output).contains("Examples:"), "{arguments:?}");
+        assert!(!output.stdout.contains(&0x1b), "{arguments:?}");
+    }
+    for arguments in [&["completions", "bash"][..], &["man"]] {
+        let output = directfs(arguments);
+        assert!(output.status.success() && stdout(&output).contains("mkfs"), "{arguments:?}");
+        assert!(!stdout(&output).contains("copy-tree.8"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_benchmark_measures_the_engine_and_a_directory() {
+    let calls = ["stat", "stat-hot", "create", "unlink", "mkdir", "rmdir", "link", "rename", "readdir"];
+    let engine = json(&["bench", "--files", "1000", "--rounds", "1", "--json"]);
+    let found: Vec<_> = engine["directories"][0]["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| call["call"].as_str().unwrap())
+        .collect();
+    assert_eq!(found, calls);
+    assert_eq!(engine["scale"]["files"], 1000);
+    assert!(engine["floor"]["median_ns"].as_f64().unwrap() > 0.0);
+
+    let directory = scratch();
+    let peer = json(&["bench", directory.path().to_str().unwrap(), "--files", "200", "--rounds", "1", "--json"]);
+    assert_eq!(peer["directories"][0]["calls"].as_array().unwrap().len(), calls.len());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "it cleans up after itself");
+}
+
+#[test]
+fn the_benchmark_cleans_up_when_interrupted() {
+    let directory = scratch();
+    let mut bench = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"))
+        .args(["bench", directory.path().to_str().unwrap(), "--files", "200000", "--rounds", "100"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while fs::read_dir(directory.path()).unwrap().count() == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let pid = rustix::process::Pid::from_child(&bench);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(bench.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+fn demonstrate(through: &str) {
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    for sub in 0..20 {
+        fs::create_dir_all(tree.join(format!("d{sub}"))).unwrap();
+        (0..30).for_each(|file| fs::write(tree.join(format!("d{sub}/{file}.h")), vec![sub as u8; file * 331]).unwrap());
+        std::os::unix::fs::symlink("1.h", tree.join(format!("d{sub}/link"))).unwrap();
+    }
+    let place = directory.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let report =
+        json(&["demo", tree.to_str().unwrap(), "--through", through, "--scratch", place.to_str().unwrap(), "--json"]);
+    assert_eq!(report["front"], through);
+    assert_eq!(report["steps"].as_array().unwrap().len(), 5);
+    assert_eq!((&report["check"]["names"], &report["entries"]), (&640.into(), &640.into()));
+    assert!(report["crash"]["completed"].as_u64().unwrap() >= 640 / 3);
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "it cleans up after itself");
+}
+
+#[test]
+fn the_demonstration_runs_through_the_library() {
+    demonstrate("library");
+}
+
+#[test]
+fn the_demonstration_runs_through_the_mount() {
+    if can_mount("the demonstration through the mount") {
+        demonstrate("mount");
+    }
+}

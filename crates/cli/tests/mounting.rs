@@ -1,0 +1,138 @@
+//! Mounts in the background, as people and mount(8) ask for them.
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+
+/// An image and a place to mount it; unmounted at the end whatever happens.
+struct Stage {
+    directory: tempfile::TempDir,
+    image: PathBuf,
+    point: PathBuf,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let directory = scratch();
+        let (image, point) = (image_in(directory.path()), directory.path().join("mount"));
+        fs::create_dir(&point).unwrap();
+        Stage { directory, image, point }
+    }
+
+    fn image(&self) -> &str {
+        self.image.to_str().unwrap()
+    }
+
+    fn point(&self) -> &str {
+        self.point.to_str().unwrap()
+    }
+
+    fn is_mounted(&self) -> bool {
+        fs::read_to_string("/proc/self/mounts")
+            .unwrap()
+            .lines()
+            .any(|line| line.split(' ').nth(1) == Some(self.point()))
+    }
+
+    fn umount(&self) {
+        let output = directfs(&["umount", self.point()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(!self.is_mounted());
+        // Left clean when the command returns.
+        let check = directfs(&["fsck", "-n", self.image()]);
+        assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
+        assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _ = directfs(&["umount", "--lazy", self.point()]);
+        }
+    }
+}
+
+fn called_as(name: &str, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_directfs")).arg0(name).args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_mount_stands_when_the_command_returns_and_is_clean_after_umount() {
+    if !can_mount("mount and umount") {
+        return;
+    }
+    let stage = Stage::new();
+    let output = directfs(&["mount", stage.image(), stage.point()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stage.is_mounted());
+    fs::write(stage.point.join("file"), "content").unwrap();
+    let info = directfs(&["info", stage.image()]);
+    assert!(stdout(&info).contains(stage.point()), "{}", stdout(&info));
+    stage.umount();
+
+    assert!(directfs(&["mount", stage.image(), stage.point(), "--read-only"]).status.success());
+    assert_eq!(fs::read_to_string(stage.point.join("file")).unwrap(), "content");
+    let refused = fs::write(stage.point.join("other"), "").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    stage.umount();
+}
+
+#[test]
+fn mount_8_finds_its_helper_and_mount_fuse_its_type() {
+    if !can_mount("the helper of mount(8)") {
+        return;
+    }
+    let stage = Stage::new();
+    let options = "rw,nosuid,nodev,noauto,user=root";
+    for (name, arguments) in [
+        ("/sbin/mount.directfs", &[stage.image(), stage.point(), "-o", options][..]),
+        (
+            "mount.fuse.directfs",
+            &[stage.image(), stage.point(), "-n", "-s", "-v", "-o", "rw,unheard_of", "-t", "fuse.directfs"],
+        ),
+        ("directfs", &[stage.image(), stage.point(), "-o", "rw,nosuid"]),
+    ] {
+        let output = called_as(name, arguments);
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        assert!(stage.is_mounted(), "{name}");
+        stage.umount();
+    }
+    let fake = called_as("mount.directfs", &[stage.image(), stage.point(), "-f"]);
+    assert!(fake.status.success() && !stage.is_mounted());
+}
+
+#[test]
+fn a_mount_that_fails_says_why_to_who_asked() {
+    let stage = Stage::new();
+    let nowhere = stage.directory.path().join("nowhere");
+    let output = directfs(&["mount", stage.image(), nowhere.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("make the directory first"), "{}", stderr(&output));
+    let output = called_as("mount.directfs", &[stage.image(), nowhere.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(32), "as mount(8) has it");
+    let output = called_as("mount.directfs", &[stage.image(), stage.point(), "-o", "nosuit"]);
+    assert_eq!(output.status.code(), Some(32));
+    assert!(stderr(&output).contains("nosuit"), "{}", stderr(&output));
+    assert!(!stage.is_mounted());
+}
+
+#[test]
+fn a_mount_in_use_is_not_taken_away() {
+    if !can_mount("umount of a mount in use") {
+        return;
+    }
+    let stage = Stage::new();
+    assert!(directfs(&["mount", stage.image(), stage.point()]).status.success());
+    let file = fs::File::create(stage.point.join("open")).unwrap();
+    let refused = directfs(&["umount", stage.point()]);
+    assert!(!refused.status.success() && stderr(&refused).contains("in use"), "{}", stderr(&refused));
+    assert!(stage.is_mounted());
+    drop(file);
+    stage.umount();
+    assert!(Path::new(stage.image()).exists());
+}

@@ -1,0 +1,42 @@
+//! What the tests of the command line share.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The program, with these arguments.
+pub fn directfs<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_directfs")).args(arguments).output().expect("the program starts")
+}
+
+/// What it printed.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What it complained of.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A scratch directory in memory.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written")
+}
+
+/// A small image in a directory.
+pub fn image_in(directory: &Path) -> PathBuf {
+    let image = directory.join("image");
+    let made = directfs(&["mkfs", image.to_str().unwrap(), "--size", "16M", "--label", "tests", "--sparse"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    image
+}
+
+/// Whether mounts work here; if not, says loudly that a test is skipped.
+pub fn can_mount(test: &str) -> bool {
+    let works = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !works {
+        eprintln!("\n*** SKIPPED: {test}: /dev/fuse cannot be opened here ***\n");
+    }
+    works
+}
