@@ -183,7 +183,7 @@ kinds! {
     /// A directory has more than one name.
     DirectoryNames = "directory-names", Always(Error);
     /// A directory's `..` is not the directory that its name is in.
-    DirectoryParent = "directory-parent", Always(Error);
+    DirectoryParent = "directory-parent", ErrorIfClean;
     /// A directory is not below the root, but below itself.
     DirectoryCycle = "directory-cycle", Always(Error);
     /// A file has no name: unlinked while open, or half-made.

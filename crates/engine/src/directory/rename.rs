@@ -303,7 +303,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             Some(replaced) if replaced.kind != FileKind::Directory => Some(self.drop_link(replaced.cachelet)?),
             _ => None,
         };
-        let files = self.lock_files(&source, replaced.as_ref().filter(|_| dropped.is_some_and(|dropped| dropped.others)))?;
+        let files =
+            self.lock_files(&source, replaced.as_ref().filter(|_| dropped.is_some_and(|dropped| dropped.others)))?;
         let moment_ns = self.moment(old.directory).max(self.moment(new.directory));
         // From here to the second fence: plain stores and flushes only.
         let change = Change { source: &source, victim: victim.as_ref(), dropped, arrival, place, moment_ns };
