@@ -10,7 +10,7 @@
 //! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
 //! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
 
-use crate::alloc::BlockRun;
+use crate::alloc::{BlockRun, line_mask};
 use crate::dram::{IntentKind, RETIRED_MAX, RetiredKind};
 use crate::error::Result;
 use crate::format::{
@@ -20,7 +20,7 @@ use crate::fs::Thread;
 use crate::grace::GRACE_EPOCHS;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
-use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
+use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Records that are recycled together, under one fence.
 const BATCH: usize = 64;
@@ -39,6 +39,15 @@ struct Item {
     log: u64,
     /// See above.
     xattrs: u64,
+}
+
+/// Neighbours that go back together: what is removed in the order in which it was made lies side by side.
+#[derive(Default)]
+struct Gathered {
+    inode_word: u64,
+    inode_bits: u64,
+    slab: u64,
+    lines: u64,
 }
 
 const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0 };
@@ -199,10 +208,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         pm.fence(flushed);
         // Before anything is free: if this thread dies half-way, things are lost until the next scan, never free twice.
         self.slot.retired_first.store(self.slot.retired_first.load(Relaxed) + count as u64, Release);
+        let mut gathered = Gathered::default();
         for item in batch.iter() {
-            if self.free(item).is_err() {
+            if self.free(item, &mut gathered).is_err() {
                 self.lose();
             }
+        }
+        if self.free_gathered(&mut gathered).is_err() {
+            self.lose();
         }
         self.slot.intent.kind.store(IntentKind::None as u32, Release);
         Ok(count)
@@ -262,13 +275,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Second phase: gives it back.
-    fn free(&self, item: &Item) -> Result<()> {
+    fn free(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
         match item.kind {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
             RetiredKind::Body => crate::file::free_body(self, item.a),
             RetiredKind::Cachelet if item.a != 0 => self.free_cachelet(item.a as u32),
-            RetiredKind::Dentry if item.erased != 0 => self.free_lines(item.a, item.erased),
-            RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item),
+            RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
+            RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item, gathered),
             _ => {
                 self.lose();
                 Ok(())
@@ -277,15 +290,37 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees all that an inode had. It is durably erased, so nothing that it named counts; its property entries are as they were.
-    fn free_whole_inode(&self, item: &Item) -> Result<()> {
+    fn free_whole_inode(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
         let inode = self.fs.inode(item.a)?;
         // Bodies first: the number goes back last, for its next owner overwrites all of this.
         let bodies = self.free_bodies(inode, item);
-        self.free_inode(item.a)?;
+        if gathered.inode_word != item.a / 64 {
+            self.free_gathered(gathered)?;
+            gathered.inode_word = item.a / 64;
+        }
+        gathered.inode_bits |= 1 << (item.a % 64);
         if item.b != 0 {
             self.free_cachelet(item.b as u32)?;
         }
         bodies
+    }
+
+    fn gather_lines(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
+        if !self.fs.lines_fit(item.a, item.erased) {
+            return Err(BadOffset { offset: item.a, length: item.erased * LINE_BYTES }.into());
+        }
+        if gathered.slab != item.a / BLOCK_BYTES {
+            self.free_gathered(gathered)?;
+            gathered.slab = item.a / BLOCK_BYTES;
+        }
+        gathered.lines |= line_mask(item.a % BLOCK_BYTES / LINE_BYTES, item.erased);
+        Ok(())
+    }
+
+    fn free_gathered(&self, gathered: &mut Gathered) -> Result<()> {
+        let Gathered { inode_word, inode_bits, slab, lines } = core::mem::take(gathered);
+        let inodes = if inode_bits != 0 { self.free_inodes(inode_word, inode_bits) } else { Ok(()) };
+        if lines != 0 { self.free_line_mask(slab, lines).and(inodes) } else { inodes }
     }
 
     fn free_bodies(&self, inode: &Inode, item: &Item) -> Result<()> {

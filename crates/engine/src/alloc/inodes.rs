@@ -90,13 +90,14 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Gives a number back at once; the caller made the inode durably free.
     pub(crate) fn free_inode(&self, number: u64) -> Result<()> {
-        let bit = 1 << (number % 64);
-        let word = self.fs.dram.inode_word(number / 64)?;
-        let was = word.fetch_and(!bit, AcqRel);
-        debug_assert!(was & bit != 0, "inode {number} freed twice");
-        if was & bit != 0 {
-            self.fs.header()?.inodes_used.fetch_sub(1, Relaxed);
-        }
+        self.free_inodes(number / 64, 1 << (number % 64))
+    }
+
+    /// Gives back the numbers of the bits in word `index` of the map: what recycling gathers costs one atomic operation for up to 64.
+    pub(crate) fn free_inodes(&self, index: u64, bits: u64) -> Result<()> {
+        let was = self.fs.dram.inode_word(index)?.fetch_and(!bits, AcqRel);
+        debug_assert!(was & bits == bits, "inodes {bits:#x} of word {index} freed twice");
+        self.fs.header()?.inodes_used.fetch_sub((was & bits).count_ones() as u64, Relaxed);
         Ok(())
     }
 

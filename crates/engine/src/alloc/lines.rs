@@ -75,17 +75,20 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !self.fs.lines_fit(offset, lines) {
             return Err(BadOffset { offset, length: lines * LINE_BYTES }.into());
         }
-        let block = offset / BLOCK_BYTES;
-        let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines);
+        self.free_line_mask(offset / BLOCK_BYTES, line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines))
+    }
+
+    /// Gives back the lines of a mask in one block, which were checked to be lines of dentries.
+    pub(crate) fn free_line_mask(&self, block: u64, mask: u64) -> Result<()> {
         if self.slot.slab.load(Relaxed) == block {
             let own = self.slot.slab_lines.load(Relaxed);
-            debug_assert!(own & mask == 0, "lines at {offset:#x} freed twice");
+            debug_assert!(own & mask == 0, "lines {mask:#x} of block {block} freed twice");
             self.slot.slab_lines.store(own | mask, Relaxed);
             return Ok(());
         }
         let slab = self.fs.dram.slab(block)?;
         let others = slab.free_lines.fetch_or(mask, SeqCst);
-        debug_assert!(others & mask == 0, "lines at {offset:#x} freed twice");
+        debug_assert!(others & mask == 0, "lines {mask:#x} of block {block} freed twice");
         self.list_if_full(block, slab)
     }
 
