@@ -254,6 +254,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// Gives up a file without a name that was made for an operation which failed. The only reference is the caller's. Pinned.
+    pub(crate) fn discard_unnamed(&self, node: Node) {
+        let Ok(cachelet) = self.cachelet(node) else { return };
+        let state = References { references: 0, links: 0, flags: FLAG_READABLE | FLAG_DELETED };
+        cachelet.references.store(state.word(), Release);
+        self.retire_if_unused(node.cachelet, cachelet);
+    }
+
     /// Gives one reference back while pinned.
     pub(crate) fn release_pinned(&self, node: Node) {
         let Ok(cachelet) = self.cachelet(node) else { return };

@@ -454,3 +454,60 @@ fn a_directory_keeps_the_time_that_was_set_even_if_the_clock_goes_back_and_the_m
     thread.unlink(directory, b"file", permit).unwrap();
     assert!(thread.stat(directory).unwrap().modified_ns > set_ns);
 }
+
+#[test]
+fn a_whiteout_that_fails_leaves_no_inode_behind() {
+    let image = Image::new(16 * MIB);
+    let attached = image.attach();
+    let thread = attached.enter();
+    let root = thread.root().unwrap();
+    touch(&thread, root, "file");
+    let full = make_directory(&thread, root, "full");
+    touch(&thread, full, "inside");
+    let whiteout = RenameFlags { whiteout: true, ..Default::default() };
+    let free = |thread: &engine::Thread<'_>| {
+        while thread.recycle(64).unwrap() != 0 {}
+        thread.space().unwrap().inodes_free
+    };
+    let before = free(&thread);
+    let refuse = |_: &engine::Attributes, _: Option<&engine::Attributes>| Err(Error::Refused(1));
+    for _ in 0..3 {
+        assert_eq!(thread.rename((root, b"file"), (root, b"other"), whiteout, refuse).unwrap_err(), Error::Refused(1));
+    }
+    assert_eq!(free(&thread), before);
+    assert!(thread.stat_name(root, b"file").is_ok());
+}
+
+#[test]
+fn two_names_of_one_file_can_be_renamed_at_once_with_what_they_replace() {
+    let image = Image::new(64 * MIB);
+    let attached = image.attach();
+    {
+        let thread = attached.enter();
+        let root = thread.root().unwrap();
+        let node = thread.create(root, b"a0", &new_file()).unwrap();
+        thread.link(node, root, b"b0").unwrap();
+        thread.release(node, 1);
+    }
+    std::thread::scope(|scope| {
+        for side in ["a", "b"] {
+            let attached = &attached;
+            scope.spawn(move || {
+                let thread = attached.enter();
+                let root = thread.root().unwrap();
+                for step in 0..2000 {
+                    let (from, to) = (format!("{side}{step}"), format!("{side}{}", step + 1));
+                    touch(&thread, root, &to);
+                    thread.rename((root, from.as_bytes()), (root, to.as_bytes()), RenameFlags::default(), permit_rename).unwrap();
+                }
+            });
+        }
+    });
+    let thread = attached.enter();
+    let root = thread.root().unwrap();
+    let mut left = names(&thread, root);
+    left.sort();
+    assert_eq!(left, ["a2000", "b2000"]);
+    let (a, b) = (thread.stat_name(root, b"a2000").unwrap(), thread.stat_name(root, b"b2000").unwrap());
+    assert_eq!((a.number, a.links), (b.number, 2));
+}

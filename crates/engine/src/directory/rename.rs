@@ -252,7 +252,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 OldPlace::Vacated => error,
                 OldPlace::Exchanged(name) => self.give_up_name(name, error),
                 OldPlace::Whiteout(name, node) => {
-                    self.release_pinned(*node);
+                    self.discard_unnamed(*node);
                     self.give_up_name(name, error)
                 }
             });
@@ -298,13 +298,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let entry = if victim.is_none() { Some(self.reserve_entry(held_new)?) } else { None };
         let replaced = victim.filter(|_| !matches!(place, OldPlace::Exchanged(_)));
+        // Before the marks: of two renames of one file by two of its names, the second waits here.
+        let files = self.lock_files(&source, replaced.as_ref())?;
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
-        let dropped = match replaced {
-            Some(replaced) if replaced.kind != FileKind::Directory => Some(self.drop_link(replaced.cachelet)?),
-            _ => None,
+        let dropped = match replaced.filter(|replaced| replaced.kind != FileKind::Directory) {
+            None => None,
+            Some(replaced) => match self.drop_link(replaced.cachelet) {
+                Ok(dropped) => Some(dropped),
+                Err(error) => {
+                    self.end_renaming(&source, victim.as_ref());
+                    return Err(error);
+                }
+            },
         };
-        let files =
-            self.lock_files(&source, replaced.as_ref().filter(|_| dropped.is_some_and(|dropped| dropped.others)))?;
         let moment_ns = self.moment(old.directory).max(self.moment(new.directory));
         // From here to the second fence: plain stores and flushes only.
         let change = Change { source: &source, victim: victim.as_ref(), dropped, arrival, place, moment_ns };
@@ -363,8 +369,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Locks the files whose property entries change, in the order of their cachelets. (A directory's entry is written lazily: its lock comes
     /// before buckets, which are held.)
     fn lock_files(&self, source: &Found<'f>, replaced: Option<&Found<'f>>) -> Result<[Option<Held<'f>>; 2]> {
-        let source = (source.kind != FileKind::Directory).then_some(source);
-        let (first, second) = match (source, replaced) {
+        let is_file = |found: &&Found<'f>| found.kind != FileKind::Directory;
+        let (first, second) = match (Some(source).filter(is_file), replaced.filter(is_file)) {
             (Some(a), Some(b)) if b.index < a.index => (Some(b), Some(a)),
             pair => pair,
         };
