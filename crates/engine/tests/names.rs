@@ -498,7 +498,9 @@ fn two_names_of_one_file_can_be_renamed_at_once_with_what_they_replace() {
                 for step in 0..2000 {
                     let (from, to) = (format!("{side}{step}"), format!("{side}{}", step + 1));
                     touch(&thread, root, &to);
-                    thread.rename((root, from.as_bytes()), (root, to.as_bytes()), RenameFlags::default(), permit_rename).unwrap();
+                    thread
+                        .rename((root, from.as_bytes()), (root, to.as_bytes()), RenameFlags::default(), permit_rename)
+                        .unwrap();
                 }
             });
         }

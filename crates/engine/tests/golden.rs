@@ -1,0 +1,187 @@
+//! Golden images: what an earlier program left must be read, written and recovered by this one, for every version of the format.
+//!
+//! An image is kept as text, a line for each cache line that is not zero: its offset and its bytes in hex. `cargo test -p engine --test golden
+//! -- --ignored` writes those of the present version anew; a change that needs that is a change of the format.
+
+mod support;
+
+use engine::format::FileKind;
+use engine::{Changes, NewNode, Node, RenameFlags, Thread};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use support::*;
+
+const LENGTH: u64 = 2 << 20;
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// What a walk shows of a tree: a line per name, sorted.
+fn describe(thread: &Thread<'_>, directory: Node, prefix: &str, into: &mut Vec<String>) {
+    let mut entries = Vec::new();
+    thread
+        .read_directory(directory, 0, &mut Default::default(), &mut |entry| {
+            entries.push(entry.name.to_vec());
+            true
+        })
+        .unwrap();
+    for name in entries {
+        let node = thread.lookup(directory, &name).unwrap();
+        let shown = format!("{prefix}/{}", String::from_utf8_lossy(&name));
+        into.push(format!("{shown} {}", describe_file(thread, node)));
+        if thread.stat(node).unwrap().kind == FileKind::Directory {
+            describe(thread, node, &shown, into);
+        }
+        thread.release(node, 1);
+    }
+    into.sort();
+}
+
+fn describe_file(thread: &Thread<'_>, node: Node) -> String {
+    let a = thread.stat(node).unwrap();
+    let mut text = format!(
+        "{:?} {:o} links {} owner {}:{} device {:#x} size {} modified {}",
+        a.kind, a.mode, a.links, a.uid, a.gid, a.device, a.size_bytes, a.modified_ns
+    );
+    let mut buffer = vec![0; 4096];
+    match a.kind {
+        FileKind::Symlink => {
+            let length = thread.read_link(node, &mut buffer).unwrap();
+            write!(text, " -> {}", String::from_utf8_lossy(&buffer[..length])).unwrap();
+        }
+        FileKind::Regular => {
+            let mut content = vec![0; a.size_bytes as usize];
+            assert_eq!(thread.read(node, 0, &mut content).unwrap(), content.len());
+            write!(text, " crc {:08x}", pmem::crc32c(0, &content)).unwrap();
+        }
+        _ => {}
+    }
+    let mut names = Vec::new();
+    thread.xattr_names(node, &mut |name| names.push(name.to_vec())).unwrap();
+    for name in names {
+        let length = thread.xattr(node, &name, &mut buffer).unwrap();
+        write!(text, " {}={}", String::from_utf8_lossy(&name), String::from_utf8_lossy(&buffer[..length])).unwrap();
+    }
+    text
+}
+
+/// A tree with something of everything that the format has.
+fn populate(thread: &Thread<'_>) {
+    let root = thread.root().unwrap();
+    let fixed = |node: Node, second: i64| {
+        let changes = Changes { modified_ns: Some(second * 1_000_000_000), ..Default::default() };
+        thread.change(node, |_| Ok(changes)).unwrap();
+    };
+    let make = |directory: Node, name: &str, new: NewNode<'_>| thread.create(directory, name.as_bytes(), &new).unwrap();
+    let directory = make(root, "directory", new_directory());
+    for (index, length) in [0usize, 1, 4095, 4096, 4097, 20_000].into_iter().enumerate() {
+        let node = make(directory, &format!("file of {length} bytes"), NewNode { uid: 1000, gid: 100, ..new_file() });
+        let content: Vec<u8> = (0..length).map(|at| (at * 31 + index) as u8).collect();
+        thread.write(node, 0, &content).unwrap();
+        fixed(node, 1_000_000_000 + index as i64);
+    }
+    let sparse = make(directory, "sparse", new_file());
+    thread.write(sparse, 300_000, b"far away").unwrap();
+    fixed(sparse, 5);
+    let long = make(directory, &"long name ".repeat(25), new_file());
+    thread.set_xattr(long, b"user.colour", b"blue", false, false).unwrap();
+    fixed(long, -5);
+    thread.link(sparse, root, b"another name of sparse").unwrap();
+    let link = |target: &'static str| NewNode {
+        kind: FileKind::Symlink,
+        permissions: 0o777,
+        target: target.as_bytes(),
+        ..new_file()
+    };
+    fixed(make(root, "short link", link("directory/sparse")), 6);
+    fixed(make(root, "long link", link("directory/../directory/../directory/../directory/../directory/sparse")), 7);
+    fixed(
+        make(root, "device", NewNode { kind: FileKind::Character, device: 0x0103, permissions: 0o666, ..new_file() }),
+        8,
+    );
+    fixed(make(root, "pipe", NewNode { kind: FileKind::Fifo, ..new_file() }), 9);
+    touch(thread, root, "removed");
+    thread.unlink(root, b"removed", permit).unwrap();
+    fixed(make(directory, "was elsewhere", new_file()), 10);
+    thread.rename((directory, b"was elsewhere"), (root, b"moved"), RenameFlags::default(), permit_rename).unwrap();
+    fixed(directory, 11);
+}
+
+fn to_text(image: &Image) -> String {
+    let region = image.region(pmem::Direct);
+    let mut text = String::new();
+    for offset in (0..LENGTH).step_by(64) {
+        let mut line = [0u8; 64];
+        region.read_bytes(offset, &mut line).unwrap();
+        if line != [0; 64] {
+            write!(text, "{offset:x} ").unwrap();
+            line.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn from_text(text: &str) -> Image {
+    let image = Image::new(LENGTH);
+    let region = image.region(pmem::Direct);
+    let _ = region.stream_zeros(0, LENGTH).unwrap();
+    for line in text.lines() {
+        let (offset, bytes) = line.split_once(' ').unwrap();
+        let bytes: Vec<u8> = (0..64).map(|at| u8::from_str_radix(&bytes[at * 2..at * 2 + 2], 16).unwrap()).collect();
+        let _ = region.stream_bytes(u64::from_str_radix(offset, 16).unwrap(), &bytes).unwrap();
+    }
+    image
+}
+
+#[test]
+#[ignore = "writes the golden images of the present version anew"]
+fn write_golden_images() {
+    let image = Image::new(LENGTH);
+    let attached = image.attach();
+    let mut description = Vec::new();
+    {
+        let thread = attached.enter();
+        populate(&thread);
+        describe(&thread, thread.root().unwrap(), "", &mut description);
+    }
+    std::fs::write(path("version1.tree"), description.join("\n") + "\n").unwrap();
+    std::fs::write(path("version1-crashed.lines"), to_text(&image)).unwrap();
+    attached.detach();
+    std::fs::write(path("version1-clean.lines"), to_text(&image)).unwrap();
+}
+
+fn is_as_it_was(name: &str, scanned: bool) {
+    let image = from_text(&std::fs::read_to_string(path(name)).unwrap());
+    let expected = std::fs::read_to_string(path("version1.tree")).unwrap();
+    let attached = image.attach();
+    assert_eq!(attached.report.scanned, scanned);
+    {
+        let thread = attached.enter();
+        let root = thread.root().unwrap();
+        let mut description = Vec::new();
+        describe(&thread, root, "", &mut description);
+        assert_eq!(description.join("\n") + "\n", expected);
+        // It can be written, too.
+        let node = thread.create(root, b"new", &new_file()).unwrap();
+        thread.write(node, 0, b"content").unwrap();
+        thread.unlink(root, b"moved", permit).unwrap();
+    }
+    attached.detach();
+    let attached = image.attach();
+    let thread = attached.enter();
+    let root = thread.root().unwrap();
+    assert_eq!(thread.stat_name(root, b"new").unwrap().size_bytes, 7);
+    assert!(thread.stat_name(root, b"moved").is_err());
+}
+
+#[test]
+fn a_clean_image_of_version_1_is_as_it_was_left() {
+    is_as_it_was("version1-clean.lines", false);
+}
+
+#[test]
+fn a_crashed_image_of_version_1_is_recovered() {
+    is_as_it_was("version1-crashed.lines", true);
+}
