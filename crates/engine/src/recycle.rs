@@ -197,10 +197,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.slot.intent.kind.store(IntentKind::Recycle as u32, Release);
         let pm = &self.fs.pm;
-        // The clearing of a journal record that names one of these dentries may have been left to a later fence: this one. It must
-        // be durable before the dentry is erased.
-        pm.fence(Flushed::nothing());
-        let mut flushed = Flushed::nothing();
+        let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Blocks);
+        let mut flushed = match batch.iter().any(named) {
+            // The grace period is over, so every rename that named one of these dentries, or a slot in one of these pages, is finished.
+            true => self.clear_journal()?,
+            false => Flushed::nothing(),
+        };
         for item in batch.iter_mut() {
             flushed = flushed.and(self.erase(item));
         }
@@ -343,7 +345,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         // Of whichever thread a rename was that named one of these dentries: replaying it must be over before they are something else.
-        self.fs.pm.fence(self.flush_journal()?);
+        self.fs.pm.fence(self.clear_journal()?);
         let mut offset = first;
         // A directory has no more pages than the image has blocks; a chain that goes on is a ring.
         for _ in 0..self.fs.geometry.blocks {

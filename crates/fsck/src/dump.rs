@@ -252,6 +252,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
                 self.line("invalid", format_args!("becomes the dentry at {dentry:#x}"))?;
             }
             self.line("moment", format_args!("{}", moment(record.moment_ns as i64)))?;
+            self.line("turn", format_args!("{}", record.turn))?;
         }
         self.words(offset, JOURNAL_SLOT_BYTES)
     }

@@ -27,7 +27,7 @@ impl<M: Memory> Checker<'_, M> {
         for index in 0..JOURNAL_SLOTS {
             let offset = self.image.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES;
             let Ok(slot) = self.image.region.get(Pm::<JournalSlot>::new(offset)) else { return };
-            self.check_reserved(Place::default(), offset + 96, 4, "a journal slot");
+            self.check_reserved(Place::default(), offset + 104, 3, "a journal slot");
             if slot.seal.load() != 0 {
                 self.check_journal_slot(index, offset, slot.record());
             }

@@ -63,9 +63,9 @@ fn a_directory_shows_its_log_and_a_file_its_blocks() {
 fn a_journal_shows_its_records() {
     let image = sample();
     let plant = Plant::new(&image);
-    assert_has(&text(&plant, Target::Journal, false), &["0 of 1024 slots are not empty"]);
+    assert_has(&text(&plant, Target::Journal, false), &["0 of 2048 slots are not empty"]);
     plant.set(plant.geometry.journal_block * 4096, 1 << 33 | 1);
-    assert_has(&text(&plant, Target::Journal, true), &["journal slot 0", "DOES NOT VERIFY", "1 of 1024"]);
+    assert_has(&text(&plant, Target::Journal, true), &["journal slot 0", "DOES NOT VERIFY", "1 of 2048"]);
 }
 
 #[test]

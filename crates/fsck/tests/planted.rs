@@ -47,6 +47,7 @@ fn rename_record(plant: &Plant, path: &str, old: u64) -> JournalRecord {
         moves: [Move { slot: new.slot, dentry: new.dentry, directory: 0, parent: 0 }, Move::default()],
         invalidated: [old, 0],
         moment_ns: 5,
+        turn: 0,
     }
 }
 

@@ -149,6 +149,15 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 8 }
     }
 
+    /// Stores zero (or another word that names nothing) into a commit word if it still is `old`.
+    #[inline]
+    pub fn retract_if(&self, cell: &Commit64, old: u64, nothing: u64) -> Option<Dirty> {
+        let offset = self.offset_of(cell);
+        cell.0.compare_exchange(old, nothing, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        self.note_stored(offset, &nothing.to_le_bytes());
+        Some(Dirty { start: offset, end: offset + 8 })
+    }
+
     /// Issues flushes for the lines that `dirty` covers.
     #[inline(always)]
     pub fn flush(&self, dirty: Dirty) -> Flushed {

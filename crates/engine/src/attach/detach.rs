@@ -23,8 +23,8 @@ impl<M: Memory> Fs<M> {
             let thread = self.enter()?;
             thread.write_back_all()?;
             thread.bury_orphans()?;
-            // Renames leave the clearing of their records in the cache. A record that came back would be repeated after some later crash.
-            self.pm.fence(thread.flush_journal()?);
+            // A record that stayed would be repeated after some later crash.
+            self.pm.fence(thread.clear_journal()?);
         }
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             if let Some(shard) = self.enter_slot(index)? {

@@ -6,14 +6,14 @@
 //!
 //! Invariants
 //! - The head of the log changes by one store, after the new pages and the directory's times are durable.
-//! - Old pages and dead dentries become free only a grace period after that, and after all cleared journal slots are durably clear.
+//! - Old pages and dead dentries become free only a grace period after that; recycling makes the journal records that name them superfluous first.
 //! - The compacting bit is held from beginning to end; the cachelet's lock only for moments, because others wait for it while they are pinned.
 
 use super::log::Tail;
 use crate::alloc::BlockRun;
 use crate::dram::{Cachelet, DirectoryState, RetiredKind};
 use crate::error::{Error, Result};
-use crate::format::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, LOG_SLOTS, LogPage, LogPageKind, Valid, slot_address};
+use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, slot_address};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
@@ -153,25 +153,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         // The dentries that go carry the times of removals: the directory's entry must say them first.
         let property = self.property_now(directory);
         let times = self.commit_property(directory, &property, Flushed::nothing().sealed())?;
-        let journal = self.flush_journal()?;
-        let durable = pm.fence(times.and(journal));
+        let durable = pm.fence(times);
         let head = if chain.first == 0 { boundary } else { chain.first };
         // Crash before this is durable: the old log, whole. After: the new one. The pages of the other are free either way.
         pm.persist(pm.commit(&inode.log, head, durable));
         directory.directory.fetch_add(1 << 8, AcqRel);
         Ok(())
-    }
-
-    /// Flushes the seals of all journal slots that threads have used: the cleared ones must be durably clear before what they named is
-    /// recycled.
-    pub(crate) fn flush_journal(&self) -> Result<Flushed> {
-        let used = self.fs.header()?.slots_high.load(Acquire).min(JOURNAL_SLOTS);
-        let start = self.fs.geometry.journal_block * BLOCK_BYTES;
-        let mut flushed = Flushed::nothing();
-        for index in 0..used {
-            flushed = flushed.and(self.fs.pm.flush_range(start + index * JOURNAL_SLOT_BYTES, 8));
-        }
-        Ok(flushed)
     }
 
     /// Retires the old pages and the dentries that were not copied; how many slots those were. Old and new chain are walked side by side:

@@ -10,6 +10,7 @@ mod compact;
 mod create;
 mod evict;
 mod index;
+mod journal;
 mod log;
 mod lookup;
 mod read;

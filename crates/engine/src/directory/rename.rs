@@ -1,9 +1,8 @@
 //! Rename (paper III.E and III.F): a journal record that names every step, then the steps.
 //!
-//! Two fences. Before the first: new dentries and the record, which certifies itself. Before the second: the log slots that name the new
-//! dentries, the invalid words of the old ones, the new `..`. A crash before the first leaves the old names; after it, recovery repeats all
-//! steps. The record is cleared by a store that is not even flushed: repeating finished steps changes nothing until one of the named dentries is
-//! recycled, and whoever recycles dentries flushes all cleared records first.
+//! One fence. Before it: new dentries, changed attributes, and the record, which certifies itself. After it the rename is durable, for recovery repeats
+//! all steps: the log slots that name the new dentries, the invalid words of the old ones, the new `..`. The steps themselves are stores that are not even
+//! flushed; the journal says who makes them durable and when.
 //!
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
@@ -13,13 +12,13 @@ use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, References};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, JOURNAL_SLOT_BYTES, JournalRecord, JournalSlot, Move, ROOT_INODE, SlotTag, slot_word};
+use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, Valid, slot_word};
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::lock::Held;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, Pm};
+use pmem::{Durable, Flushed, Memory};
 
 /// One side of a rename: a name in an indexed directory.
 #[derive(Clone, Copy)]
@@ -388,11 +387,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The persistent part. Only errors of corrupt offsets can come from it, before anything is durable.
     fn rename_persist(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) -> Result<()> {
         let pm = &self.fs.pm;
-        let &Change { source, victim, arrival, place, moment_ns, .. } = change;
+        let &Change { source, victim, dropped, arrival, place, moment_ns } = change;
         let mut record = JournalRecord {
             moves: [self.step(arrival, source, new, old), Move::default()],
             invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
             moment_ns: moment_ns.max(0) as u64,
+            turn: 0,
         };
         let mut flushed = self.write_dentry_alone(arrival, source.inode, source.kind, new.name, moment_ns)?;
         match (place, victim) {
@@ -413,14 +413,16 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             _ => {}
         }
-        let (journal, recorded) = self.write_journal(&record)?;
-        // Crash before this fence: the record does not verify, or it does and so do the dentries (recovery checks both).
+        if let (Some(victim), Some(dropped)) = (victim, dropped) {
+            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, dropped, moment_ns)?);
+        }
+        flushed = flushed.and(self.stamp_renamed(source, moment_ns)?);
+        let recorded = self.write_journal(&record)?;
+        // Crash before this fence: the record does not verify, or it does and so do the dentries (recovery checks both). After it recovery
+        // repeats the steps, whichever of them are durable.
         let durable = pm.fence(flushed.and(recorded));
-        let steps = self.rename_steps(change, &record, durable)?;
-        // Crash before this fence: recovery repeats the steps.
-        pm.fence(steps);
-        // Not even flushed: see the module's head.
-        pm.retract(&journal.seal, 0).unflushed();
+        self.rename_steps(change, &record, durable)?;
+        self.end_journal();
         Ok(())
     }
 
@@ -435,45 +437,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// This thread's journal slot, filled and flushed.
-    fn write_journal(&self, record: &JournalRecord) -> Result<(&'f JournalSlot, Flushed)> {
+    /// The steps that the journal names, stored. `durable`: the record and the dentries are. The steps need not be flushed: see the journal.
+    fn rename_steps(&self, change: &Change<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
         let pm = &self.fs.pm;
-        let offset = self.fs.geometry.journal_block * BLOCK_BYTES + self.index as u64 * JOURNAL_SLOT_BYTES;
-        let slot = pm.get(Pm::<JournalSlot>::new(offset))?;
-        let words = record.words();
-        for (cell, word) in slot.words.iter().zip(words) {
-            // Flushed with the whole slot below.
-            let _ = pm.set64(cell, word);
-        }
-        let _ = pm.commit(&slot.seal, JournalRecord::seal(&words), Flushed::nothing().sealed());
-        Ok((slot, pm.flush_all(slot)))
-    }
-
-    /// The steps that the journal names, flushed. `durable`: the record and the dentries are.
-    fn rename_steps(&self, change: &Change<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<Flushed> {
-        let pm = &self.fs.pm;
-        let &Change { source, victim, dropped, arrival, place, moment_ns } = change;
-        let mut flushed = self.invalidate(source.hit.dentry, moment_ns);
-        flushed = flushed.and(pm.flush(pm.commit(
-            arrival.slot.word,
-            slot_word(arrival.dentry_offset, SlotTag::Dentry),
-            durable,
-        )));
-        if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
-            let word = slot_word(name.dentry_offset, SlotTag::Dentry);
-            flushed = flushed.and(pm.flush(pm.commit(name.slot.word, word, durable)));
-        }
-        if let Some(victim) = victim {
-            flushed = flushed.and(self.invalidate(victim.hit.dentry, moment_ns));
-            if let Some(dropped) = dropped {
-                flushed = flushed.and(self.stamp_unlinked(victim.cachelet, dropped, moment_ns)?);
-            }
-        }
+        let &Change { source, victim, arrival, place, moment_ns, .. } = change;
+        let gone = Valid { valid: false, moment_ns: moment_ns.max(0) as u64 }.word();
         for step in record.moves.iter().filter(|step| step.directory != 0) {
-            let inode = self.fs.inode_at(step.directory)?;
-            flushed = flushed.and(pm.flush(pm.commit(&inode.parent, step.parent, durable)));
+            pm.commit(&self.fs.inode_at(step.directory)?.parent, step.parent, durable).unflushed();
         }
-        Ok(flushed.and(self.stamp_renamed(source, moment_ns)?))
+        pm.commit(arrival.slot.word, slot_word(arrival.dentry_offset, SlotTag::Dentry), durable).unflushed();
+        if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
+            pm.commit(name.slot.word, slot_word(name.dentry_offset, SlotTag::Dentry), durable).unflushed();
+        }
+        pm.retract(&source.hit.dentry.valid, gone).unflushed();
+        if let Some(victim) = victim {
+            pm.retract(&victim.hit.dentry.valid, gone).unflushed();
+        }
+        Ok(())
     }
 
     /// A renamed file's change time is now; its lock is held. A directory's is kept lazily.

@@ -153,8 +153,10 @@ pub struct ThreadSlot {
     pub retired_end: AtomicU64,
     /// What waits to be recycled.
     pub retired: [Retired; RETIRED_MAX],
+    /// Renames that are over: the turn of the next one.
+    pub renames: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved1: [AtomicU64; 423],
+    pub reserved1: [AtomicU64; 422],
 }
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.

@@ -1,15 +1,19 @@
 //! The rename journal (paper III.F): one record per slot, naming every step of a rename, so that recovery can repeat all of them.
 //!
+//! A rename is over, durably, when its record is: the steps themselves may still be in the cache. Its thread makes them durable with its next
+//! rename, under that one's fence, and overwrites the record with the one after.
+//!
 //! Invariants
 //! - A record counts only if its seal verifies: it certifies itself and is durable, with the new dentries, before the first step.
-//! - Every step is idempotent, and stays so until one of the named dentries is recycled, before which the slot is durably empty.
+//! - Every step is idempotent, and stays so until one of the named dentries is recycled; before that the steps are durable and the record is
+//!   durably gone.
 //! - The number of slots does not depend on the machine.
 
 use super::assert_layout;
 use pmem::{Cell64, Commit64, Layout, crc32c};
 
-/// Journal slots of an image: one for each thread slot of a DRAM region, so that none is ever waited for.
-pub const JOURNAL_SLOTS: u64 = 1024;
+/// Journal slots of an image: two for each thread slot of a DRAM region, used in turn, so that none is ever waited for.
+pub const JOURNAL_SLOTS: u64 = 2048;
 
 /// Bytes of a journal slot.
 pub const JOURNAL_SLOT_BYTES: u64 = 128;
@@ -44,6 +48,8 @@ pub struct JournalRecord {
     pub invalidated: [u64; 2],
     /// When: for the words <valid, mtime>.
     pub moment_ns: u64,
+    /// Which rename of its thread slot this is, counted in one DRAM region: tells finished records from one that is being written.
+    pub turn: u64,
 }
 
 /// A journal slot: two lines.
@@ -52,17 +58,17 @@ pub struct JournalSlot {
     /// CRC-32C (high half) of the words and the kind; [`JournalKind`] (low half). Zero: empty.
     pub seal: Commit64,
     /// The record, in the order of [`JournalRecord::words`].
-    pub words: [Cell64; 11],
+    pub words: [Cell64; 12],
     /// Zero.
-    pub reserved: [Cell64; 4],
+    pub reserved: [Cell64; 3],
 }
-assert_layout!(JournalSlot, 128, seal @ 0, words @ 8, reserved @ 96);
+assert_layout!(JournalSlot, 128, seal @ 0, words @ 8, reserved @ 104);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for JournalSlot {}
 
 impl JournalRecord {
     /// The record's words.
-    pub fn words(&self) -> [u64; 11] {
+    pub fn words(&self) -> [u64; 12] {
         let [a, b] = self.moves;
         [
             a.slot,
@@ -76,11 +82,12 @@ impl JournalRecord {
             b.dentry,
             b.directory,
             b.parent,
+            self.turn,
         ]
     }
 
     /// What the words say.
-    pub fn from_words(words: &[u64; 11]) -> JournalRecord {
+    pub fn from_words(words: &[u64; 12]) -> JournalRecord {
         JournalRecord {
             moves: [
                 Move { slot: words[0], dentry: words[1], directory: words[2], parent: words[3] },
@@ -88,16 +95,17 @@ impl JournalRecord {
             ],
             invalidated: [words[4], words[5]],
             moment_ns: words[6],
+            turn: words[11],
         }
     }
 
     /// The seal of these words.
-    pub fn seal(words: &[u64; 11]) -> u64 {
-        let mut bytes = [0u8; 92];
+    pub fn seal(words: &[u64; 12]) -> u64 {
+        let mut bytes = [0u8; 100];
         for (index, word) in words.iter().enumerate() {
             bytes[index * 8..][..8].copy_from_slice(&word.to_le_bytes());
         }
-        bytes[88..92].copy_from_slice(&(JournalKind::Rename as u32).to_le_bytes());
+        bytes[96..100].copy_from_slice(&(JournalKind::Rename as u32).to_le_bytes());
         (crc32c(0, &bytes) as u64) << 32 | JournalKind::Rename as u64
     }
 }
@@ -109,7 +117,7 @@ impl JournalSlot {
         if seal == 0 {
             return None;
         }
-        let words: [u64; 11] = core::array::from_fn(|index| self.words[index].load());
+        let words: [u64; 12] = core::array::from_fn(|index| self.words[index].load());
         (seal == JournalRecord::seal(&words)).then(|| JournalRecord::from_words(&words))
     }
 }

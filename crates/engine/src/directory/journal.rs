@@ -1,0 +1,94 @@
+//! The rename journal at work: writing records, and making finished ones superfluous.
+//!
+//! Invariants
+//! - Thread slot `i` writes journal slots `2i` and `2i + 1` in turn. When it writes turn `t`, the steps of turn `t - 1` are flushed before the
+//!   fence that makes the record of `t` durable; so the record of turn `t - 2`, which `t` overwrites, is superfluous.
+//! - A thread slot's count of renames moves on after the steps of a rename are stored. A record of a turn below it is finished.
+
+use crate::error::Result;
+use crate::format::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot};
+use crate::fs::{Fs, Thread};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
+
+impl<M: Memory> Fs<M> {
+    fn journal_slot(&self, thread_slot: u64, turn: u64) -> Result<&JournalSlot> {
+        let index = (thread_slot * 2 + turn % 2) % JOURNAL_SLOTS;
+        Ok(self.pm.get(Pm::new(self.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES))?)
+    }
+
+    /// Flushes whatever the steps of a finished record stored.
+    fn flush_steps(&self, record: &JournalRecord) -> Flushed {
+        let mut flushed = Flushed::nothing();
+        let words = record.moves.iter().flat_map(|step| [step.slot, step.directory]).chain(record.invalidated);
+        for offset in words.filter(|offset| *offset != 0 && self.pm.contains(*offset, 64)) {
+            // A log slot, the first line of an inode (its `..`) or of a dentry (its valid word): one line each.
+            flushed = flushed.and(self.pm.flush_range(offset, 8));
+        }
+        flushed
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Writes and flushes this thread's next record, and flushes the steps of the rename before it: the same fence makes both durable.
+    pub(super) fn write_journal(&self, record: &JournalRecord) -> Result<Flushed> {
+        let pm = &self.fs.pm;
+        let turn = self.slot.renames.load(Relaxed);
+        let steps = match turn.checked_sub(1) {
+            Some(last) => self.fs.journal_slot(self.index as u64, last)?.record(),
+            None => None,
+        };
+        let steps = steps.map_or(Flushed::nothing(), |record| self.fs.flush_steps(&record));
+        let slot = self.fs.journal_slot(self.index as u64, turn)?;
+        let words = JournalRecord { turn, ..*record }.words();
+        for (cell, word) in slot.words.iter().zip(words) {
+            // Flushed with the whole slot below.
+            pm.set64(cell, word).unflushed();
+        }
+        pm.commit(&slot.seal, JournalRecord::seal(&words), Flushed::nothing().sealed()).unflushed();
+        Ok(pm.flush_all(slot).and(steps))
+    }
+
+    /// The steps of this thread's rename are stored.
+    pub(super) fn end_journal(&self) {
+        self.slot.renames.store(self.slot.renames.load(Relaxed).wrapping_add(1), Release);
+    }
+
+    /// Makes the steps of all finished renames durable and takes their records away; before anything that they name is recycled, and before
+    /// the image is left clean. What comes back is flushed: whoever recycles fences before it gives things away.
+    pub(crate) fn clear_journal(&self) -> Result<Flushed> {
+        let pm = &self.fs.pm;
+        let used = self.fs.header()?.slots_high.load(Acquire);
+        let mut steps = Flushed::nothing();
+        let mut any = false;
+        self.each_finished(used, |_, record| {
+            steps = core::mem::replace(&mut steps, Flushed::nothing()).and(self.fs.flush_steps(&record));
+            any = true;
+        })?;
+        let mut cleared = Flushed::nothing();
+        if any {
+            // Crash point: the steps are there, and are repeated to no effect.
+            pm.fence(steps);
+            self.each_finished(used, |slot, record| {
+                // Unless its thread writes its next record there right now.
+                if let Some(dirty) = pm.retract_if(&slot.seal, JournalRecord::seal(&record.words()), 0) {
+                    cleared = core::mem::replace(&mut cleared, Flushed::nothing()).and(pm.flush(dirty));
+                }
+            })?;
+        }
+        Ok(cleared)
+    }
+
+    fn each_finished(&self, used: u64, mut visit: impl FnMut(&JournalSlot, JournalRecord)) -> Result<()> {
+        for thread_slot in 0..used {
+            let renames = self.fs.dram.slot(thread_slot as u32)?.renames.load(Acquire);
+            for turn in renames.saturating_sub(2)..renames {
+                let slot = self.fs.journal_slot(thread_slot, turn)?;
+                if let Some(record) = slot.record().filter(|record| record.turn < renames) {
+                    visit(slot, record);
+                }
+            }
+        }
+        Ok(())
+    }
+}
