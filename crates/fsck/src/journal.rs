@@ -60,9 +60,9 @@ impl<M: Memory> Checker<'_, M> {
                 Standing::Stale => {}
                 Standing::Impossible => return Standing::Impossible,
             }
-            // Once the new name does not count any more, nothing of the record does: later operations have seen it
-            // done.
-            if !self.counts(step.dentry) {
+            // The seal does not cover the valid word, which is zero in lines that were free: the rename was stopped before its
+            // first step.
+            if self.image.word(step.dentry) == 0 {
                 return Standing::Stale;
             }
         }
@@ -110,7 +110,8 @@ impl<M: Memory> Checker<'_, M> {
     fn lay_over(&mut self, record: &JournalRecord) {
         for step in record.moves.iter().filter(|step| step.slot != 0) {
             self.overlay.slots.insert(step.slot, slot_word(step.dentry, SlotTag::Dentry));
-            if step.directory != 0 {
+            // If the name is gone again, a later operation has decided about the directory.
+            if step.directory != 0 && self.counts(step.dentry) {
                 self.overlay.parents.insert(step.directory, step.parent);
             }
         }

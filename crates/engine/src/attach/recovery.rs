@@ -204,6 +204,9 @@ impl<M: Memory> Fs<M> {
     fn replay(&self, record: &JournalRecord) -> Result<bool> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             self.check_move(step)?;
+            if !self.arrived(step)? {
+                return Ok(false);
+            }
         }
         for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
             self.verified_dentry(offset)?;
@@ -236,6 +239,13 @@ impl<M: Memory> Fs<M> {
             }
         }
         Ok(changed)
+    }
+
+    /// Whether a new name's valid word was written: its seal does not cover it, and the word of lines that were free is zero. If it is not there, the
+    /// rename was stopped before its first step, and the old name counts. A later operation may have written it since; the steps are due all the
+    /// same.
+    fn arrived(&self, step: &Move) -> Result<bool> {
+        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load() != 0)
     }
 
     fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
@@ -621,9 +631,9 @@ impl<M: Memory> Fs<M> {
             rest &= rest - 1;
             let dentry = self.pm.get(Pm::<Dentry>::new(block * BLOCK_BYTES + line * LINE_BYTES))?;
             // A dentry that no slot names must not verify when its lines are handed out, and a crash leaves the slot of the next one
-            // without its bytes.
-            if dentry.seal.load() != 0 {
-                self.pm.flush(self.pm.set64(&dentry.seal, 0)).unfenced();
+            // without its bytes. Nor must its valid word be older than itself, which its seal does not cover.
+            if dentry.seal.load() != 0 || dentry.valid.load() != 0 {
+                self.pm.flush(self.pm.set64(&dentry.seal, 0).and(self.pm.retract(&dentry.valid, 0))).unfenced();
             }
         }
         slab.free_lines.store(free, Relaxed);
