@@ -230,6 +230,8 @@ fn a_reader_beside_a_writer_sees_what_is_written() {
     touch(&image, "before");
     let reader = Image::open(&path, &reading).unwrap();
     assert!(reader.is_shared() && reader.fs().is_read_only());
+    let alone = OpenImage { alone: true, ..reading.clone() };
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotAlone { .. })), "others write it");
     touch(&image, "after");
     assert!(has(&reader, "before") && has(&reader, "after"));
     {

@@ -33,7 +33,7 @@ use std::time::Duration;
 pub struct OpenImage {
     /// Refuse all changes by this process. Others may write the image meanwhile if they came first.
     pub read_only: bool,
-    /// Keep everybody else out. The DRAM region is this process's own memory then.
+    /// Keep everybody else out, or who only reads, everybody who writes. The DRAM region is this process's own memory then.
     pub alone: bool,
     /// Files cached at most; 0: as many as the image holds.
     pub cached_files_max: u64,
@@ -309,6 +309,9 @@ impl<M: Memory> Attempt<'_, M> {
         let dram_name = self.dram_name(false)?;
         if !written {
             return self.attach_first(None);
+        }
+        if self.options.alone {
+            return Err(ImageError::NotAlone { path: self.path.to_owned() });
         }
         if self.pm.access() == Access::ReadOnly {
             return Err(dram_name.cannot_share(self.path, "it is being written, and you may only read it".to_owned()));
