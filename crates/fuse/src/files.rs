@@ -96,7 +96,8 @@ impl Files {
         self.image
     }
 
-    /// Makes a call. A thread is entered for the time of the call: that costs little beside a request, and whoever serves may change.
+    /// Makes a call. A thread is entered for the time of the call. That costs a hundredth of a request (two system calls, 0.2 µs of 20), while a
+    /// worker that kept its slot between requests would keep what waits there to be recycled from others who run out of space.
     fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
         let thread = self.image.fs().enter()?;
         call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)))
