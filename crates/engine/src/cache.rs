@@ -23,7 +23,7 @@ const TRIES_MAX: usize = 1 << 20;
 impl<M: Memory> Fs<M> {
     /// The cachelet that an inode's nv pointer names, if it is this epoch's and still that inode's.
     fn cachelet_by_pointer(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
-        let index = match self.read_only {
+        let index = match self.untouched {
             // Nothing is written to the image, so the pointers are kept beside it.
             true => self.dram.inode_links(number)?.load(Acquire),
             false => {
@@ -77,7 +77,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another was faster.
     fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
         self.fs.pm.note_read(self.fs.inode_offset(number)?, 192);
-        let before = match self.fs.read_only {
+        let before = match self.fs.untouched {
             true => self.fs.dram.inode_links(number)?.load(Acquire) as u64,
             false => inode.nv_pointer.load_acquire(),
         };
@@ -95,7 +95,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let references = References { references: 0, links: property.links, flags: FLAG_READABLE };
         cachelet.references.store(references.word(), Relaxed);
         cachelet.number.store(number, Release);
-        let published = match self.fs.read_only {
+        let published = match self.fs.untouched {
             true => {
                 let pointer = self.fs.dram.inode_links(number)?;
                 pointer.compare_exchange(before as u32, index, AcqRel, Acquire).is_ok()
@@ -112,7 +112,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Takes back the pointer to a cachelet that is being evicted, unless it leads elsewhere already.
     pub(crate) fn forget_pointer(&self, cachelet: &Cachelet, index: u32) -> Result<()> {
-        if self.fs.read_only {
+        if self.fs.untouched {
             let pointer = self.fs.dram.inode_links(cachelet.number.load(Relaxed))?;
             let _ = pointer.compare_exchange(index, 0, AcqRel, Acquire);
         } else {
@@ -358,7 +358,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Persists what a cachelet keeps lazily: a directory's times and links, an access time. The caller fences.
     pub(crate) fn write_back(&self, cachelet: &'f Cachelet) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
-        if self.fs.read_only || cachelet.number.load(Acquire) == 0 {
+        if self.fs.untouched || cachelet.number.load(Acquire) == 0 {
             return Ok(flushed);
         }
         if cachelet.dirty.load(Acquire) & DIRTY != 0 {

@@ -17,6 +17,9 @@ pub struct Fs<M: Memory = Direct> {
     pub(crate) epoch: u32,
     pub(crate) hash_seed: u64,
     pub(crate) read_only: bool,
+    /// Nothing at all is written to the image: the DRAM region was built by somebody who may only read. Who reads in a region that writers
+    /// use takes part in what they do behind the scenes.
+    pub(crate) untouched: bool,
 }
 
 /// A file that the holder has a counted reference to: it stays what it is until [`Thread::release`].
@@ -62,6 +65,11 @@ impl<M: Memory> Fs<M> {
     /// Whether changes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Whether the image is written in the DRAM region that this process uses, by itself or by others.
+    pub fn is_written(&self) -> bool {
+        !self.untouched
     }
 
     pub(crate) fn header(&self) -> Result<&DramHeader> {

@@ -389,9 +389,9 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    fn fsync(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         if self.files.needs_sync() {
-            reply_empty(self.files.sync(), reply);
+            reply_empty(self.files.sync(handle.0), reply);
         } else {
             // What was written is where it is safe; the kernel does not ask again, and tells programs that all is well.
             reply.error(fuser::Errno::ENOSYS);

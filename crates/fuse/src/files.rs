@@ -57,6 +57,8 @@ pub(crate) struct Files {
     root: Node,
     uid: Option<u32>,
     gid: Option<u32>,
+    /// What of `MS_NOATIME` and `MS_NODIRATIME` the mount was given: the kernel leaves access times to us.
+    quiet: libc::c_ulong,
     /// Tells the kernel that what it knows of a file's attributes is out of date. None where the kernel keeps nothing.
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
 }
@@ -71,6 +73,7 @@ impl Files {
             root,
             uid: options.uid,
             gid: options.gid,
+            quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
             outdated: OnceLock::new(),
         })
     }
@@ -93,7 +96,8 @@ impl Files {
         self.image
     }
 
-    /// Makes a call. A thread is entered for the time of the call: that costs little beside a request, and whoever serves may change.
+    /// Makes a call. A thread is entered for the time of the call. That costs a hundredth of a request (two system calls, 0.2 µs of 20), while a
+    /// worker that kept its slot between requests would keep what waits there to be recycled from others who run out of space.
     fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
         let thread = self.image.fs().enter()?;
         call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)))
@@ -179,7 +183,10 @@ impl Files {
     pub(crate) fn readlink(&self, asker: Asker, number: u64) -> Result<Vec<u8>> {
         let node = self.node(number)?;
         let mut target = vec![0; posix::path::PATH_BYTES_MAX];
-        let length = self.call(asker, |caller| caller.readlink(node, &mut target))?;
+        let length = self.call(asker, |caller| match self.quiet & libc::MS_NOATIME {
+            0 => caller.readlink(node, &mut target),
+            _ => Ok(caller.thread.read_link(node, &mut target)?),
+        })?;
         target.truncate(length);
         Ok(target)
     }
@@ -237,7 +244,19 @@ impl Files {
             0 => self.call(asker, |caller| caller.open_node(node, flags))?,
             _ => self.call_changing(asker, node, |caller| caller.open_node(node, flags))?,
         };
-        Ok(self.handles.insert(file))
+        Ok(self.keep(file))
+    }
+
+    /// Gives an open file a handle, and the mount's opinion on access times.
+    fn keep(&self, file: OpenFile) -> u64 {
+        let quiet = match file.kind() {
+            FileKind::Directory => libc::MS_NOATIME | libc::MS_NODIRATIME,
+            _ => libc::MS_NOATIME,
+        };
+        if self.quiet & quiet != 0 {
+            file.set_flags(file.flags() | libc::O_NOATIME);
+        }
+        self.handles.insert(file)
     }
 
     /// Makes a file and opens it; attributes and handle.
@@ -258,7 +277,7 @@ impl Files {
                 .map_err(Errno::from)
                 .and_then(|()| self.tell(caller, Held::owned(caller.thread, opened.file.node())));
             match told {
-                Ok(attributes) => Ok((attributes, self.handles.insert(opened.file))),
+                Ok(attributes) => Ok((attributes, self.keep(opened.file))),
                 Err(error) => {
                     caller.close(&opened.file);
                     Err(error)
@@ -301,7 +320,10 @@ impl Files {
         self.image.backing().persistence() == Persistence::LastSync
     }
 
-    pub(crate) fn sync(&self) -> Result<()> {
+    /// Persists an open file: what the engine keeps lazily of it, then the whole image on its disk.
+    pub(crate) fn sync(&self, handle: u64) -> Result<()> {
+        let node = self.handle(handle)?.node();
+        self.image.fs().enter()?.sync(node)?;
         self.image.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
     }
 

@@ -20,5 +20,6 @@ mod server;
 mod signals;
 
 pub use error::{MountError, OptionError};
+pub use mounting::remount;
 pub use options::{Cache, MountOptions};
 pub use server::{Ended, Server, Stopper, serve};

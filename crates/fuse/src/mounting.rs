@@ -9,6 +9,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 /// What mount(8) and /proc/mounts show as the type.
 const TYPE: &std::ffi::CStr = c"fuse.directfs";
@@ -54,6 +55,18 @@ pub(crate) fn mount(source: &str, target: &Path, options: &MountOptions) -> Resu
         error if error.raw_os_error() == Some(libc::EPERM) => Ok(None),
         error => Err(refused(error)),
     }
+}
+
+/// Changes the flags of a mount that stands, read-only among them. What its server was told stays: one that serves read-only goes on to refuse
+/// changes.
+pub fn remount(path: &Path, options: &MountOptions) -> Result<(), MountError> {
+    let refused = |source| MountError::Refused { path: path.to_owned(), source };
+    let place = CString::new(path.as_os_str().as_bytes()).map_err(|_| refused(io::ErrorKind::InvalidInput.into()))?;
+    let read_only = if options.read_only { libc::MS_RDONLY } else { 0 };
+    let flags = libc::MS_REMOUNT | options.kernel_flags | read_only;
+    // SAFETY: strings that end in zero and outlive the call; no data.
+    let result = unsafe { libc::mount(ptr::null(), place.as_ptr(), ptr::null(), flags, ptr::null()) };
+    if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
 /// Whether the mount that belongs to a device is still there. If not, what is mounted at its path is somebody else's.

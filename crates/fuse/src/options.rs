@@ -48,6 +48,8 @@ pub struct MountOptions {
     pub source: Option<String>,
     /// Files cached in memory at most; 0: as many as the image holds.
     pub cached_files_max: u64,
+    /// Nothing is mounted: the flags of a mount that stands are changed.
+    pub remount: bool,
 }
 
 impl Default for MountOptions {
@@ -62,6 +64,7 @@ impl Default for MountOptions {
             threads: 0,
             source: None,
             cached_files_max: 0,
+            remount: false,
         }
     }
 }
@@ -139,6 +142,7 @@ impl MountOptions {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = Some(true),
+            "remount" => self.remount = true,
             "noallow_other" => self.allow_other = Some(false),
             // Users may mount it (fstab): then it must not give them rights, unless a later option says so.
             "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
@@ -159,7 +163,8 @@ impl MountOptions {
             "cache" => self.cache = cache(name, value)?,
             // mount(8) hands the user's name down with `user`; the type is ours anyway.
             "user" => self.apply_one("user")?,
-            "subtype" => {}
+            // For a remount mount(8) repeats what the kernel shows of the mount.
+            "subtype" | "user_id" | "group_id" => {}
             _ => return Ok(false),
         }
         if self.threads > 64 {

@@ -87,7 +87,9 @@ impl Server {
         let (session, mount) = open_session(adapter, &source, &path, options)?;
         if options.cache.is_alone() {
             let notifier = session.notifier();
-            // An offset below zero leaves the content alone, so no page is waited for and a worker may tell it in the middle of a request.
+            // In the middle of the request, not from a thread of its own: the program must not see set-id bits once its write has returned. It
+            // cannot block: an offset below zero leaves the content alone, so no page is waited for, and the request holds the file, so the
+            // kernel is not just giving it up.
             files.tell_outdated_by(move |number| {
                 let _ = notifier.inval_inode(INodeNo(number), -1, 0);
             });

@@ -3,13 +3,19 @@
 mod common;
 
 use common::{Mounted, can_mount, scratch, shell};
-use posix::image::{Closed, Image};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, RenameFlags, SeekFrom, XattrFlags};
+use fuse::{MountOptions, Server};
+use posix::image::{Closed, Image, OpenImage};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, XattrFlags, flock,
+    ioctl_ficlone, linkat, open, openat2, seek,
+};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -240,6 +246,73 @@ fn attributes_behave_as_on_tmpfs() {
 }
 
 #[test]
+fn locks_behave_as_on_tmpfs() {
+    compare("locks_behave_as_on_tmpfs", |at, log| {
+        let path = at.join("f");
+        fs::write(&path, "locked").unwrap();
+        let open = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let (one, two) = (open(), open());
+        log.did("flock", flock(&one, FlockOperation::NonBlockingLockExclusive));
+        log.did("flock again", flock(&two, FlockOperation::NonBlockingLockShared));
+        log.did("unlock", flock(&one, FlockOperation::Unlock));
+        log.did("flock at last", flock(&two, FlockOperation::NonBlockingLockShared));
+        for (who, file, kind) in [("one", &one, libc::F_WRLCK), ("two", &two, libc::F_RDLCK)] {
+            // SAFETY: all zeros is a lock description: the first byte of the file.
+            let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+            (lock.l_type, lock.l_len) = (kind as libc::c_short, 1);
+            // SAFETY: an open descriptor and a description that the call only reads.
+            let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+            let error = std::io::Error::last_os_error().raw_os_error().filter(|_| result != 0);
+            log.saw(format!("byte lock of {who}"), error);
+        }
+        drop(one);
+        log.did("flock alone", flock(&two, FlockOperation::NonBlockingLockExclusive));
+    });
+}
+
+#[test]
+fn special_files_and_flags_behave_as_on_tmpfs() {
+    compare("special_files_and_flags_behave_as_on_tmpfs", |at, log| {
+        let p = |name: &str| at.join(name);
+        let listener = UnixListener::bind(p("socket"));
+        log.did("bind", listener.as_ref().map_err(|error| std::io::Error::from(error.kind())));
+        log.did("connect", UnixStream::connect(p("socket")));
+        log.did("bind again", UnixListener::bind(p("socket")));
+        fs::write(p("f"), "content").unwrap();
+        symlink("f", p("l")).unwrap();
+        for (flags, name) in [
+            (OFlags::NOFOLLOW, "l"),
+            (OFlags::PATH | OFlags::NOFOLLOW, "l"),
+            (OFlags::DIRECTORY, "f"),
+            (OFlags::CREATE | OFlags::DIRECTORY, "new"),
+            (OFlags::CREATE | OFlags::EXCL, "f"),
+            (OFlags::CREATE | OFlags::EXCL, "l"),
+            (OFlags::WRONLY, "."),
+            (OFlags::DIRECT, "f"),
+            (OFlags::NOATIME, "f"),
+            (OFlags::WRONLY | OFlags::NONBLOCK, "socket"),
+        ] {
+            log.did((flags, name), open(p(name), flags, Mode::from(0o644)));
+        }
+        for (resolve, path) in [
+            (ResolveFlags::NO_SYMLINKS, "l"),
+            (ResolveFlags::BENEATH, "../f"),
+            (ResolveFlags::IN_ROOT, "/f"),
+            (ResolveFlags::NO_XDEV, "f"),
+        ] {
+            let directory = File::open(at).unwrap();
+            log.did((resolve, path), openat2(&directory, path, OFlags::RDONLY, Mode::empty(), resolve));
+        }
+        let file = OpenOptions::new().read(true).write(true).open(p("f")).unwrap();
+        log.did("link of a descriptor", linkat(&file, "", CWD, p("f2"), AtFlags::EMPTY_PATH));
+        log.did("data", seek(&file, SeekFrom::Data(0)));
+        log.did("data behind the end", seek(&file, SeekFrom::Data(100)));
+        log.did("reflink", ioctl_ficlone(File::create(p("copy")).unwrap(), &file));
+        log.saw("handle", shell(at, "stat -c '%F %h' f f2 l socket"));
+    });
+}
+
+#[test]
 fn other_users_meet_the_same_refusals() {
     // Programs of another user, which only a shell can start: setpriv comes with util-linux.
     compare("other_users_meet_the_same_refusals", |at, log| {
@@ -419,6 +492,68 @@ fn options_reach_the_kernel() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert_eq!(fs::read_to_string(mounted.path("f")).unwrap(), "#!/bin/sh\n");
     assert_eq!(mounted.unmount(), Closed::ReadOnly);
+}
+
+#[test]
+fn a_mount_can_be_made_read_only_and_writable_again() {
+    if !can_mount("a_mount_can_be_made_read_only_and_writable_again") {
+        return;
+    }
+    let mut mounted = Mounted::new("");
+    for (options, expected) in [("remount,ro", Some(libc::EROFS)), ("remount,rw", None)] {
+        let options = MountOptions::parse(options).unwrap();
+        assert!(options.remount);
+        fuse::remount(&mounted.mount, &options).unwrap();
+        let error = fs::write(mounted.path("f"), "x").err();
+        assert_eq!(error.and_then(|error| error.raw_os_error()), expected);
+    }
+    assert_eq!(mounted.unmount(), Closed::Last);
+}
+
+#[test]
+fn access_times_move_as_the_mount_was_told() {
+    if !can_mount("access_times_move_as_the_mount_was_told") {
+        return;
+    }
+    for (options, expected) in [
+        ("cache=0", [true, true, true]),
+        ("cache=0,nodiratime", [true, false, true]),
+        ("cache=0,noatime", [false, false, false]),
+    ] {
+        let mounted = Mounted::new(options);
+        let paths = ["f", "d", "l"].map(|name| mounted.path(name));
+        fs::write(&paths[0], "x").unwrap();
+        fs::create_dir(&paths[1]).unwrap();
+        symlink("f", &paths[2]).unwrap();
+        shell(&mounted.mount, "touch -h -d 2001-01-01 f d l");
+        fs::read(&paths[0]).unwrap();
+        fs::read_dir(&paths[1]).unwrap().count();
+        fs::read_link(&paths[2]).unwrap();
+        let moved = paths.map(|path| fs::symlink_metadata(path).unwrap().atime() > 1_000_000_000);
+        assert_eq!(moved, expected, "file, directory, link with {options}");
+    }
+}
+
+#[test]
+fn a_read_only_mount_beside_a_writing_one_shows_what_is_written() {
+    if !can_mount("a_read_only_mount_beside_a_writing_one_shows_what_is_written") {
+        return;
+    }
+    let mut mounted = Mounted::new("cache=0");
+    let second = mounted.scratch.path().join("second");
+    fs::create_dir(&second).unwrap();
+    let options = MountOptions::parse("ro,cache=0").unwrap();
+    let opening = OpenImage { read_only: true, ..mounted.opening() };
+    let reader = Server::start(Image::open(&mounted.image, &opening).unwrap(), &second, &options).unwrap();
+    fs::write(mounted.path("f"), "one").unwrap();
+    assert_eq!(fs::read_to_string(second.join("f")).unwrap(), "one");
+    fs::rename(mounted.path("f"), mounted.path("g")).unwrap();
+    assert!(!second.join("f").exists());
+    assert_eq!(fs::write(second.join("g"), "two").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    assert_eq!(mounted.unmount(), Closed::OthersRemain);
+    assert_eq!(fs::read_to_string(second.join("g")).unwrap(), "one");
+    reader.stopper().stop().unwrap();
+    assert_eq!(reader.wait().unwrap(), Closed::Last);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
+use crate::open_file::OpenFile;
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Attributes, Changes, Error, Node};
 use pmem::{BLOCK_BYTES, Memory};
@@ -207,6 +208,11 @@ impl<M: Memory> Caller<'_, '_, M> {
             Err(Error::NoAttribute | Error::NotSupported) => Ok(()),
             Err(other) => Err(other.into()),
         }
+    }
+
+    /// Notes a read through a description, unless O_NOATIME keeps it quiet.
+    pub(crate) fn note_read(&self, file: &OpenFile) -> Result<()> {
+        if file.flags() & libc::O_NOATIME != 0 { Ok(()) } else { self.note_access(file.node()) }
     }
 
     /// Notes a read in the access time, as seldom as programs can tell (relatime).

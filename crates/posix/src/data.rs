@@ -78,9 +78,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Ok(0);
         }
         let count = self.thread.read(file.node(), offset, into)?;
-        if file.flags() & libc::O_NOATIME == 0 {
-            self.note_access(file.node())?;
-        }
+        self.note_read(file)?;
         Ok(count)
     }
 

@@ -58,7 +58,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         let after = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie };
         self.thread.read_directory(directory, after, &mut hint, &mut each)?;
         file.set_hint(hint);
-        Ok(())
+        self.note_read(file)
     }
 
     /// `.` and `..`, as far as they come after `cookie`. Whether there is room for more.

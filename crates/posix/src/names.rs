@@ -125,7 +125,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if self.thread.stat(node)?.kind != FileKind::Symlink {
             return Err(Errno::EINVAL);
         }
-        Ok(self.thread.read_link(node, target)?)
+        let length = self.thread.read_link(node, target)?;
+        self.note_access(node)?;
+        Ok(length)
     }
 
     /// link. `unnamed` says that a file without names may be given one (it was opened by O_TMPFILE without O_EXCL).

@@ -222,3 +222,34 @@ fn mkfs_overwrites_nothing_unasked() {
     assert!(!fresh.exists(), "no ruins");
     assert!(!make(&fresh, &MakeOptions { sparse: true, ..plain }).unwrap().reserved);
 }
+
+#[test]
+fn a_reader_beside_a_writer_sees_what_is_written() {
+    let Scratch { image, path, options, directory: _directory } = Scratch::new();
+    let reading = OpenImage { read_only: true, ..options.clone() };
+    touch(&image, "before");
+    let reader = Image::open(&path, &reading).unwrap();
+    assert!(reader.is_shared() && reader.fs().is_read_only());
+    let alone = OpenImage { alone: true, ..reading.clone() };
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotAlone { .. })), "others write it");
+    touch(&image, "after");
+    assert!(has(&reader, "before") && has(&reader, "after"));
+    {
+        let thread = reader.fs().enter().unwrap();
+        let root = thread.root().unwrap();
+        let session = Session::new(&thread, root, ROOT);
+        common::assert_errno(session.touch("g", 0o644), posix::Errno::EROFS);
+        common::assert_errno(session.unlink("before"), posix::Errno::EROFS);
+        thread.release(root, 1);
+    }
+    // Whoever comes and goes beside a reader finds the region that he keeps alive.
+    assert_eq!(image.close().unwrap(), Closed::OthersRemain);
+    let second = Image::open(&path, &options).unwrap();
+    touch(&second, "later");
+    assert!(has(&reader, "later"));
+    assert_eq!(second.close().unwrap(), Closed::OthersRemain);
+    assert_eq!(reader.close().unwrap(), Closed::Last, "the last one leaves the image clean, even if he only read");
+    let again = Image::open(&path, &options).unwrap();
+    assert!(!again.report().unwrap().scanned);
+    assert!(has(&again, "later"));
+}

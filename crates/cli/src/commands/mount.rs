@@ -25,6 +25,9 @@ pub fn run(arguments: &Mount) -> Result<()> {
         options.apply(list)?;
     }
     options.read_only |= arguments.read_only;
+    if options.remount {
+        return Ok(fuse::remount(&arguments.directory, &options)?);
+    }
     // Relative paths would mean something else once the server has left this directory.
     let image = resolved(&arguments.image)?;
     if arguments.foreground {
@@ -51,6 +54,10 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     if arguments.fake {
         return Ok(());
     }
+    if options.remount {
+        options.read_only = read_only;
+        return Ok(fuse::remount(&arguments.directory, &options)?);
+    }
     let mut server = Start::new(&image, &arguments.directory);
     server.options(&lists).read_only(read_only);
     server.in_background()
@@ -72,6 +79,10 @@ fn resolved(image: &Path) -> Result<PathBuf> {
 fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Option<i32>) -> Result<()> {
     let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
+    if is_background {
+        // It was started by way of /proc/self/exe and would be listed as "exe".
+        let _ = std::fs::write("/proc/self/comm", "directfs");
+    }
     let announce = |_: &fuse::Server| match ready {
         Some(mut pipe) => {
             detach_output();

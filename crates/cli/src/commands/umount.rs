@@ -30,7 +30,7 @@ pub fn run(arguments: &Umount) -> Result<()> {
     if arguments.lazy {
         return Ok(());
     }
-    wait(&servers, &mount)
+    wait(servers, &mount)
 }
 
 fn servers(mount: &Mount) -> Vec<ImageUser> {
@@ -75,21 +75,24 @@ fn unmount_by_helper(point: &Path, lazy: bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the end of the servers: they leave the image clean before that.
-fn wait(servers: &[ImageUser], mount: &Mount) -> Result<()> {
+/// Waits for the end of the server, who leaves the image clean before that. Which one of several is not told by anything, so as many may go on as
+/// the image has mounts left.
+fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
     let mut progress = Progress::start(&format!("waiting until {} is left clean", mount.source.display()), 0);
     let end = Instant::now() + PATIENCE;
-    for server in servers {
-        while !processes::wait_for_end(server.pid, Duration::from_millis(100)) {
-            progress.at(0);
-            ensure!(
-                Instant::now() < end,
-                "{} is unmounted, but its server (process {}) is still leaving the image; wait for its end before you use {}",
-                mount.point.display(),
-                server.pid,
-                mount.source.display()
-            );
-        }
+    let left =
+        mounts::all().into_iter().filter(|other| other.kind == mount.kind && other.source == mount.source).count();
+    loop {
+        let step = Duration::from_millis(100) / servers.len().max(1) as u32;
+        servers.retain(|server| !processes::wait_for_end(server.pid, step));
+        let Some(server) = servers.first().filter(|_| servers.len() > left) else { return Ok(()) };
+        progress.at(0);
+        ensure!(
+            Instant::now() < end,
+            "{} is unmounted, but its server (process {}) is still leaving the image; wait for its end before you use {}",
+            mount.point.display(),
+            server.pid,
+            mount.source.display()
+        );
     }
-    Ok(())
 }

@@ -15,7 +15,7 @@ impl<M: Memory> Fs<M> {
     /// Last one out: recycles, writes back what is lazily kept, leaves the image clean. No other thread or process is inside.
     pub fn detach_last(self) -> Result<()> {
         self.header()?.phase.store(Phase::Closed as u32, Release);
-        if self.read_only {
+        if self.untouched {
             return Ok(());
         }
         self.expel_dead()?;

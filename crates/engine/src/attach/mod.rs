@@ -48,7 +48,7 @@ pub struct MkfsOptions {
 /// How to attach.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttachOptions {
-    /// Refuse all changes, write nothing to the image.
+    /// Refuse all changes. Nothing is written to the image, unless others write it in the same DRAM region.
     pub read_only: bool,
     /// Files cached at most; 0: as many as the image holds. All processes that share a DRAM region give the same.
     pub cached_files_max: u64,
@@ -121,7 +121,8 @@ impl<M: Memory> Fs<M> {
         Ok(Recovery { fs, scan: !loaded, renames, began_ns })
     }
 
-    /// A further one: uses the DRAM region that another process built.
+    /// A further one: uses the DRAM region that another process built. To read in a region of writers the image must be mapped writable: what
+    /// they share includes pointers in inodes.
     pub fn attach_shared(
         pm: Region<M>,
         dram: Region<Direct>,
@@ -148,7 +149,8 @@ impl<M: Memory> Fs<M> {
         if !same_epoch || !same_uuid || !same_region {
             return Err(Error::Invalid);
         }
-        (fs.epoch, fs.hash_seed) = (epoch as u32, header.hash_seed.load(Relaxed));
+        let hash_seed = header.hash_seed.load(Relaxed);
+        (fs.epoch, fs.hash_seed, fs.untouched) = (epoch as u32, hash_seed, read_only);
         Ok(fs)
     }
 
@@ -165,7 +167,8 @@ impl<M: Memory> Fs<M> {
             return Err(BadOffset { offset: dram.length(), length: layout.length }.into());
         }
         let dram = Dram { region: dram, layout };
-        Ok(Fs { pm, dram, geometry, platform, epoch: 0, hash_seed: 0, read_only: options.read_only })
+        let read_only = options.read_only;
+        Ok(Fs { pm, dram, geometry, platform, epoch: 0, hash_seed: 0, read_only, untouched: read_only })
     }
 
     /// What a fresh region has that is not zero.

@@ -438,7 +438,7 @@ pub(crate) fn recover_body<M: Memory>(
             0 => behind && part.tree.is_written(),
             _ => behind && map.node(part.tree)?.words.iter().all(|word| word.load() == 0),
         };
-        if let (true, Some(slot), false) = (gone, part.slot, fs.read_only) {
+        if let (true, Some(slot), false) = (gone, part.slot, fs.untouched) {
             let dirty: Dirty = fs.pm.retract(slot, 0);
             fs.pm.flush(dirty).unfenced();
             cleared = true;

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | 0 | uses the image | uses it alone |
 //! | 1 | comes or goes, without changing anything for others | comes or goes |
-//! | 2 | may write the image | never |
+//! | 2 | may write the image, or reads it together with those who do | never |
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;

@@ -31,9 +31,9 @@ use std::time::Duration;
 /// How to open an image.
 #[derive(Debug, Clone)]
 pub struct OpenImage {
-    /// Refuse all changes.
+    /// Refuse all changes by this process. Others may write the image meanwhile if they came first.
     pub read_only: bool,
-    /// Keep everybody else out. The DRAM region is this process's own memory then.
+    /// Keep everybody else out, or who only reads, everybody who writes. The DRAM region is this process's own memory then.
     pub alone: bool,
     /// Files cached at most; 0: as many as the image holds.
     pub cached_files_max: u64,
@@ -78,7 +78,7 @@ pub enum Closed {
     Last,
     /// Others still use it.
     OthersRemain,
-    /// Nothing was written.
+    /// Nobody wrote.
     ReadOnly,
 }
 
@@ -168,7 +168,7 @@ impl<M: Memory> Image<M> {
 
     fn leave(&mut self) -> Result<Closed, ImageError> {
         let Some(fs) = self.fs.take() else { return Ok(Closed::ReadOnly) };
-        if fs.is_read_only() {
+        if !fs.is_written() {
             return Ok(Closed::ReadOnly);
         }
         let path = self.path.clone();
@@ -290,7 +290,7 @@ impl<M: Memory> Attempt<'_, M> {
         Ok(image)
     }
 
-    /// Attaches to read, with a DRAM region of our own, which leaves no trace. Nobody writes meanwhile.
+    /// Attaches to read: with a DRAM region of our own, which leaves no trace; or if the image is being written, in the one of the writers.
     fn read_only(&self) -> Result<Image<M>, ImageError> {
         let _attaching = self.attaching(Lock::Shared)?;
         if !self.set(Byte::Attached, Lock::Shared)? {
@@ -310,11 +310,19 @@ impl<M: Memory> Attempt<'_, M> {
         if !written {
             return self.attach_first(None);
         }
-        // The engine keeps what a reader knows of inodes elsewhere than what a writer does, so the two cannot use one DRAM region.
-        Err(dram_name.cannot_share(
-            self.path,
-            "it is being written, and can be read only alone or by others who read".to_owned(),
-        ))
+        if self.options.alone {
+            return Err(ImageError::NotAlone { path: self.path.to_owned() });
+        }
+        if self.pm.access() == Access::ReadOnly {
+            return Err(dram_name.cannot_share(self.path, "it is being written, and you may only read it".to_owned()));
+        }
+        // Behind the scenes a reader takes part in what writers do, and the last one of them all leaves the image clean.
+        self.set(Byte::Writing, Lock::Shared)?;
+        let image = self.attach_shared(dram_name);
+        if image.is_err() {
+            self.set(Byte::Writing, Lock::None)?;
+        }
+        image
     }
 
     /// Checks the superblock (nothing has been written so far) and names the DRAM region's file after its UUID.
