@@ -211,6 +211,21 @@ mod tests {
         assert!(cache.prepare(library).unwrap().was_there);
     }
 
+    /// The entry saves only what legacy instructions change.
+    #[test]
+    fn the_library_uses_no_wide_vectors() {
+        use iced_x86::{Decoder, DecoderOptions, EncodingKind};
+        let elf = Elf::parse(PRELOAD).unwrap();
+        for range in elf.functions().unwrap().ranges {
+            let bytes = elf.at(range.start).unwrap();
+            let bytes = &bytes[..bytes.len().min((range.end - range.start) as usize)];
+            for instruction in Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE).iter() {
+                // Slots are empty until they are written, and there is no code in them.
+                assert_eq!(instruction.encoding(), EncodingKind::Legacy, "{:x}", instruction.ip());
+            }
+        }
+    }
+
     #[test]
     fn a_directory_that_others_write_is_refused() {
         let directory = tempfile::tempdir().unwrap();

@@ -112,9 +112,12 @@ fn prepare(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
     let beside = loader.parent().into_iter().map(Path::to_path_buf);
     let usual =
         ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"].map(PathBuf::from);
-    let libc = beside.chain(usual).map(|place| place.join("libc.so.6")).find(|path| path.is_file());
-    let libc = libc.ok_or_else(|| LaunchError::NotFound("libc.so.6".into()))?;
-    prepare_one(cache, &libc)
+    let place = beside.chain(usual).find(|place| place.join("libc.so.6").is_file());
+    let place = place.ok_or_else(|| LaunchError::NotFound("libc.so.6".into()))?;
+    prepare_one(cache, &place.join("libc.so.6"))?;
+    // Made calls of its own until glibc 2.33; since then it is empty, but old programs still load it.
+    let threads = place.join("libpthread.so.0");
+    if threads.is_file() { prepare_one(cache, &threads) } else { Ok(()) }
 }
 
 fn prepare_one(cache: &Cache, library: &Path) -> Result<(), LaunchError> {

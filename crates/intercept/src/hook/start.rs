@@ -2,10 +2,9 @@
 //!
 //! Invariant: it either patches every library that makes system calls, or does nothing (without the launcher), or ends the program with a line that says why.
 
-use super::entry::{DIRECTFS_ALL, DIRECTFS_SAVE, DIRECTFS_SAVE_MASK};
+use super::entry::DIRECTFS_ALL;
 use super::patch::{self, Library, Refusal};
 use super::{counts, environment, maps, sys};
-use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The loader, the C library, and what belonged to it until glibc 2.33.
@@ -20,7 +19,6 @@ pub unsafe fn start(environment: *const *const u8) {
     if !unsafe { environment::adopt(environment) } {
         return;
     }
-    choose_save();
     if let Some(entry) = environment::counts_entry() {
         if counts::open(&entry[environment::COUNTS.len()..]).is_err() {
             sys::refuse(&[b"cannot count calls in ", entry]);
@@ -77,21 +75,4 @@ fn makes_calls(path: &[u8]) -> bool {
     [&b"libc.so.6"[..], b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread"]
         .iter()
         .any(|known| name.starts_with(known))
-}
-
-/// How this processor saves vector registers.
-fn choose_save() {
-    const XSAVE_ENABLED: u32 = 1 << 27;
-    const XSAVEC: u32 = 1 << 1;
-    /// Those that compiled code uses: xmm, ymm, masks, zmm. Not x87, and not tiles.
-    const PARTS: u32 = 0b1110_0110;
-    if __cpuid(1).ecx & XSAVE_ENABLED == 0 {
-        return;
-    }
-    let low: u32;
-    // SAFETY: the system has enabled the instruction (checked); register 0 always exists.
-    unsafe { core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
-    let compact = __cpuid_count(0xd, 1).eax & XSAVEC != 0;
-    DIRECTFS_SAVE.store(if compact { 2 } else { 1 }, Relaxed);
-    DIRECTFS_SAVE_MASK.store(low & PARTS, Relaxed);
 }
