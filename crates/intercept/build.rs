@@ -1,0 +1,56 @@
+//! Builds the preload library, so that one binary carries everything.
+//!
+//! The library has no std and no libc, hence another panic strategy and other linker arguments than the rest: it is a package of its own that
+//! contains this crate (without the launcher) and a few symbols. Cargo builds it here into a directory of its own, with the same toolchain;
+//! the outer build's flags, wrappers and target directory stay outside, so that the library is the same whoever builds it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if env::var_os("CARGO_FEATURE_LAUNCHER").is_none() {
+        return;
+    }
+    let home = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    for watched in ["src", "Cargo.toml", "preload/src", "preload/Cargo.toml", "preload/Cargo.lock"] {
+        println!("cargo:rerun-if-changed={}", home.join(watched).display());
+    }
+    let built = build(&home.join("preload/Cargo.toml"), &out.join("preload-target"));
+    let carried = out.join("libdirectfs_preload.so");
+    std::fs::copy(&built, &carried).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+}
+
+fn build(manifest: &Path, target: &Path) -> PathBuf {
+    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
+    cargo.args(["rustc", "--release", "--locked", "--quiet", "--manifest-path"]).arg(manifest);
+    cargo.arg("--target-dir").arg(target);
+    cargo.args(["--", "-C", "link-arg=-nostdlib", "-C", "link-arg=-nostartfiles"]);
+    // Its constructor goes before all others: their calls shall be seen.
+    cargo.args([
+        "-C",
+        "link-arg=-Wl,-z,initfirst",
+        "-C",
+        "link-arg=-Wl,-z,now",
+        "-C",
+        "link-arg=-Wl,--eh-frame-hdr",
+        "-C",
+        "link-arg=-Wl,-z,defs",
+    ]);
+    // Unwinding (thread cancellation) passes through our frames.
+    cargo.args(["-C", "force-unwind-tables=yes"]);
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let outer =
+            name.starts_with("CARGO_FEATURE_") || name.starts_with("CARGO_CFG_") || name.starts_with("CARGO_PROFILE_");
+        if outer || name.starts_with("RUSTC_W") || name.contains("RUSTFLAGS") || name.starts_with("CARGO_BUILD_") {
+            cargo.env_remove(name);
+        }
+    }
+    cargo.env_remove("CARGO_TARGET_DIR");
+    let status = cargo.status().expect("cargo starts");
+    assert!(status.success(), "the preload library does not build: {status}");
+    target.join("release/libdirectfs_preload.so")
+}

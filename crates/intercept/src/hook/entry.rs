@@ -1,0 +1,427 @@
+//! The way from a call site to the dispatcher and back, in assembly.
+//!
+//! Registers at [`directfs_entry`]: as the program had them at its `syscall`, but r11: the address of the `syscall` in the slot. Nothing else may
+//! be lost. `lahf` and `seto` keep the flags, since `popf` costs more than all the rest of the filter.
+//!
+//! Of the vector registers the lower 16 bytes of the first sixteen are saved for the dispatcher: all that code for the baseline of this architecture can change. The
+//! whole way through the dispatcher and back costs 22 ns so; with `xsavec` and `xrstor` of all that is in use it cost 68. So nothing in the preload library may use AVX; a test disassembles it.
+//!
+//! The frame that the dispatcher sees is [`Frame`]. Its unwind information leads from the dispatcher to the instruction behind the call in the slot, and
+//! from any place in a slot to the site: thread cancellation and debuggers see the program's own frames.
+
+use crate::routes::ROUTES;
+use core::arch::global_asm;
+
+/// Descriptors that can be ours are below this. Placeholders above are moved down or refused.
+pub const FDS_MAX: usize = 65536;
+/// Bytes of a slot: site address last.
+pub const SLOT_BYTES: usize = 64;
+/// Slots that there are: twice what glibc 2.36 and its loader need.
+pub const SLOTS: usize = 640;
+/// Where in a slot the address of the instruction behind the original call is.
+pub const SLOT_RETURN: usize = SLOT_BYTES - 8;
+/// Longest path of a mount.
+pub const PREFIX_BYTES_MAX: usize = 4096;
+
+/// What a call brought, and where its result goes. Lowest address first.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Frame {
+    /// Kept for the program.
+    rbp: u64,
+    /// Kept for the program.
+    rbx: u64,
+    /// The `syscall` of the slot.
+    pub native: u64,
+    /// Sixth argument.
+    pub r9: u64,
+    /// Fifth argument.
+    pub r8: u64,
+    /// Fourth argument.
+    pub r10: u64,
+    /// Second argument.
+    pub rsi: u64,
+    /// First argument.
+    pub rdi: u64,
+    /// Third argument.
+    pub rdx: u64,
+    /// Low byte: overflow; second byte: the other flags.
+    flags: u64,
+    /// The number; then the result.
+    pub number: u64,
+}
+
+impl Frame {
+    /// The arguments in order.
+    pub fn arguments(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}
+
+/// What the dispatcher made of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Verdict {
+    /// For the program, if the call is done.
+    pub result: i64,
+    /// See [`Next`].
+    pub next: Next,
+}
+
+/// How to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Next {
+    /// The call is done.
+    Done = 0,
+    /// The kernel shall do it, at the site.
+    Native = 1,
+    /// The thread has got a stack for this: call the dispatcher again, on it.
+    Again = 2,
+}
+
+/// Which descriptors are ours: one byte each, so that the filter reads one byte.
+#[repr(C, align(4096))]
+pub struct Fds(pub [core::sync::atomic::AtomicU8; FDS_MAX]);
+
+/// State of the filter. One page is touched as long as descriptors are small.
+pub static DIRECTFS_FDS: Fds = Fds([const { core::sync::atomic::AtomicU8::new(0) }; FDS_MAX]);
+/// Descriptors of ours that are open.
+pub static DIRECTFS_FD_COUNT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+/// Whether the working directory is in the mount.
+pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
+/// Whether every call with a route goes to the dispatcher.
+pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
+
+/// The mount's path without its first slash. Written before the first hooked call only.
+#[repr(transparent)]
+pub struct Prefix(pub core::cell::UnsafeCell<[u8; PREFIX_BYTES_MAX]>);
+// SAFETY: written by the constructor alone, before other threads and hooked calls; later only read.
+unsafe impl Sync for Prefix {}
+/// No path begins with this byte and then matches: there is no mount.
+pub static DIRECTFS_PREFIX: Prefix = Prefix(core::cell::UnsafeCell::new({
+    let mut bytes = [0; PREFIX_BYTES_MAX];
+    bytes[0] = 0xff;
+    bytes
+}));
+
+/// Room for the vector registers.
+const SAVE_BYTES: usize = 16 * 16;
+
+unsafe extern "C" {
+    /// Where slots jump to. Not a function to call.
+    pub fn directfs_entry();
+    /// The slots.
+    pub static mut directfs_slots: [[u8; SLOT_BYTES]; SLOTS];
+    fn directfs_tls() -> *mut crate::hook::stack::ThreadWords;
+}
+
+/// The words of this thread.
+pub fn thread_words() -> *mut crate::hook::stack::ThreadWords {
+    // SAFETY: every thread has a thread pointer, and the library's words lie at a fixed distance from it.
+    unsafe { directfs_tls() }
+}
+
+global_asm!(
+    r#"
+    // Three words of each thread: see stack.rs.
+    .section .tbss.directfs,"awT",@nobits
+    .p2align 3
+    .hidden directfs_words
+    .type directfs_words, @object
+    .size directfs_words, 24
+directfs_words:
+    .zero 24
+
+    .section .text.directfs_tls,"ax",@progbits
+    .globl directfs_tls
+    .hidden directfs_tls
+    .type directfs_tls, @function
+directfs_tls:
+    .cfi_startproc
+    mov rax, qword ptr [rip + directfs_words@GOTTPOFF]
+    add rax, qword ptr fs:[0]
+    ret
+    .cfi_endproc
+    .size directfs_tls, . - directfs_tls
+
+    // The slots. A frame in one is unwound as if it were the site: everything the same, and the return address from the slot's end.
+    .section .text.directfs_slots,"ax",@progbits
+    .p2align 12
+    .globl directfs_slots
+    .hidden directfs_slots
+    .type directfs_slots, @object
+directfs_slots:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 0
+    .cfi_escape 0x16, 16, 8, 0x80, 0, 0x09, {slot_mask}, 0x1a, 0x23, {slot_return}, 0x06
+    .zero {slots_bytes}
+    .cfi_endproc
+    .size directfs_slots, {slots_bytes}
+    .p2align 12
+
+    // What code without AVX can change: the lower halves of sixteen registers. Legacy instructions leave the upper halves alone.
+    .macro SAVE_VECTORS
+    movaps xmmword ptr [rsp + 0], xmm0
+    movaps xmmword ptr [rsp + 16], xmm1
+    movaps xmmword ptr [rsp + 32], xmm2
+    movaps xmmword ptr [rsp + 48], xmm3
+    movaps xmmword ptr [rsp + 64], xmm4
+    movaps xmmword ptr [rsp + 80], xmm5
+    movaps xmmword ptr [rsp + 96], xmm6
+    movaps xmmword ptr [rsp + 112], xmm7
+    movaps xmmword ptr [rsp + 128], xmm8
+    movaps xmmword ptr [rsp + 144], xmm9
+    movaps xmmword ptr [rsp + 160], xmm10
+    movaps xmmword ptr [rsp + 176], xmm11
+    movaps xmmword ptr [rsp + 192], xmm12
+    movaps xmmword ptr [rsp + 208], xmm13
+    movaps xmmword ptr [rsp + 224], xmm14
+    movaps xmmword ptr [rsp + 240], xmm15
+    .endm
+    .macro LOAD_VECTORS
+    movaps xmm0, xmmword ptr [rsp + 0]
+    movaps xmm1, xmmword ptr [rsp + 16]
+    movaps xmm2, xmmword ptr [rsp + 32]
+    movaps xmm3, xmmword ptr [rsp + 48]
+    movaps xmm4, xmmword ptr [rsp + 64]
+    movaps xmm5, xmmword ptr [rsp + 80]
+    movaps xmm6, xmmword ptr [rsp + 96]
+    movaps xmm7, xmmword ptr [rsp + 112]
+    movaps xmm8, xmmword ptr [rsp + 128]
+    movaps xmm9, xmmword ptr [rsp + 144]
+    movaps xmm10, xmmword ptr [rsp + 160]
+    movaps xmm11, xmmword ptr [rsp + 176]
+    movaps xmm12, xmmword ptr [rsp + 192]
+    movaps xmm13, xmmword ptr [rsp + 208]
+    movaps xmm14, xmmword ptr [rsp + 224]
+    movaps xmm15, xmmword ptr [rsp + 240]
+    .endm
+
+    .macro RESTORE
+    pop rdx
+    pop rax
+    add al, 127
+    sahf
+    pop rax
+    lea rsp, [rsp + 128]
+    .endm
+
+    // To the dispatcher if the descriptor is ours.
+    .macro CHECK_FD reg
+    cmp \reg, {fds_max}
+    jae 77f
+    mov ecx, \reg
+    lea rdx, [rip + {fds}]
+    cmp byte ptr [rdx + rcx], 0
+    jne 90f
+77:
+    .endm
+
+    // To the dispatcher if the path may be ours. dir: the register with its directory.
+    // A pointer into the first page or the kernel's half is left to the kernel to refuse.
+    .macro CHECK_PATH reg, dir
+    lea rcx, [\reg - 4096]
+    shr rcx, 47
+    jnz 76f
+    cmp byte ptr [\reg], 47
+    jne 76f
+    lea rdx, [rip + {prefix}]
+    xor ecx, ecx
+71: movzx eax, byte ptr [rdx + rcx]
+    test al, al
+    jz 90f
+    cmp al, byte ptr [\reg + rcx + 1]
+    jne 72f
+    inc rcx
+    jmp 71b
+72: // It parts from ours here. Not in normal form: a closer look.
+    movzx eax, byte ptr [\reg + rcx + 1]
+    cmp al, 46
+    je 90f
+    cmp al, 47
+    je 90f
+    jmp 79f
+76: // Relative, or none at all: the directory decides.
+    .ifc \dir,cwd
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    .else
+    cmp \dir, -100
+    jne 78f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 79f
+78: CHECK_FD \dir
+    .endif
+79:
+    .endm
+
+    .section .text.directfs_entry,"ax",@progbits
+    .p2align 6
+    .globl directfs_entry
+    .hidden directfs_entry
+    .type directfs_entry, @function
+directfs_entry:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 0
+    .cfi_escape 0x16, 16, 2, 0x7b, 2
+    lea rsp, [rsp - 128]
+    .cfi_adjust_cfa_offset 128
+    mov rcx, rax
+    push rax
+    .cfi_adjust_cfa_offset 8
+    lahf
+    seto al
+    push rax
+    .cfi_adjust_cfa_offset 8
+    push rdx
+    .cfi_adjust_cfa_offset 8
+    mov ecx, ecx
+    cmp ecx, {numbers}
+    jae 95f
+    lea rdx, [rip + {routes}]
+    movzx ecx, byte ptr [rdx + rcx]
+    cmp byte ptr [rip + {all}], 0
+    jne 80f
+    lea rdx, [rip + 70f]
+    movsxd rcx, dword ptr [rdx + 4 * rcx]
+    add rcx, rdx
+    jmp rcx
+80: test ecx, ecx
+    jnz 90f
+    jmp 95f
+    .p2align 2
+70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b
+14: CHECK_FD edi
+    jmp 95f
+2:  CHECK_PATH rdi, cwd
+    jmp 95f
+3:  CHECK_PATH rsi, edi
+    jmp 95f
+4:  CHECK_FD r8d
+    jmp 95f
+5:  CHECK_FD edi
+    CHECK_FD esi
+    jmp 95f
+6:  CHECK_PATH rdi, cwd
+    CHECK_PATH rsi, cwd
+    jmp 95f
+7:  CHECK_PATH rsi, edi
+    mov rdx, qword ptr [rsp]
+    // The third argument's register is in use; the directory is looked up from the stack by way of rax.
+    mov eax, edx
+    cmp eax, -100
+    je 61f
+    CHECK_FD eax
+61: CHECK_PATH r10, cwd
+    jmp 95f
+8:  CHECK_PATH rsi, cwd
+    jmp 95f
+9:  mov rax, rdi
+    CHECK_FD esi
+    mov rcx, qword ptr [rsp]
+    lea rdx, [rcx - 4096]
+    shr rdx, 47
+    jnz 95f
+    cmp byte ptr [rcx], 47
+    je 90f
+    cmp esi, -100
+    jne 95f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 95f
+12: CHECK_FD edi
+    mov rdx, qword ptr [rsp]
+    mov eax, edx
+    CHECK_FD eax
+    jmp 95f
+13: cmp dword ptr [rip + {fd_count}], 0
+    jne 90f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+95: // Not ours.
+    .cfi_remember_state
+    RESTORE
+    .cfi_def_cfa_offset 0
+    jmp r11
+    .cfi_restore_state
+
+90: // The dispatcher: all that it may overwrite goes to the frame.
+    pop rdx
+    .cfi_adjust_cfa_offset -8
+    push rdx
+    push rdi
+    push rsi
+    push r10
+    push r8
+    push r9
+    push r11
+    push rbx
+    push rbp
+    .cfi_adjust_cfa_offset 72
+    .cfi_offset rbx, -208
+    .cfi_offset rbp, -216
+    .cfi_escape 0x16, 16, 5, 0x77, 16, 0x06, 0x23, 2
+    mov rbx, rsp
+    .cfi_def_cfa rbx, 216
+    .cfi_escape 0x16, 16, 5, 0x73, 16, 0x06, 0x23, 2
+    cld
+60: // On the thread's own stack, if it has one and is not on it already.
+    mov rbp, qword ptr [rip + directfs_words@GOTTPOFF]
+    mov rsi, qword ptr fs:[rbp]
+    mov qword ptr fs:[rbp], 0
+    test rsi, rsi
+    cmovnz rsp, rsi
+    and rsp, -64
+    sub rsp, {save_bytes} + 64
+    mov qword ptr [rsp + {save_bytes}], rsi
+    SAVE_VECTORS
+    mov rdi, rbx
+    call {dispatch}
+    mov rdi, rax
+    mov rsi, rdx
+    LOAD_VECTORS
+    mov rcx, qword ptr [rsp + {save_bytes}]
+    mov rsp, rbx
+    test rcx, rcx
+    jz 66f
+    mov qword ptr fs:[rbp], rcx
+66: cmp esi, 1
+    ja 60b
+    je 67f
+    mov qword ptr [rbx + 80], rdi
+    add qword ptr [rbx + 16], 2
+67: pop rbp
+    pop rbx
+    .cfi_def_cfa rsp, 200
+    .cfi_restore rbp
+    .cfi_restore rbx
+    pop r11
+    pop r9
+    pop r8
+    pop r10
+    pop rsi
+    pop rdi
+    .cfi_def_cfa rsp, 152
+    .cfi_escape 0x16, 16, 2, 0x7b, 2
+    RESTORE
+    .cfi_def_cfa_offset 0
+    jmp r11
+    .cfi_endproc
+    .size directfs_entry, . - directfs_entry
+    "#,
+    slot_mask = const !(SLOT_BYTES as i64 - 1) as u8,
+    slot_return = const SLOT_RETURN,
+    slots_bytes = const SLOTS * SLOT_BYTES,
+    fds_max = const FDS_MAX,
+    numbers = const crate::routes::NUMBERS,
+    save_bytes = const SAVE_BYTES,
+    fds = sym DIRECTFS_FDS,
+    fd_count = sym DIRECTFS_FD_COUNT,
+    cwd = sym DIRECTFS_CWD,
+    all = sym DIRECTFS_ALL,
+    prefix = sym DIRECTFS_PREFIX,
+    routes = sym ROUTES,
+    dispatch = sym crate::hook::dispatch::directfs_dispatch,
+);

@@ -1,0 +1,223 @@
+//! Putting a library's call sites in order, by its table.
+//!
+//! Invariants: this happens once, before the program has threads, handlers or hooked calls; a site whose bytes are not those that were analysed is
+//! never changed; and every slot is written in full before a site leads to it.
+
+use super::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
+use super::{environment, sys};
+use crate::table::{self, Header, NO_FIXUP, Site};
+use core::ops::Range;
+
+/// A library in this process.
+#[derive(Debug, Clone, Copy)]
+pub struct Library {
+    /// Where it is.
+    pub base: usize,
+    /// Its code.
+    pub code: (usize, usize),
+}
+
+/// Why sites are not patched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The library has no build-id.
+    Unnamed,
+    /// Nobody analysed the library, or the table is not whole, or not to be trusted.
+    NoTable,
+    /// The code is not what was analysed.
+    Changed,
+    /// More sites than slots.
+    TooMany,
+    /// A library too far away for a jump.
+    TooFar,
+    /// The kernel does not let code be changed.
+    Forbidden,
+}
+
+/// Patches the sites of a library, with slots from `next` on; the next free slot.
+pub fn patch(library: &Library, next: usize) -> Result<usize, Refusal> {
+    let build_id = build_id(library).ok_or(Refusal::Unnamed)?;
+    let words = open_table(build_id).ok_or(Refusal::NoTable)?;
+    let result = match table::open(words, build_id) {
+        Ok((_, sites)) => patch_all(library, sites, next),
+        Err(_) => Err(Refusal::NoTable),
+    };
+    // SAFETY: the table was mapped for this and no reference to it is left.
+    unsafe { sys::unmap(words.as_ptr().cast_mut().cast(), size_of_val(words)) };
+    result
+}
+
+/// The table beside our library, if it belongs to somebody whom we trust.
+fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
+    const OTHERS_WRITE: u32 = 0o022;
+    /// A table is no larger than this, whatever a file says.
+    const BYTES_MAX: u64 = 1 << 20;
+    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let directory = environment::library();
+    let length = directory.iter().rposition(|&byte| byte == b'/')? + 1;
+    path[..length].copy_from_slice(&directory[..length]);
+    let end = write_name(&mut path[length..], build_id)?;
+    let file = sys::open(&path[..=length + end], libc::O_RDONLY | libc::O_NOFOLLOW).ok()?;
+    let status = file.status().ok()?;
+    let trusted = (status.st_uid == 0 || status.st_uid == sys::effective_user()) && status.st_mode & OTHERS_WRITE == 0;
+    let bytes = status.st_size as u64;
+    if !trusted || !(size_of::<Header>() as u64..=BYTES_MAX).contains(&bytes) {
+        return None;
+    }
+    let start = file.map(bytes as usize, libc::PROT_READ, libc::MAP_PRIVATE).ok()?;
+    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `patch` takes it away. A file that is cut meanwhile costs the
+    // process a signal; only its owner can do that.
+    Some(unsafe { core::slice::from_raw_parts(start.cast(), bytes as usize / 8) })
+}
+
+/// The name of a table: the build-id in hexadecimal and an ending. The length without the zero behind it.
+fn write_name(into: &mut [u8], build_id: &[u8]) -> Option<usize> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let ending = crate::TABLE_ENDING.as_bytes();
+    let length = 2 * build_id.len();
+    if into.len() <= length + ending.len() {
+        return None;
+    }
+    for (index, byte) in build_id.iter().enumerate() {
+        into[2 * index] = DIGITS[usize::from(byte >> 4)];
+        into[2 * index + 1] = DIGITS[usize::from(byte & 15)];
+    }
+    into[length..length + ending.len()].copy_from_slice(ending);
+    Some(length + ending.len())
+}
+
+/// The build-id of a library in memory, from its first page.
+fn build_id(library: &Library) -> Option<&'static [u8]> {
+    const PT_NOTE: u32 = 4;
+    const NT_GNU_BUILD_ID: u32 = 3;
+    const FIRST_PAGE: usize = 4096;
+    // SAFETY: the loader mapped the file's first page there, readable, and leaves it; nobody writes it.
+    let page = unsafe { core::slice::from_raw_parts(library.base as *const u8, FIRST_PAGE) };
+    let word = |at: usize| page.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let table = word(32)? as usize;
+    let count = (word(56)? & 0xffff) as usize;
+    for index in 0..count {
+        let header = table + index * 56;
+        if word(header)? != PT_NOTE {
+            continue;
+        }
+        let (mut note, bytes) = (word(header + 16)? as usize, word(header + 32)? as usize);
+        let end = note + bytes;
+        while note + 12 <= end {
+            let (name, content, kind) = (word(note)? as usize, word(note + 4)? as usize, word(note + 8)?);
+            let start = note + 12 + name.next_multiple_of(4);
+            if kind == NT_GNU_BUILD_ID && content <= table::BUILD_ID_BYTES_MAX {
+                return page.get(start..start + content);
+            }
+            note = start + content.next_multiple_of(4);
+        }
+    }
+    None
+}
+
+fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Refusal> {
+    if sites.len() > SLOTS - next {
+        return Err(Refusal::TooMany);
+    }
+    let code = library.code.0..library.code.1;
+    for site in sites {
+        let window = library.base + site.window as usize;
+        let bytes = usize::from(site.window_bytes);
+        if !table::is_sound(site) || !code.contains(&window) || !code.contains(&(window + bytes)) {
+            return Err(Refusal::Changed);
+        }
+        // SAFETY: the window lies in mapped code (checked), which can be read and which nobody changes.
+        let present = unsafe { core::slice::from_raw_parts(window as *const u8, bytes) };
+        if present != &site.original[..bytes] {
+            return Err(Refusal::Changed);
+        }
+    }
+    let slots = &raw mut directfs_slots as usize;
+    let all_slots = slots..slots + SLOTS * SLOT_BYTES;
+    make_writable(&all_slots)?;
+    let mut slot = slots + next * SLOT_BYTES;
+    for site in sites {
+        let content = slot_content(library, site, slot).ok_or(Refusal::TooFar)?;
+        // SAFETY: the slot is one of ours (counted above), writable, and nobody's way leads through it yet.
+        unsafe { core::ptr::copy_nonoverlapping(content.as_ptr(), slot as *mut u8, SLOT_BYTES) };
+        slot += SLOT_BYTES;
+    }
+    make_executable(&all_slots)?;
+    make_writable(&code)?;
+    for (index, site) in sites.iter().enumerate() {
+        write_jump(library.base + site.window as usize, site, slots + (next + index) * SLOT_BYTES);
+    }
+    make_executable(&code)?;
+    Ok(next + sites.len())
+}
+
+fn make_writable(range: &Range<usize>) -> Result<(), Refusal> {
+    let start = range.start & !4095;
+    // SAFETY: nobody executes there meanwhile: there is one thread, it is here, and signals have no handlers yet.
+    let result = unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_WRITE) };
+    result.map_err(|_| Refusal::Forbidden)
+}
+
+fn make_executable(range: &Range<usize>) -> Result<(), Refusal> {
+    let start = range.start & !4095;
+    // SAFETY: nobody writes there any more.
+    let result = unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_EXEC) };
+    result.map_err(|_| Refusal::Forbidden)
+}
+
+/// The displacement of a jump, from the byte behind it.
+fn displacement(behind: usize, target: usize) -> Option<[u8; 4]> {
+    let distance = target.wrapping_sub(behind) as isize;
+    Some(i32::try_from(distance).ok()?.to_le_bytes())
+}
+
+/// Replaces a window by a jump to its slot.
+fn write_jump(window: usize, site: &Site, slot: usize) {
+    const JUMP: u8 = 0xe9;
+    const TRAP: u8 = 0xcc;
+    let mut bytes = [TRAP; table::WINDOW_BYTES_MAX];
+    bytes[0] = JUMP;
+    // As far as the way back, which was checked; a byte less in either direction does not matter for slots of other pages.
+    let Some(distance) = displacement(window + 5, slot) else { return };
+    bytes[1..5].copy_from_slice(&distance);
+    // SAFETY: the window is writable now and was checked to be inside the code; nobody executes it (see `make_writable`).
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), window as *mut u8, usize::from(site.window_bytes)) };
+}
+
+/// The code of a slot; none if something is too far away.
+fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT_BYTES]> {
+    /// `lea r11, [rip + 5]`: the call behind the jump that follows.
+    const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
+    const JUMP: u8 = 0xe9;
+    const CALL: [u8; 2] = [0x0f, 0x05];
+    const TRAP: u8 = 0xcc;
+    let mut bytes = [TRAP; SLOT_BYTES];
+    let before = usize::from(site.before_bytes);
+    let after = usize::from(site.after_bytes);
+    let mut length = 0;
+    let mut push = |part: &[u8]| {
+        bytes[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+        length
+    };
+    push(&site.code[..before]);
+    push(&LINK);
+    let behind = slot + push(&[JUMP]) + 4;
+    push(&displacement(behind, directfs_entry as *const () as usize)?);
+    push(&CALL);
+    let after_start = push(&site.code[before..before + after]) - after;
+    let behind = slot + push(&[JUMP]) + 4;
+    let window = library.base + site.window as usize;
+    push(&displacement(behind, window + usize::from(site.window_bytes))?);
+    displacement(window + 5, slot)?;
+    if site.fixup != NO_FIXUP {
+        let fixup = usize::from(site.fixup);
+        let at = if fixup < before { fixup } else { after_start + fixup - before };
+        let behind = slot + at + 4 + usize::from(site.fixup_tail);
+        let distance = displacement(behind, library.base + site.fixup_target as usize)?;
+        bytes[at..at + 4].copy_from_slice(&distance);
+    }
+    let behind_call = (library.base + site.call as usize + CALL.len()) as u64;
+    bytes[SLOT_RETURN..].copy_from_slice(&behind_call.to_ne_bytes());
+    Some(bytes)
+}

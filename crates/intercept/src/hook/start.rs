@@ -1,0 +1,78 @@
+//! What the library does before the program runs.
+//!
+//! Invariant: it either patches every library that makes system calls, or does nothing (without the launcher), or ends the program with a line that says why.
+
+use super::entry::DIRECTFS_ALL;
+use super::patch::{self, Library, Refusal};
+use super::{counts, environment, maps, sys};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The loader, the C library, and what belonged to it until glibc 2.33.
+const LIBRARIES_MAX: usize = 4;
+
+/// The constructor.
+///
+/// # Safety
+/// Called once, by the loader, before any other code of the program; `environment` is the program's.
+pub unsafe fn start(environment: *const *const u8) {
+    // SAFETY: by the caller's promise.
+    if !unsafe { environment::adopt(environment) } {
+        return;
+    }
+    if let Some(entry) = environment::counts_entry() {
+        if counts::open(&entry[environment::COUNTS.len()..]).is_err() {
+            sys::refuse(&[b"cannot count calls in ", entry]);
+        }
+        DIRECTFS_ALL.store(1, Relaxed);
+    }
+    let mut libraries = [const { None }; LIBRARIES_MAX];
+    if maps::for_each(|mapping| note(&mut libraries, mapping)).is_err() {
+        sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
+    }
+    let mut next = 0;
+    for library in libraries.iter().flatten() {
+        match patch::patch(library, next) {
+            Ok(after) => next = after,
+            Err(refusal) => sys::refuse(&[reason(refusal)]),
+        }
+    }
+    if next == 0 {
+        sys::refuse(&[b"this program has no C library that we know"]);
+    }
+}
+
+fn reason(refusal: Refusal) -> &'static [u8] {
+    match refusal {
+        Refusal::Unnamed => b"this program's C library has no build-id",
+        Refusal::NoTable => b"this program's C library is not the one that was prepared for",
+        Refusal::Changed => b"this program's C library is not what its build-id says",
+        Refusal::TooMany => b"this program's C library has more system calls than there is room for",
+        Refusal::TooFar => b"this program's C library is loaded too far away",
+        Refusal::Forbidden => b"this system does not let a program change its own code",
+    }
+}
+
+/// Keeps what is mapped of a library whose calls are to be seen.
+fn note(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &maps::Mapping<'_>) {
+    if !makes_calls(mapping.path) {
+        return;
+    }
+    if mapping.offset == 0 {
+        if let Some(free) = libraries.iter_mut().find(|library| library.is_none()) {
+            *free = Some(Library { base: mapping.start, code: (0, 0) });
+        }
+    } else if let Some(library) = libraries.iter_mut().rev().flatten().next()
+        && mapping.is_code
+        && library.code == (0, 0)
+    {
+        library.code = (mapping.start, mapping.end);
+    }
+}
+
+/// Whether a file is one of those that make system calls for all others.
+fn makes_calls(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    [&b"libc.so.6"[..], b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread"]
+        .iter()
+        .any(|known| name.starts_with(known))
+}

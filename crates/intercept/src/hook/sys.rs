@@ -1,0 +1,128 @@
+//! System calls as the kernel has them, made from here: these never reach the filter.
+
+use core::arch::asm;
+
+/// Arguments and number go in, what the kernel says comes out: a negative errno on failure.
+///
+/// # Safety
+/// The call must be one that leaves the memory and the control flow of this program as Rust expects them.
+pub unsafe fn call(number: i64, arguments: [u64; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: the kernel overwrites rax, rcx and r11 only; what the call itself does is the caller's promise.
+    unsafe {
+        asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// A descriptor that is closed at the end.
+#[derive(Debug)]
+pub struct Fd(i32);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours alone and closed once.
+        unsafe { call(libc::SYS_close, [self.0 as u64, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Opens a file by a path that ends with a zero byte.
+pub fn open(path: &[u8], flags: i32) -> Result<Fd, i64> {
+    if path.last() != Some(&0) {
+        return Err(-i64::from(libc::EINVAL));
+    }
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: the path is terminated (checked) and opening changes no memory.
+    let result =
+        unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0, 0, 0]) };
+    if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
+}
+
+impl Fd {
+    /// Reads on; the number of bytes.
+    pub fn read(&self, into: &mut [u8]) -> Result<usize, i64> {
+        // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+        let result =
+            unsafe { call(libc::SYS_read, [self.0 as u64, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0]) };
+        usize::try_from(result).map_err(|_| result)
+    }
+
+    /// Size, owner and mode.
+    pub fn status(&self) -> Result<libc::stat, i64> {
+        let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: the kernel fills a structure of this layout, for which there is room.
+        let result = unsafe { call(libc::SYS_fstat, [self.0 as u64, status.as_mut_ptr() as u64, 0, 0, 0, 0]) };
+        if result < 0 {
+            return Err(result);
+        }
+        // SAFETY: the call succeeded, and zeroes would be a valid value too.
+        Ok(unsafe { status.assume_init() })
+    }
+
+    /// Maps the file's first bytes.
+    pub fn map(&self, bytes: usize, protection: i32, flags: i32) -> Result<*mut u8, i64> {
+        map(bytes, protection, flags, self.0)
+    }
+}
+
+/// Maps new memory.
+pub fn map(bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
+    // SAFETY: without an address the kernel chooses one that is free, so nothing that exists changes.
+    let result = unsafe {
+        call(libc::SYS_mmap, [0, bytes as u64, protection as u64, (flags & !libc::MAP_FIXED) as u64, fd as u64, 0])
+    };
+    if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
+}
+
+/// Takes a mapping away.
+///
+/// # Safety
+/// Nobody may use the range any more.
+pub unsafe fn unmap(start: *mut u8, bytes: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe { call(libc::SYS_munmap, [start as u64, bytes as u64, 0, 0, 0, 0]) };
+}
+
+/// Changes what may be done with pages.
+///
+/// # Safety
+/// Nobody may do on the range what is taken away.
+pub unsafe fn protect(start: usize, bytes: usize, protection: i32) -> Result<(), i64> {
+    // SAFETY: by the caller's promise.
+    let result = unsafe { call(libc::SYS_mprotect, [start as u64, bytes as u64, protection as u64, 0, 0, 0]) };
+    if result < 0 { Err(result) } else { Ok(()) }
+}
+
+/// The effective user.
+pub fn effective_user() -> u32 {
+    // SAFETY: asks only.
+    unsafe { call(libc::SYS_geteuid, [0; 6]) as u32 }
+}
+
+/// This thread.
+pub fn thread_id() -> i32 {
+    // SAFETY: asks only.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
+/// Says why this program cannot run with the file system, and ends it: better than to work on the wrong directory.
+pub fn refuse(parts: &[&[u8]]) -> ! {
+    /// As shells have it for a command that cannot run.
+    const EXIT_CANNOT_RUN: u64 = 126;
+    let mut line = [0u8; 512];
+    let mut length = 0;
+    for part in [&b"directfs: "[..]].iter().chain(parts).chain(&[&b"\n"[..]]) {
+        let fits = part.len().min(line.len() - length);
+        line[length..length + fits].copy_from_slice(&part[..fits]);
+        length += fits;
+    }
+    // SAFETY: the line is readable; ending the process needs nothing.
+    unsafe {
+        call(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]);
+        loop {
+            call(libc::SYS_exit_group, [EXIT_CANNOT_RUN, 0, 0, 0, 0, 0]);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Starting a program with the library in it.
+//!
+//! Invariant: a program that the library cannot get into is refused here, with the reason, and not started.
+
+use crate::cache::Cache;
+use crate::elf::{BadElf, Elf};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// Why a program is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No directory for the library and its tables.
+    #[error("no directory for the preload library is ours alone and lets code run: {0}")]
+    NoCache(#[source] io::Error),
+    /// No such program.
+    #[error("{path}: command not found", path = .0.display())]
+    NotFound(PathBuf),
+    /// Something cannot be read.
+    #[error("{path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] io::Error),
+    /// A library of the system that is not one.
+    #[error("{path}: not a library that can be prepared", path = .0.display())]
+    BadLibrary(PathBuf),
+    /// Neither a program for this machine nor a script.
+    #[error("{path}: neither an x86-64 program nor a script", path = .0.display())]
+    NotProgram(PathBuf),
+    /// No loader, so no preload library.
+    #[error("{path}: a static program: it would not see the file system (use `directfs mount`)", path = .0.display())]
+    Static(PathBuf),
+    /// The loader ignores preload libraries there.
+    #[error("{path}: a set-user-ID or set-group-ID program, into which nothing can be loaded (use `directfs mount`)", path = .0.display())]
+    Privileged(PathBuf),
+    /// A script that starts a script, and so on.
+    #[error("{path}: too many interpreters", path = .0.display())]
+    TooManyInterpreters(PathBuf),
+    /// A library that could be used only in part.
+    #[error("{path}: {1} system calls cannot be replaced safely; programs would see only part of the file system", path = .0.display())]
+    Unsafe(PathBuf, u32),
+}
+
+/// What the kernel allows.
+const INTERPRETERS_MAX: usize = 5;
+
+/// A command that runs with the library in it; the caller adds arguments, directory and environment.
+///
+/// `counts`: a file of [`crate::hook::counts::BYTES`] in which the calls that reach the dispatcher are counted; everything with a route
+/// then does.
+pub fn command(program: &OsStr, counts: Option<&Path>) -> Result<Command, LaunchError> {
+    let path = find(program)?;
+    let cache = Cache::open()?;
+    prepare(&cache, &path)?;
+    let mut command = Command::new(&path);
+    command.env("LD_PRELOAD", preload_list(cache.library()));
+    command.env("DIRECTFS_RUN", cache.library());
+    match counts {
+        Some(counts) => command.env("DIRECTFS_COUNTS", counts),
+        None => command.env_remove("DIRECTFS_COUNTS"),
+    };
+    std::os::unix::process::CommandExt::arg0(&mut command, program);
+    Ok(command)
+}
+
+/// Runs a program to its end.
+pub fn launch<A: AsRef<OsStr>>(
+    program: &OsStr,
+    arguments: impl IntoIterator<Item = A>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+    directory: Option<&Path>,
+) -> Result<ExitStatus, LaunchError> {
+    let mut command = command(program, None)?;
+    command.args(arguments).envs(environment);
+    if let Some(directory) = directory {
+        command.current_dir(directory);
+    }
+    command.status().map_err(|error| LaunchError::Unreadable(program.into(), error))
+}
+
+/// The loader's list: ours first, then what the user has there.
+fn preload_list(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
+
+/// The file of a command: by PATH unless it has a slash.
+fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
+    let missing = || LaunchError::NotFound(program.into());
+    if program.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(program);
+        return if path.is_file() { Ok(path) } else { Err(missing()) };
+    }
+    let is_program =
+        |path: &PathBuf| path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0);
+    let places = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    std::env::split_paths(&places).map(|place| place.join(program)).find(is_program).ok_or_else(missing)
+}
+
+/// Sees to it that the libraries that a program makes its system calls by have tables.
+fn prepare(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
+    let loader = loader_of(program)?;
+    let loader = std::fs::canonicalize(&loader).map_err(|error| LaunchError::Unreadable(loader, error))?;
+    prepare_one(cache, &loader)?;
+    // The C library lies beside its loader, but for distributions that keep the loader's name apart.
+    let beside = loader.parent().into_iter().map(Path::to_path_buf);
+    let usual =
+        ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"].map(PathBuf::from);
+    let place = beside.chain(usual).find(|place| place.join("libc.so.6").is_file());
+    let place = place.ok_or_else(|| LaunchError::NotFound("libc.so.6".into()))?;
+    prepare_one(cache, &place.join("libc.so.6"))?;
+    // Made calls of its own until glibc 2.33; since then it is empty, but old programs still load it.
+    let threads = place.join("libpthread.so.0");
+    if threads.is_file() { prepare_one(cache, &threads) } else { Ok(()) }
+}
+
+fn prepare_one(cache: &Cache, library: &Path) -> Result<(), LaunchError> {
+    match cache.prepare(library)?.left_alone {
+        0 => Ok(()),
+        count => Err(LaunchError::Unsafe(library.to_path_buf(), count)),
+    }
+}
+
+/// The loader that a program names, or the interpreter of a script.
+fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
+    const SET_ID: u32 = 0o6000;
+    let mut path = program.to_path_buf();
+    for _ in 0..INTERPRETERS_MAX {
+        let unreadable = |error| LaunchError::Unreadable(path.clone(), error);
+        let bytes = std::fs::read(&path).map_err(unreadable)?;
+        if let Some(rest) = bytes.strip_prefix(b"#!") {
+            let line = rest.split(|&byte| byte == b'\n').next().unwrap_or(rest).trim_ascii();
+            let interpreter = line.split(|byte| byte.is_ascii_whitespace()).next().unwrap_or(line);
+            path = PathBuf::from(OsStr::from_bytes(interpreter));
+            continue;
+        }
+        let odd = |_: BadElf| LaunchError::NotProgram(path.clone());
+        let elf = Elf::parse(&bytes).map_err(odd)?;
+        let interpreter = elf.interpreter().map_err(odd)?;
+        // Root's own programs that change to root change nothing, and the loader looks at that.
+        let metadata = std::fs::metadata(&path).map_err(unreadable)?;
+        // SAFETY: asks only.
+        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let changes_user = metadata.mode() & 0o4000 != 0 && metadata.uid() != user;
+        let changes_group = metadata.mode() & 0o2000 != 0 && metadata.gid() != group;
+        if metadata.mode() & SET_ID != 0 && (changes_user || changes_group) {
+            return Err(LaunchError::Privileged(path));
+        }
+        return match interpreter {
+            Some(loader) => Ok(PathBuf::from(OsStr::from_bytes(loader))),
+            None => Err(LaunchError::Static(path)),
+        };
+    }
+    Err(LaunchError::TooManyInterpreters(program.to_path_buf()))
+}

@@ -1,0 +1,229 @@
+//! Which system calls can concern a file of ours, and by what their filter sees it.
+//!
+//! Invariant: a call without a route never reaches the dispatcher; the analysis leaves call sites alone whose number is constant and has none.
+//! So everything that takes a path or a descriptor needs one, and what creates or ends threads and processes must have none: it returns
+//! on another stack, twice, or never, and must be executed where it stands.
+
+/// What decides whether a call may be ours. The numbers are indices into the jump table of the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Route {
+    /// Never ours.
+    Native = 0,
+    /// A descriptor in the first argument.
+    Fd = 1,
+    /// A path in the first argument, relative to the working directory.
+    Path = 2,
+    /// A directory's descriptor in the first argument, a path in the second.
+    At = 3,
+    /// A descriptor in the fifth argument (mmap).
+    FdFifth = 4,
+    /// Descriptors in the first two arguments.
+    FdFd = 5,
+    /// Paths in the first two arguments.
+    PathPath = 6,
+    /// Directory and path, twice.
+    AtAt = 7,
+    /// A path in the second argument, relative to the working directory.
+    PathSecond = 8,
+    /// A directory's descriptor in the second argument, a path in the third.
+    AtSecond = 9,
+    /// Descriptors in the first and third arguments.
+    FdFdThird = 10,
+    /// Descriptors in places that only a look at memory tells: ours if any descriptor is.
+    AnyFd = 11,
+    /// The dispatcher always wants to know.
+    Always = 12,
+}
+
+/// Numbers from here on are never ours.
+pub const NUMBERS: usize = 512;
+
+/// The route of every number.
+pub static ROUTES: [Route; NUMBERS] = table();
+
+const fn set(table: &mut [Route; NUMBERS], route: Route, numbers: &[libc::c_long]) {
+    let mut index = 0;
+    while index < numbers.len() {
+        table[numbers[index] as usize] = route;
+        index += 1;
+    }
+}
+
+const fn table() -> [Route; NUMBERS] {
+    use libc::*;
+    /// file_getattr and file_setattr (Linux 6.17) have no name in libc yet.
+    const FILE_GETATTR: c_long = 468;
+    const FILE_SETATTR: c_long = 469;
+    const CACHESTAT: c_long = 451;
+    /// The xattrat calls (Linux 6.13).
+    const XATTRAT: [c_long; 4] = [463, 464, 465, 466];
+    let mut routes = [Route::Native; NUMBERS];
+    let fd = [
+        SYS_read,
+        SYS_write,
+        SYS_close,
+        SYS_fstat,
+        SYS_lseek,
+        SYS_ioctl,
+        SYS_pread64,
+        SYS_pwrite64,
+        SYS_readv,
+        SYS_writev,
+        SYS_dup,
+        SYS_fcntl,
+        SYS_flock,
+        SYS_fsync,
+        SYS_fdatasync,
+        SYS_ftruncate,
+        SYS_getdents,
+        SYS_getdents64,
+        SYS_fchdir,
+        SYS_fchmod,
+        SYS_fchown,
+        SYS_fstatfs,
+        SYS_readahead,
+        SYS_fsetxattr,
+        SYS_fgetxattr,
+        SYS_flistxattr,
+        SYS_fremovexattr,
+        SYS_fadvise64,
+        SYS_sync_file_range,
+        SYS_vmsplice,
+        SYS_fallocate,
+        SYS_preadv,
+        SYS_pwritev,
+        SYS_syncfs,
+        SYS_preadv2,
+        SYS_pwritev2,
+        SYS_finit_module,
+        CACHESTAT,
+        SYS_quotactl_fd,
+    ];
+    set(&mut routes, Route::Fd, &fd);
+    let path = [
+        SYS_open,
+        SYS_stat,
+        SYS_lstat,
+        SYS_access,
+        SYS_truncate,
+        SYS_chdir,
+        SYS_mkdir,
+        SYS_rmdir,
+        SYS_creat,
+        SYS_unlink,
+        SYS_readlink,
+        SYS_chmod,
+        SYS_chown,
+        SYS_lchown,
+        SYS_utime,
+        SYS_mknod,
+        SYS_uselib,
+        SYS_statfs,
+        SYS_pivot_root,
+        SYS_chroot,
+        SYS_acct,
+        SYS_umount2,
+        SYS_swapon,
+        SYS_swapoff,
+        SYS_setxattr,
+        SYS_lsetxattr,
+        SYS_getxattr,
+        SYS_lgetxattr,
+        SYS_listxattr,
+        SYS_llistxattr,
+        SYS_removexattr,
+        SYS_lremovexattr,
+        SYS_utimes,
+    ];
+    set(&mut routes, Route::Path, &path);
+    let at = [
+        SYS_openat,
+        SYS_mkdirat,
+        SYS_mknodat,
+        SYS_fchownat,
+        SYS_futimesat,
+        SYS_newfstatat,
+        SYS_unlinkat,
+        SYS_readlinkat,
+        SYS_fchmodat,
+        SYS_faccessat,
+        SYS_utimensat,
+        SYS_name_to_handle_at,
+        SYS_statx,
+        SYS_open_tree,
+        SYS_fspick,
+        SYS_openat2,
+        SYS_faccessat2,
+        SYS_mount_setattr,
+        SYS_fchmodat2,
+        SYS_inotify_add_watch,
+        FILE_GETATTR,
+        FILE_SETATTR,
+    ];
+    set(&mut routes, Route::At, &at);
+    set(&mut routes, Route::At, &XATTRAT);
+    set(&mut routes, Route::FdFifth, &[SYS_mmap]);
+    set(&mut routes, Route::FdFd, &[SYS_dup2, SYS_dup3, SYS_sendfile, SYS_tee, SYS_open_by_handle_at]);
+    set(&mut routes, Route::PathPath, &[SYS_rename, SYS_link, SYS_mount]);
+    set(&mut routes, Route::AtAt, &[SYS_renameat, SYS_renameat2, SYS_linkat, SYS_move_mount]);
+    set(&mut routes, Route::PathSecond, &[SYS_symlink, SYS_quotactl]);
+    set(&mut routes, Route::AtSecond, &[SYS_symlinkat]);
+    set(&mut routes, Route::FdFdThird, &[SYS_splice, SYS_copy_file_range]);
+    let any = [
+        SYS_poll,
+        SYS_ppoll,
+        SYS_select,
+        SYS_pselect6,
+        SYS_epoll_ctl,
+        SYS_sendmsg,
+        SYS_sendmmsg,
+        SYS_recvmsg,
+        SYS_recvmmsg,
+        SYS_io_submit,
+        SYS_io_uring_enter,
+        SYS_io_uring_register,
+        SYS_close_range,
+        SYS_getcwd,
+        SYS_pidfd_getfd,
+        SYS_fanotify_mark,
+        SYS_mremap,
+        SYS_munmap,
+        SYS_msync,
+        SYS_sync,
+        SYS_kcmp,
+    ];
+    set(&mut routes, Route::AnyFd, &any);
+    // A program is started: what it must inherit is seen to. umask and credentials are the kernel's, and asked for where they are needed.
+    set(&mut routes, Route::Always, &[SYS_execve, SYS_execveat, SYS_io_uring_setup, SYS_io_setup]);
+    routes
+}
+
+/// The route of a number.
+pub fn of(number: u64) -> Route {
+    // The kernel looks at the lower 32 bits only.
+    ROUTES.get(number as u32 as usize).copied().unwrap_or(Route::Native)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_or_ends_threads_stays_where_it_stands() {
+        for number in [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3, libc::SYS_rt_sigreturn] {
+            assert_eq!(of(number as u64), Route::Native);
+        }
+        for number in [libc::SYS_exit, libc::SYS_exit_group, libc::SYS_futex, libc::SYS_rt_sigaction] {
+            assert_eq!(of(number as u64), Route::Native);
+        }
+        assert_eq!(of(511), Route::Native);
+        assert_eq!(of(512), Route::Native);
+        assert_eq!(of(u64::MAX), Route::Native);
+    }
+
+    #[test]
+    fn the_kernel_sees_the_lower_half_of_a_number() {
+        assert_eq!(of(libc::SYS_openat as u64 | 1 << 32), Route::At);
+    }
+}

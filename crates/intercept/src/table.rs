@@ -1,0 +1,224 @@
+//! The table of one library's call sites: written once by the launcher, applied by every program.
+//!
+//! ```text
+//!  0  magic "DFSSITES"      32  size of the library's file, 8 bytes
+//!  8  layout version, 4     40  length of the build-id, 4; sites left alone, 4
+//! 12  number of sites, 4    48  build-id, 20 bytes, zero-padded; 4 bytes zero
+//! 16  checksum of all other 72  version of the program that wrote it, 8 bytes (a hash)
+//!     bytes, 8              80  sites of 64 bytes each
+//! 24  bytes of the file, 8
+//! ```
+//!
+//! Invariants: whoever applies a table has checked magic, version, length, checksum and build-id, and that the file belongs to root or to the user and
+//! that nobody else can write it; and before a site is patched its bytes are compared with those that were analysed.
+
+/// First bytes.
+pub const MAGIC: [u8; 8] = *b"DFSSITES";
+/// Of the layout, and of the meaning of relocated code.
+pub const VERSION: u32 = 1;
+/// Bytes before the sites.
+pub const HEADER_BYTES: usize = 80;
+/// Longest build-id (SHA-1).
+pub const BUILD_ID_BYTES_MAX: usize = 20;
+/// Longest run of instructions that is replaced.
+pub const WINDOW_BYTES_MAX: usize = 16;
+/// Room for relocated instructions, before and after the call together.
+pub const CODE_BYTES_MAX: usize = 24;
+/// Absent fix-up.
+pub const NO_FIXUP: u8 = u8::MAX;
+
+/// The head of a table.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// Sites that follow.
+    pub site_count: u32,
+    /// See [`checksum`]; over everything but this field.
+    pub checksum: u64,
+    /// Bytes of header and sites.
+    pub table_bytes: u64,
+    /// Bytes of the file that was analysed.
+    pub library_bytes: u64,
+    /// Bytes of `build_id` in use.
+    pub build_id_bytes: u32,
+    /// Call sites without a safe window, which stay as they are.
+    pub left_alone: u32,
+    /// Which library.
+    pub build_id: [u8; BUILD_ID_BYTES_MAX],
+    /// Zero.
+    pub reserved: [u8; 4],
+    /// Which analysis.
+    pub writer: u64,
+}
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
+
+/// One call site: what is there, and what the trampoline does instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Site {
+    /// Address of the window, relative to the library.
+    pub window: u32,
+    /// Address of the system call instruction, relative to the library.
+    pub call: u32,
+    /// Bytes replaced: 5 to 16.
+    pub window_bytes: u8,
+    /// Bytes of relocated code before the call.
+    pub before_bytes: u8,
+    /// Bytes of relocated code after it.
+    pub after_bytes: u8,
+    /// Where in `code` a 32-bit displacement is to be set, relative to the end of its own four bytes plus `fixup_tail`; or [`NO_FIXUP`].
+    pub fixup: u8,
+    /// What that displacement leads to, relative to the library.
+    pub fixup_target: u32,
+    /// Bytes of the instruction behind the displacement.
+    pub fixup_tail: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+    /// What is in the library.
+    pub original: [u8; WINDOW_BYTES_MAX],
+    /// Relocated instructions: before, then after.
+    pub code: [u8; CODE_BYTES_MAX],
+}
+const _: () = assert!(size_of::<Site>() == 64 && align_of::<Site>() == 4);
+
+/// A checksum against accidents: four independent lanes of multiply and rotate.
+pub fn checksum(words: &[u64]) -> u64 {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut lanes = [FACTOR, FACTOR.rotate_left(16), FACTOR.rotate_left(32), words.len() as u64];
+    for (index, word) in words.iter().enumerate() {
+        let lane = &mut lanes[index % 4];
+        *lane = (*lane ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    }
+    lanes.iter().fold(0, |sum, lane| (sum ^ lane).wrapping_mul(FACTOR).rotate_left(31))
+}
+
+/// The checksum of a table, whose own field counts as zero.
+fn table_checksum(words: &[u64]) -> u64 {
+    checksum(&words[..2]) ^ checksum(&words[3..]).rotate_left(1)
+}
+
+/// Why a table is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// Not a table, or of another version.
+    Foreign,
+    /// Cut, or changed since.
+    Torn,
+    /// Of another library.
+    Other,
+}
+
+/// Header and sites of a table of the library of that build-id, if it is whole.
+pub fn open<'t>(words: &'t [u64], build_id: &[u8]) -> Result<(&'t Header, &'t [Site]), Flaw> {
+    if words.len() * 8 < HEADER_BYTES {
+        return Err(Flaw::Torn);
+    }
+    // SAFETY: the words hold a whole header, are as aligned as one, and any bytes are a valid Header.
+    let header = unsafe { &*words.as_ptr().cast::<Header>() };
+    if header.magic != MAGIC || header.version != VERSION {
+        return Err(Flaw::Foreign);
+    }
+    let count = header.site_count as usize;
+    let bytes = HEADER_BYTES + count * size_of::<Site>();
+    if header.table_bytes != bytes as u64 || words.len() * 8 < bytes {
+        return Err(Flaw::Torn);
+    }
+    if table_checksum(&words[..bytes / 8]) != header.checksum {
+        return Err(Flaw::Torn);
+    }
+    if header.build_id.get(..header.build_id_bytes as usize) != Some(build_id) {
+        return Err(Flaw::Other);
+    }
+    // SAFETY: the words go on for `count` sites behind the header (checked), are as aligned as those, and any bytes are a valid Site.
+    let sites =
+        unsafe { core::slice::from_raw_parts(words.as_ptr().cast::<u8>().add(HEADER_BYTES).cast::<Site>(), count) };
+    Ok((header, sites))
+}
+
+/// The words of a table.
+#[cfg(feature = "launcher")]
+pub fn write(mut header: Header, sites: &[Site]) -> Vec<u64> {
+    header.table_bytes = (HEADER_BYTES + size_of_val(sites)) as u64;
+    header.site_count = sites.len() as u32;
+    let mut words = vec![0u64; header.table_bytes as usize / 8];
+    // SAFETY: the vector has room for a header and these sites and is as aligned as they are; neither type has padding.
+    unsafe {
+        words.as_mut_ptr().cast::<Header>().write(header);
+        let behind = words.as_mut_ptr().cast::<u8>().add(HEADER_BYTES);
+        core::ptr::copy_nonoverlapping(sites.as_ptr().cast::<u8>(), behind, size_of_val(sites));
+    }
+    words[2] = table_checksum(&words);
+    words
+}
+
+/// Whether a site is one that may be patched: its lengths fit each other.
+pub fn is_sound(site: &Site) -> bool {
+    let window = usize::from(site.window_bytes);
+    let code = usize::from(site.before_bytes) + usize::from(site.after_bytes);
+    let call_inside = site.call >= site.window && (site.call - site.window) as usize + 2 <= window;
+    let fixup_inside = site.fixup == NO_FIXUP || usize::from(site.fixup) + 4 <= code;
+    (5..=WINDOW_BYTES_MAX).contains(&window) && code <= CODE_BYTES_MAX && call_inside && fixup_inside
+}
+
+#[cfg(all(test, feature = "launcher"))]
+mod tests {
+    use super::*;
+
+    fn example() -> (Header, Vec<Site>) {
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            site_count: 0,
+            checksum: 0,
+            table_bytes: 0,
+            library_bytes: 77,
+            build_id_bytes: 4,
+            left_alone: 1,
+            build_id: *b"abcd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            reserved: [0; 4],
+            writer: 5,
+        };
+        let site = Site {
+            window: 0x1000,
+            call: 0x1000,
+            window_bytes: 8,
+            before_bytes: 0,
+            after_bytes: 6,
+            fixup: NO_FIXUP,
+            fixup_target: 0,
+            fixup_tail: 0,
+            reserved: [0; 7],
+            original: [0x90; WINDOW_BYTES_MAX],
+            code: [0x90; CODE_BYTES_MAX],
+        };
+        (header, vec![site; 3])
+    }
+
+    #[test]
+    fn a_table_comes_back_whole() {
+        let (header, sites) = example();
+        let words = write(header, &sites);
+        let (header, read) = open(&words, b"abcd").unwrap();
+        assert_eq!((read, header.library_bytes), (&sites[..], 77));
+        assert!(is_sound(&read[0]));
+        assert_eq!(open(&words, b"abcde").unwrap_err(), Flaw::Other);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let (header, sites) = example();
+        let words = write(header, &sites);
+        for bit in 0..words.len() * 64 {
+            let mut torn = words.clone();
+            torn[bit / 64] ^= 1 << (bit % 64);
+            assert!(open(&torn, b"abcd").is_err(), "bit {bit}");
+        }
+        for length in 0..words.len() {
+            assert!(open(&words[..length], b"abcd").is_err(), "{length} words");
+        }
+    }
+}
