@@ -134,6 +134,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
         let moment_ns = self.moment(parent);
         let property = self.first_property(new, moment_ns)?;
+        if property.flags & PROPERTY_INLINE != 0 {
+            let pm = &self.fs.pm;
+            // No checksum covers the target, so it is durable before anything that names it. A crash from here on leaves it in a free
+            // inode, where recovery clears it.
+            pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?);
+        }
         Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, moment_ns })
     }
 
@@ -169,6 +175,11 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn give_up_inode(&self, fresh: &PreparedInode<'f>) -> Result<()> {
         crate::file::free_body(self, fresh.property.root)?;
+        if fresh.property.flags & PROPERTY_INLINE != 0 {
+            // The number's next life finds zeros.
+            let pm = &self.fs.pm;
+            pm.persist(pm.write_bytes(pm.offset_of(&fresh.inode.inline), &[0; INLINE_BYTES_MAX])?);
+        }
         self.free_cachelet(fresh.cachelet_index)?;
         self.free_inode(fresh.number)
     }
@@ -223,11 +234,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let proof = Flushed::nothing().sealed();
         let property =
             crate::cache::write_property(self.fs, inode, &fresh.property, 0, fresh.number, generation, proof);
-        if fresh.property.flags & PROPERTY_INLINE == 0 {
-            return Ok(flushed.and(property));
-        }
-        let inline = pm.write_bytes(pm.offset_of(&inode.inline), new.target)?;
-        Ok(flushed.and(property).and(pm.flush(inline)))
+        Ok(flushed.and(property))
     }
 
     /// Writes a dentry and the log slot that names it, and flushes both. Recovery verifies the dentry's seal before it follows the slot.
