@@ -20,7 +20,7 @@ use crate::fs::Thread;
 use crate::grace::GRACE_EPOCHS;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
-use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
+use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Records that are recycled together, under one fence.
 const BATCH: usize = 64;
@@ -258,7 +258,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return Flushed::nothing() };
         let Some(facts) = dentry.facts() else { return Flushed::nothing() };
         item.erased = dentry_lines(facts.name_length as usize);
-        pm.flush(pm.set64(&dentry.seal, 0))
+        self.fs.erase_dentry_lines(dentry, item.a, item.erased)
     }
 
     /// Second phase: gives it back.
@@ -363,13 +363,29 @@ impl<'f, M: Memory> Thread<'f, M> {
         if dentry.valid.load() & 1 != 0 {
             return None;
         }
-        Some((offset, dentry_lines(facts.name_length as usize), pm.flush(pm.set64(&dentry.seal, 0))))
+        let lines = dentry_lines(facts.name_length as usize);
+        Some((offset, lines, self.fs.erase_dentry_lines(dentry, offset, lines)))
     }
 }
 
 const _: () = assert!(LOG_SLOTS as usize >= BATCH && ROOM >= 64);
 
 impl<M: Memory> crate::fs::Fs<M> {
+    /// Ends the life of a dentry: no seal, and no valid word in any of its lines, flushed. The caller fences.
+    ///
+    /// The next dentry's seal does not cover its valid word: were an older one there, a torn create could leave it, and a name that never was
+    /// would tell when its directory changed.
+    fn erase_dentry_lines(&self, dentry: &Dentry, offset: u64, lines: u64) -> Flushed {
+        let pm = &self.pm;
+        let mut flushed = pm.flush(pm.set64(&dentry.seal, 0).and(pm.retract(&dentry.valid, 0)));
+        for line in 1..lines {
+            if let Ok(first) = pm.get(Pm::<Dentry>::new(offset + line * LINE_BYTES)) {
+                flushed = flushed.and(pm.flush(pm.retract(&first.valid, 0)));
+            }
+        }
+        flushed
+    }
+
     /// Ends the life of an inode: no birth but the generation; `..`, log, xattrs, inline area and access time zero, flushed. The caller fences.
     ///
     /// The next life's birth certifies none of these, and shares a line with some: were they not zero before, a crash could give the new

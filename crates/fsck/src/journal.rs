@@ -60,9 +60,9 @@ impl<M: Memory> Checker<'_, M> {
                 Standing::Stale => {}
                 Standing::Impossible => return Standing::Impossible,
             }
-            // Once the new name does not count any more, nothing of the record does: later operations have seen it
-            // done.
-            if !self.counts(step.dentry) {
+            // If the new name is not as the rename wrote it, nothing of the record counts: either it was torn before the
+            // first step, or later operations have seen it done.
+            if !self.arrived(step.dentry, record.moment_ns) {
                 return Standing::Stale;
             }
         }
@@ -99,6 +99,12 @@ impl<M: Memory> Checker<'_, M> {
         }
         let moved = step.directory == 0 || self.image.word(step.directory + PARENT_OFFSET) == step.parent;
         if named && moved { Standing::Stale } else { Standing::Pending }
+    }
+
+    /// Whether a whole dentry's valid word is that of a moment.
+    fn arrived(&self, offset: u64, moment_ns: u64) -> bool {
+        let dentry = self.image.verified(offset, &mut Name::default());
+        dentry.is_some_and(|(dentry, _)| dentry.valid.load() == Valid { valid: true, moment_ns }.word())
     }
 
     /// Whether a dentry is whole and valid.

@@ -46,7 +46,8 @@ fn rename_record(plant: &Plant, path: &str, old: u64) -> JournalRecord {
     JournalRecord {
         moves: [Move { slot: new.slot, dentry: new.dentry, directory: 0, parent: 0 }, Move::default()],
         invalidated: [old, 0],
-        moment_ns: 5,
+        // Every name that a rename makes is valid since its moment.
+        moment_ns: plant.get(new.dentry) >> 2,
     }
 }
 

@@ -204,6 +204,9 @@ impl<M: Memory> Fs<M> {
     fn replay(&self, record: &JournalRecord) -> Result<bool> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             self.check_move(step)?;
+            if !self.arrived(step, record)? {
+                return Ok(false);
+            }
         }
         for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
             self.verified_dentry(offset)?;
@@ -219,9 +222,7 @@ impl<M: Memory> Fs<M> {
                 pm.flush(pm.commit(slot, word, durable)).unfenced();
                 changed = true;
             }
-            // If the name is gone again, a later operation has decided about the directory.
-            let counts = Valid::from_word(pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load()).valid;
-            if step.directory != 0 && counts {
+            if step.directory != 0 {
                 let inode = self.inode(facts.inode)?;
                 changed |= inode.parent.load() != step.parent;
                 pm.flush(pm.commit(&inode.parent, step.parent, durable)).unfenced();
@@ -236,6 +237,13 @@ impl<M: Memory> Fs<M> {
             }
         }
         Ok(changed)
+    }
+
+    /// Whether a new name's valid word is the one that the rename wrote. The seal does not cover that word: if it is older, it was torn off before
+    /// the first step, and the old name counts; if it is newer, all steps were done, and a later operation has decided.
+    fn arrived(&self, step: &Move, record: &JournalRecord) -> Result<bool> {
+        let word = self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load();
+        Ok(word == Valid { valid: true, moment_ns: record.moment_ns }.word())
     }
 
     fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
@@ -621,9 +629,9 @@ impl<M: Memory> Fs<M> {
             rest &= rest - 1;
             let dentry = self.pm.get(Pm::<Dentry>::new(block * BLOCK_BYTES + line * LINE_BYTES))?;
             // A dentry that no slot names must not verify when its lines are handed out, and a crash leaves the slot of the next one
-            // without its bytes.
-            if dentry.seal.load() != 0 {
-                self.pm.flush(self.pm.set64(&dentry.seal, 0)).unfenced();
+            // without its bytes. Nor must its valid word be older than itself, which its seal does not cover.
+            if dentry.seal.load() != 0 || dentry.valid.load() != 0 {
+                self.pm.flush(self.pm.set64(&dentry.seal, 0).and(self.pm.retract(&dentry.valid, 0))).unfenced();
             }
         }
         slab.free_lines.store(free, Relaxed);
