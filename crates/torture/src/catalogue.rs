@@ -30,12 +30,17 @@ pub struct Setup {
     pub act: Act,
     /// Bytes of the image.
     pub image_bytes: u64,
+    /// What changes of files do not promise on it.
+    pub slack: Slack,
     /// Whether it is left in order and attached again: nothing is indexed then, nothing waits to be recycled.
     pub cold: bool,
 }
 
-const NONE: Slack = Slack { changed: false, accessed: false, parts: false, lazy: false };
+const NONE: Slack =
+    Slack { changed: false, modified: false, reserved: false, accessed: false, parts: false, lazy: false };
 const CHANGED: Slack = Slack { changed: true, ..NONE };
+const MODIFIED: Slack = Slack { modified: true, ..NONE };
+const RESERVED: Slack = Slack { modified: true, reserved: true, ..NONE };
 const ACCESSED: Slack = Slack { accessed: true, ..NONE };
 const PARTS: Slack = Slack { parts: true, ..NONE };
 const LAZY: Slack = Slack { changed: true, lazy: true, ..NONE };
@@ -106,6 +111,17 @@ fn reused(hand: &Hand<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Lines of dentries that long names were in.
+fn lines(hand: &Hand<'_>) -> Result<()> {
+    hand.mkdir("/a/old")?;
+    let name = |index: usize| format!("/a/old/{}", ["q", "u", "}"][index % 3].repeat(250 - index));
+    (0..12).try_for_each(|index| hand.create(&name(index)))?;
+    (0..12).try_for_each(|index| hand.unlink(&name(index)))?;
+    hand.rmdir("/a/old")?;
+    while hand.thread.recycle(usize::MAX)? > 0 {}
+    Ok(())
+}
+
 /// Many things that wait to be recycled.
 fn rubbish(hand: &Hand<'_>) -> Result<()> {
     hand.unlink("/f")?;
@@ -126,7 +142,7 @@ fn high(hand: &Hand<'_>) -> Result<()> {
 }
 
 const fn setup(name: &'static str, act: Act, cold: bool) -> Setup {
-    Setup { name, act, image_bytes: 1 << 20, cold }
+    Setup { name, act, image_bytes: 1 << 20, slack: NONE, cold }
 }
 
 /// How file systems look before.
@@ -135,7 +151,8 @@ pub const SETUPS: &[Setup] = &[
     setup("cold", nothing, true),
     setup("reused", reused, false),
     setup("rubbish", rubbish, false),
-    setup("high", high, false),
+    Setup { slack: RESERVED, ..setup("high", high, false) },
+    setup("lines", lines, false),
     setup("page503", |hand| fill(hand, 503), false),
     setup("page504", |hand| fill(hand, 504), false),
     setup("page505", |hand| fill(hand, 505), false),
@@ -151,7 +168,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("create-long", NONE, |h| h.create(&long(255))),
     alone("create-24", NONE, |h| h.create(&long(24))),
     alone("create-25", NONE, |h| h.create(&long(25))),
-    op("create-write", Slack { parts: false, ..NONE }, |h| h.tmpfile("/a/new", 5000)),
+    op("create-write", CHANGED, |h| h.tmpfile("/a/new", 5000)),
     op("mkdir", NONE, |h| h.mkdir("/a/new")),
     op("mkdir-in-empty", NONE, |h| h.mkdir("/empty/new")),
     op("mknod", NONE, |h| h.make("/b/new", &NewNode { device: 0x103, ..new_node(FileKind::Block) })),
@@ -164,12 +181,12 @@ pub const OPERATIONS: &[Operation] = &[
     op("link", CHANGED, |h| h.link("/f", "/a/new")),
     op("link-third", CHANGED, |h| h.link("/hl", "/b/new")),
     alone("link-long", CHANGED, |h| h.link("/f", &long(254))),
-    op("tmpfile", NONE, |h| h.tmpfile("/b/new", 100)),
+    op("tmpfile", CHANGED, |h| h.tmpfile("/b/new", 100)),
     // Names that go.
-    op("unlink", NONE, |h| h.unlink("/f")),
-    op("unlink-open", NONE, |h| h.keep("/a/v").and_then(|()| h.unlink("/a/v"))),
+    op("unlink", CHANGED, |h| h.unlink("/f")),
+    op("unlink-open", CHANGED, |h| h.keep("/a/v").and_then(|()| h.unlink("/a/v"))),
     op("unlink-linked", CHANGED, |h| h.unlink("/hl")),
-    op("unlink-symlink", NONE, |h| h.unlink("/s")),
+    op("unlink-symlink", CHANGED, |h| h.unlink("/s")),
     alone("unlink-long-symlink", NONE, |h| h.unlink("/b/l")),
     alone("unlink-long-name", NONE, |h| h.unlink(&long(200))),
     op("rmdir", NONE, |h| h.rmdir("/empty")),
@@ -200,11 +217,11 @@ pub const OPERATIONS: &[Operation] = &[
     // Content.
     op("write-first", NONE, |h| h.write("/b/z", 0, 100, 10)),
     alone("write-first-long", NONE, |h| h.write("/b/z", 10, 9000, 10)),
-    op("overwrite", NONE, |h| h.write("/f", BLOCK + 10, 500, 10)),
-    alone("overwrite-block", NONE, |h| h.write("/f", 2 * BLOCK, BLOCK, 10)),
+    op("overwrite", MODIFIED, |h| h.write("/f", BLOCK + 10, 500, 10)),
+    alone("overwrite-block", MODIFIED, |h| h.write("/f", 2 * BLOCK, BLOCK, 10)),
     op("overwrite-blocks", NONE, |h| h.write("/f", BLOCK + 10, 2 * BLOCK, 10)),
     op("overwrite-end", NONE, |h| h.write("/f", 4 * BLOCK + 10, 3 * BLOCK, 10)),
-    alone("overwrite-8", NONE, |h| h.write("/g", 3, 16, 10)),
+    alone("overwrite-8", MODIFIED, |h| h.write("/g", 3, 16, 10)),
     op("write-gap", NONE, |h| h.write("/g", 3 * BLOCK + 5, 100, 10)),
     alone("write-far", NONE, |h| h.write("/g", 3 << 20, 100, 10)),
     alone("write-farther", NONE, |h| h.write("/f", 5 << 20, 9000, 10)),
@@ -215,6 +232,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("truncate-less", NONE, |h| h.truncate("/f", 2 * BLOCK + 77)),
     alone("truncate-block", NONE, |h| h.truncate("/f", 2 * BLOCK)),
     alone("truncate-one", NONE, |h| h.truncate("/g", 1)),
+    alone("regrow", NONE, |h| h.truncate("/f", 4 * BLOCK)),
     op("truncate-more", NONE, |h| h.truncate("/a/v", 4 * BLOCK)),
     op("reserve", NONE, |h| allocate(h, "/g", AllocateMode::Allocate { keep_size: false }, 50, 4 * BLOCK)),
     op("reserve-behind", NONE, |h| allocate(h, "/f", AllocateMode::Allocate { keep_size: true }, 0, 9 * BLOCK)),
@@ -233,7 +251,9 @@ pub const OPERATIONS: &[Operation] = &[
     op("chmod", NONE, |h| change(h, "/f", Changes { permissions: Some(0o4711), ..Changes::default() })),
     op("chmod-dir", NONE, |h| change(h, "/a", Changes { permissions: Some(0o1700), ..Changes::default() })),
     op("chown", NONE, |h| change(h, "/hl", Changes { uid: Some(77), gid: Some(78), ..Changes::default() })),
-    op("utimes", ACCESSED, |h| change(h, "/f", Changes { accessed_ns: Some(5), modified_ns: Some(-6), ..Changes::default() })),
+    op("utimes", ACCESSED, |h| {
+        change(h, "/f", Changes { accessed_ns: Some(5), modified_ns: Some(-6), ..Changes::default() })
+    }),
     alone("utimes-dir", ACCESSED, |h| {
         change(h, "/a", Changes { accessed_ns: Some(5), modified_ns: Some(6), ..Changes::default() })
     }),
@@ -243,7 +263,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation { name: "detach", act: None, slack: NONE, paired: false },
     // In directories that are about to get another page, or to be compacted.
     alone("p-create", NONE, |h| h.create("/p/new")),
-    alone("p-two", NONE, |h| h.tmpfile("/p/new", 10)),
+    alone("p-two", CHANGED, |h| h.tmpfile("/p/new", 10)),
     alone("p-unlink", CHANGED, |h| h.unlink("/p/500")),
     alone("p-rename", CHANGED, |h| h.rename("/p/501", "/p/new")),
     alone("p-rename-out", CHANGED, |h| h.rename("/p/502", "/a/new")),

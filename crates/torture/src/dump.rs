@@ -69,7 +69,9 @@ fn visit(hand: &Hand<'_>, node: Node, parent: u64, path: String, tree: &mut Tree
         let listed = tree.0.contains_key(&below);
         let done = match () {
             () if listed => Err(Unreadable(format!("{below}: listed twice"))),
-            () if child.number != number => Err(Unreadable(format!("{below}: listed as {number}, is {}", child.number))),
+            () if child.number != number => {
+                Err(Unreadable(format!("{below}: listed as {number}, is {}", child.number)))
+            }
             () => visit(hand, child, node.number, below.clone(), tree),
         };
         hand.thread.release(child, 1);

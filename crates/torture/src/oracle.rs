@@ -10,6 +10,11 @@ pub struct Slack {
     /// The change time of a file lies on another line than its name: either may be there without the other until the call
     /// returns.
     pub changed: bool,
+    /// A write that replaces one block changes one word of the map, and the times in the property entry, under one fence:
+    /// the new bytes may be there with the old times, or the old bytes with the new ones.
+    pub modified: bool,
+    /// Blocks that were reserved behind the end may be gone, or be left, when a change of the length is interrupted.
+    pub reserved: bool,
     /// The access time is a word of its own.
     pub accessed: bool,
     /// Punching a hole goes block by block.
@@ -20,9 +25,11 @@ pub struct Slack {
 
 impl Slack {
     /// Both leeways.
-    pub fn and(self, other: Slack) -> Slack {
+    pub const fn and(self, other: Slack) -> Slack {
         Slack {
             changed: self.changed || other.changed,
+            modified: self.modified || other.modified,
+            reserved: self.reserved || other.reserved,
             accessed: self.accessed || other.accessed,
             parts: self.parts || other.parts,
             lazy: self.lazy || other.lazy,
@@ -85,7 +92,19 @@ impl History {
         let stat = &mut excused.stat;
         let number = stat.number;
         let others = |tree: &Tree| tree.0.values().find(|entry| entry.stat.number == number).cloned();
-        if let Some(other) = other.and_then(others) {
+        let other = other.and_then(others);
+        if slack.changed && other.is_none() && (excused.born_ns..=wanted.stat.changed_ns).contains(&stat.changed_ns) {
+            // It was made, changed and given a name in this operation.
+            stat.changed_ns = wanted.stat.changed_ns;
+        }
+        if let Some(other) = other {
+            if slack.reserved {
+                stat.blocks = wanted.stat.blocks;
+            }
+            if slack.modified && stat.modified_ns == other.stat.modified_ns && stat.changed_ns == other.stat.changed_ns
+            {
+                (stat.modified_ns, stat.changed_ns) = (wanted.stat.modified_ns, wanted.stat.changed_ns);
+            }
             if slack.changed && stat.changed_ns == other.stat.changed_ns {
                 stat.changed_ns = wanted.stat.changed_ns;
             }

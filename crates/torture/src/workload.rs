@@ -44,6 +44,9 @@ impl FromStr for Workload {
     }
 }
 
+/// The first setup with directories of many pages.
+const PAGES: usize = 6;
+
 /// The parts of the whole, smallest workloads first, so that what fails first is the smallest that can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
@@ -82,7 +85,7 @@ impl Group {
         let one = |setup, operation| Workload { setup, operations: vec![operation], other_thread: false };
         match self {
             Group::Singles => others().map(|operation| one(&SETUPS[0], operation)).collect(),
-            Group::Setups => setups(1, 5).iter().flat_map(|setup| others().map(move |op| one(setup, op))).collect(),
+            Group::Setups => setups(1, PAGES).iter().flat_map(|setup| others().map(move |op| one(setup, op))).collect(),
             Group::Pages => page_workloads(),
             Group::Pairs => pairs(false),
             Group::Threads => pairs(true),
@@ -103,13 +106,17 @@ fn pairs(other_thread: bool) -> Vec<Workload> {
 fn page_workloads() -> Vec<Workload> {
     let on_pages = || OPERATIONS.iter().filter(|operation| operation.name.starts_with("p-"));
     let mut all = Vec::new();
-    for setup in &SETUPS[5..] {
+    for setup in &SETUPS[PAGES..] {
         all.extend(on_pages().map(|operation| Workload { setup, operations: vec![operation], other_thread: false }));
         let extra = OPERATIONS.iter().filter(|operation| ["recycle", "detach", "p-create"].contains(&operation.name));
         for second in extra {
             for other_thread in [false, true] {
                 if !(other_thread && second.act.is_none()) {
-                    all.extend(on_pages().map(|first| Workload { setup, operations: vec![first, second], other_thread }));
+                    all.extend(on_pages().map(|first| Workload {
+                        setup,
+                        operations: vec![first, second],
+                        other_thread,
+                    }));
                 }
             }
         }
