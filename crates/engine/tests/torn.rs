@@ -1,0 +1,125 @@
+//! Power cuts that tear lines inside operations on names. Each test is a story: what recovery once believed that no checksum covered.
+
+mod support;
+
+use engine::format::FileKind;
+use engine::{AttachOptions, NewNode, Node, RenameFlags, Thread};
+use pmem::{CrashImage, Grain, Mapping, Memory, Recorder};
+use std::sync::Arc;
+use support::{Image, make_directory, new_file, permit, permit_rename, touch};
+
+const IMAGE_BYTES: u64 = 2 << 20;
+const SAMPLE: u64 = 300;
+
+type Change = fn(&Thread<'_, Recorder>, Node);
+
+/// Cuts the power at every fence of `change`, tears lines, and gives what each recovery finds to `look`.
+fn tear(before: Change, change: Change, look: &dyn Fn(&Thread<'_, pmem::Direct>, Node, &str)) {
+    let image = Image::new(IMAGE_BYTES);
+    let attached = image.attach_with(Recorder::new(), AttachOptions::default(), 1).expect("attaches");
+    let thread = attached.enter();
+    let root = thread.root().expect("a root");
+    before(&thread, root);
+    let recorder = attached.fs.pm().memory();
+    let mut initial = vec![0; IMAGE_BYTES as usize];
+    attached.fs.pm().read_bytes(0, &mut initial).expect("all of it");
+    recorder.start();
+    change(&thread, root);
+    recorder.stop();
+    let log = recorder.take();
+    let mut crash = CrashImage::new(initial, &log);
+    loop {
+        let mut bytes = crash.durable().to_vec();
+        for state in crash.states(Grain::Word, 9, SAMPLE, 3) {
+            state.apply(&mut bytes);
+            let copy = Image { mapping: Arc::new(Mapping::anonymous(IMAGE_BYTES).expect("memory")) };
+            let _ = copy.region(pmem::Direct).write_bytes(0, &bytes).expect("the same length");
+            let recovered = copy.attach();
+            let thread = recovered.enter();
+            look(&thread, thread.root().expect("a root"), &state.id().to_string());
+            state.undo(&mut bytes);
+        }
+        if !crash.advance() {
+            return;
+        }
+    }
+}
+
+fn is_there<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8]) -> bool {
+    thread.stat_name(directory, name).is_ok()
+}
+
+/// The seal of a dentry does not cover its valid word. Replay took a whole record whose new name had lost that word in the crash, and removed
+/// the old name: the file had none.
+#[test]
+fn a_torn_rename_leaves_one_name() {
+    let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
+        let names = [is_there(thread, root, b"old"), is_there(thread, root, b"new")];
+        assert_eq!(names.into_iter().filter(|there| *there).count(), 1, "{state}: {names:?}");
+    };
+    tear(
+        |thread, root| {
+            touch(thread, root, "old");
+        },
+        |thread, root| {
+            thread.rename((root, b"old"), (root, b"new"), RenameFlags::default(), permit_rename).expect("renames")
+        },
+        &look,
+    );
+}
+
+/// A short target lies in a line that no checksum covers, and shared its fence with the name: a crash left links to nowhere.
+#[test]
+fn a_torn_symbolic_link_has_its_target_or_is_not_there() {
+    const TARGET: &[u8] = b"a target of forty bytes, thus five words";
+    let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
+        if let Ok(node) = thread.lookup(root, b"link") {
+            let mut target = [0; 64];
+            let length = thread.read_link(node, &mut target).expect("a target");
+            assert_eq!(&target[..length], TARGET, "{state}");
+        }
+    };
+    tear(
+        |_, _| (),
+        |thread, root| {
+            let new = NewNode { kind: FileKind::Symlink, target: TARGET, ..new_file() };
+            let node = thread.create(root, b"link", &new).expect("a link");
+            thread.release(node, 1);
+        },
+        &look,
+    );
+}
+
+/// The lines of a dentry still held the valid word of an earlier one, or a part of a long name. A create that was torn between left it, and the
+/// directory took it for the time of a removal.
+#[test]
+fn a_torn_create_does_not_move_the_times_of_its_directory() {
+    let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
+        let still = thread.stat_name(root, b"still").expect("a directory");
+        let node = thread.lookup(root, b"still").expect("a directory");
+        let expected = match thread.stat_name(node, b"new") {
+            Ok(new) => new.modified_ns,
+            Err(_) => thread.born_ns(node).expect("a birth"),
+        };
+        assert_eq!(still.modified_ns, expected, "{state}");
+    };
+    tear(
+        |thread, root| {
+            let old = make_directory(thread, root, "old");
+            make_directory(thread, root, "still");
+            let name = |index: usize| ["q", "u", "}"][index % 3].repeat(250 - index);
+            (0..12).for_each(|index| {
+                touch(thread, old, &name(index));
+            });
+            (0..12).for_each(|index| thread.unlink(old, name(index).as_bytes(), permit).expect("unlinks"));
+            thread.release(old, 1);
+            thread.remove_directory(root, b"old", permit).expect("is empty");
+            while thread.recycle(usize::MAX).expect("recycles") > 0 {}
+        },
+        |thread, root| {
+            let still = thread.lookup(root, b"still").expect("a directory");
+            touch(thread, still, "new");
+        },
+        &look,
+    );
+}

@@ -1,0 +1,187 @@
+//! Exploring as much as fits into a given time, by several threads, and what came of it.
+
+use crate::explore::{Counts, Effort, Explorer, Violation};
+use crate::planted::DEFECTS;
+use crate::workload::{Group, Workload};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Violations that are kept; whoever has so many looks at the first ones.
+const VIOLATIONS_MAX: usize = 200;
+
+/// What to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// When to stop.
+    pub duration: Duration,
+    /// Draws what is drawn; each round adds one.
+    pub seed: u64,
+    /// Workers.
+    pub threads: usize,
+    /// How much of each workload.
+    pub effort: Effort,
+    /// Only these workloads.
+    pub group: Option<Group>,
+}
+
+/// What came of a group of workloads.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
+pub struct Line {
+    /// What was looked at.
+    pub counts: Counts,
+    /// Workloads that did not pass.
+    pub violations: u64,
+    /// Time of all workers.
+    pub seconds: f64,
+}
+
+/// What came of a campaign.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// By group.
+    pub lines: BTreeMap<Group, Line>,
+    /// What did not pass, smallest workloads first.
+    pub violations: Vec<Violation>,
+    /// Times that all workloads were explored, the last one perhaps not to its end.
+    pub rounds: u64,
+}
+
+impl Outcome {
+    /// The lines together.
+    pub fn total(&self) -> Line {
+        let mut total = Line::default();
+        for line in self.lines.values() {
+            total.counts += line.counts;
+            total.violations += line.violations;
+            total.seconds += line.seconds;
+        }
+        total
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "{:<20} {:>9} {:>9} {:>11} {:>14} {:>10} {:>9}",
+            "", "workloads", "power cuts", "states", "in recovery", "violations", "time, s"
+        );
+        let total = self.total();
+        let named = self.lines.iter().map(|(group, line)| (group.name(), line)).chain([("all", &total)]);
+        for (name, line) in named {
+            let Counts { workloads, fences, states, states_in_recovery } = line.counts;
+            let (violations, seconds) = (line.violations, line.seconds);
+            let _ = writeln!(
+                text,
+                "{name:<20} {workloads:>9} {fences:>10} {states:>11} {states_in_recovery:>14} {violations:>10} {seconds:>9.1}"
+            );
+        }
+        text
+    }
+}
+
+/// How far a campaign is.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    /// Since it began.
+    pub elapsed: Duration,
+    /// The present round, from one.
+    pub round: u64,
+    /// Workloads begun in this round, and how many there are.
+    pub workload: (usize, usize),
+    /// States looked at, those in recovery included.
+    pub states: u64,
+    /// Violations so far.
+    pub violations: u64,
+    /// A workload that is being explored.
+    pub at: String,
+}
+
+struct Shared {
+    workloads: Vec<(Group, Workload)>,
+    next: AtomicUsize,
+    states: AtomicU64,
+    ended: AtomicBool,
+    at: Mutex<String>,
+    outcome: Mutex<Outcome>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Explores until the time is over, and tells `tell` a few times a second. `found` hears of violations at once.
+pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violation) + Sync)) -> Outcome {
+    let begun = Instant::now();
+    let groups = Group::ALL.into_iter().filter(|group| plan.group.is_none_or(|only| only == *group));
+    let workloads = groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload)));
+    let shared = Shared {
+        workloads: workloads.collect(),
+        next: AtomicUsize::new(0),
+        states: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+        at: Mutex::default(),
+        outcome: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..plan.threads.max(1)).map(|_| scope.spawn(|| work(plan, begun, &shared, found))).collect();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(200));
+            tell(&progress(&shared, begun));
+        }
+    });
+    let mut outcome = shared.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+    outcome.rounds = (shared.next.load(Relaxed) / shared.workloads.len().max(1)) as u64 + 1;
+    outcome
+}
+
+fn progress(shared: &Shared, begun: Instant) -> Progress {
+    let (next, all) = (shared.next.load(Relaxed), shared.workloads.len());
+    Progress {
+        elapsed: begun.elapsed(),
+        round: (next / all) as u64 + 1,
+        workload: (next % all, all),
+        states: shared.states.load(Relaxed),
+        violations: locked(&shared.outcome).total().violations,
+        at: locked(&shared.at).clone(),
+    }
+}
+
+fn work(plan: &Plan, begun: Instant, shared: &Shared, found: &(dyn Fn(&Violation) + Sync)) {
+    let mut explorer = Explorer::new(plan.effort, plan.seed);
+    while begun.elapsed() < plan.duration && !shared.ended.load(Relaxed) {
+        let index = shared.next.fetch_add(1, Relaxed);
+        let (group, workload) = &shared.workloads[index % shared.workloads.len()];
+        *locked(&shared.at) = workload.to_string();
+        explorer.seed = plan.seed + (index / shared.workloads.len()) as u64;
+        explorer.counts = Counts::default();
+        let start = Instant::now();
+        let result = explorer.explore(workload);
+        let counts = explorer.counts;
+        shared.states.fetch_add(counts.states + counts.states_in_recovery, Relaxed);
+        let mut outcome = locked(&shared.outcome);
+        let line = outcome.lines.entry(*group).or_default();
+        line.counts += counts;
+        line.seconds += start.elapsed().as_secs_f64();
+        if let Err(violation) = result {
+            line.violations += 1;
+            found(&violation);
+            outcome.violations.push(violation);
+            shared.ended.fetch_or(outcome.violations.len() >= VIOLATIONS_MAX, Relaxed);
+        }
+    }
+}
+
+/// Looks for every planted defect: name, and what was found, if anything was.
+pub fn planted(effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
+    let mut explorer = Explorer::new(effort, seed);
+    let mut look = |defect: &'static crate::planted::Defect| {
+        let workload = defect.workload.parse().expect("a defect's workload exists");
+        (defect.name, explorer.explore_planted(&workload, Some(defect)).err())
+    };
+    DEFECTS.iter().map(&mut look).collect()
+}

@@ -1,0 +1,281 @@
+//! What is tried: how a file system looks before, and every operation with every argument that makes a difference.
+
+use crate::hand::{Hand, bytes, new_node};
+use crate::oracle::Slack;
+use engine::format::FileKind;
+use engine::{AllocateMode, Changes, NewNode, RenameFlags, Result};
+
+const BLOCK: u64 = 4096;
+
+/// Something that is done to a file system.
+pub type Act = fn(&Hand<'_>) -> Result<()>;
+
+/// An operation: a name for ids, what it does, and what it does not promise.
+pub struct Operation {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does; none: leaves the file system in order and comes back.
+    pub act: Option<Act>,
+    /// Its leeway.
+    pub slack: Slack,
+    /// Whether it is combined with all others.
+    pub paired: bool,
+}
+
+/// How a file system looks before the operations.
+pub struct Setup {
+    /// Its name.
+    pub name: &'static str,
+    /// What is done after [`furnish`].
+    pub act: Act,
+    /// Bytes of the image.
+    pub image_bytes: u64,
+    /// What changes of files do not promise on it.
+    pub slack: Slack,
+    /// Whether it is left in order and attached again: nothing is indexed then, nothing waits to be recycled.
+    pub cold: bool,
+}
+
+const NONE: Slack =
+    Slack { changed: false, modified: false, reserved: false, accessed: false, parts: false, lazy: false };
+const CHANGED: Slack = Slack { changed: true, ..NONE };
+const MODIFIED: Slack = Slack { modified: true, ..NONE };
+const RESERVED: Slack = Slack { modified: true, reserved: true, ..NONE };
+const ACCESSED: Slack = Slack { accessed: true, ..NONE };
+const PARTS: Slack = Slack { parts: true, ..NONE };
+const LAZY: Slack = Slack { changed: true, lazy: true, ..NONE };
+
+/// Pairs with all others.
+const fn op(name: &'static str, slack: Slack, act: Act) -> Operation {
+    Operation { name, act: Some(act), slack, paired: true }
+}
+
+/// Alone, and with the few setups that it is for.
+const fn alone(name: &'static str, slack: Slack, act: Act) -> Operation {
+    Operation { name, act: Some(act), slack, paired: false }
+}
+
+const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true, whiteout: false };
+const WHITEOUT: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: true };
+
+fn long(length: usize) -> String {
+    format!("/a/{}", "n".repeat(length))
+}
+
+/// The tree that everything begins with: each kind of file, and something to collide with.
+pub fn furnish(hand: &Hand<'_>) -> Result<()> {
+    for path in ["/a", "/b", "/a/sub", "/empty", "/b/empty"] {
+        hand.mkdir(path)?;
+    }
+    hand.create_with("/f", 5 * BLOCK + 100, 1)?;
+    hand.create_with("/g", 100, 2)?;
+    hand.create_with("/a/h", 5000, 3)?;
+    hand.link("/a/h", "/hl")?;
+    hand.create_with("/a/v", 5000, 4)?;
+    hand.create_with("/a/sub/x", 10, 5)?;
+    hand.create("/b/z")?;
+    hand.symlink("/s", b"somewhere")?;
+    hand.symlink("/b/l", &bytes(300, 6))?;
+    hand.set_xattr("/a/v", "user.a", 70)?;
+    hand.create(&long(200))
+}
+
+fn nothing(_: &Hand<'_>) -> Result<()> {
+    Ok(())
+}
+
+fn fill(hand: &Hand<'_>, count: usize) -> Result<()> {
+    hand.mkdir("/p")?;
+    (0..count).try_for_each(|index| hand.link("/g", &format!("/p/{index}")))
+}
+
+fn holes(hand: &Hand<'_>) -> Result<()> {
+    fill(hand, 507)?;
+    (0..499).try_for_each(|index| hand.unlink(&format!("/p/{index}")))
+}
+
+/// Names, inodes, lines and blocks that had other owners before.
+fn reused(hand: &Hand<'_>) -> Result<()> {
+    for round in 0..3 {
+        hand.mkdir("/a/old")?;
+        hand.create_with("/a/old/1", 3 * BLOCK, 20 + round)?;
+        hand.symlink("/a/old/2", b"elsewhere")?;
+        hand.set_xattr("/a/old/1", "user.old", 50)?;
+        hand.mkdir("/a/old/3")?;
+        hand.rmdir("/a/old/3")?;
+        hand.unlink("/a/old/1")?;
+        hand.unlink("/a/old/2")?;
+        hand.rmdir("/a/old")?;
+        hand.thread.recycle(usize::MAX)?;
+    }
+    Ok(())
+}
+
+/// Lines of dentries that long names were in.
+fn lines(hand: &Hand<'_>) -> Result<()> {
+    hand.mkdir("/a/old")?;
+    let name = |index: usize| format!("/a/old/{}", ["q", "u", "}"][index % 3].repeat(250 - index));
+    (0..12).try_for_each(|index| hand.create(&name(index)))?;
+    (0..12).try_for_each(|index| hand.unlink(&name(index)))?;
+    hand.rmdir("/a/old")?;
+    while hand.thread.recycle(usize::MAX)? > 0 {}
+    Ok(())
+}
+
+/// Many things that wait to be recycled.
+fn rubbish(hand: &Hand<'_>) -> Result<()> {
+    hand.unlink("/f")?;
+    hand.unlink("/a/v")?;
+    hand.unlink("/b/l")?;
+    hand.unlink("/s")?;
+    hand.rmdir("/empty")?;
+    hand.set_xattr("/b/z", "user.b", 300)?;
+    hand.set_xattr("/b/z", "user.b", 301)?;
+    hand.create_with("/f", 2 * BLOCK, 1)
+}
+
+/// A file with two levels of map nodes, holes, and room behind its end.
+fn high(hand: &Hand<'_>) -> Result<()> {
+    hand.write("/f", 3 << 20, 10, 1)?;
+    hand.write("/g", 7 * BLOCK, 2 * BLOCK, 1)?;
+    hand.with("/g", |node| hand.thread.allocate(node, AllocateMode::Allocate { keep_size: true }, 0, 14 * BLOCK))
+}
+
+const fn setup(name: &'static str, act: Act, cold: bool) -> Setup {
+    Setup { name, act, image_bytes: 1 << 20, slack: NONE, cold }
+}
+
+/// How file systems look before.
+pub const SETUPS: &[Setup] = &[
+    setup("base", nothing, false),
+    setup("cold", nothing, true),
+    setup("reused", reused, false),
+    setup("rubbish", rubbish, false),
+    Setup { slack: RESERVED, ..setup("high", high, false) },
+    setup("lines", lines, false),
+    setup("page503", |hand| fill(hand, 503), false),
+    setup("page504", |hand| fill(hand, 504), false),
+    setup("page505", |hand| fill(hand, 505), false),
+    setup("coldpage", |hand| fill(hand, 504), true),
+    setup("holes", holes, false),
+];
+
+/// Every operation.
+pub const OPERATIONS: &[Operation] = &[
+    // Names that appear.
+    op("create", NONE, |h| h.create("/a/new")),
+    op("create-root", NONE, |h| h.create("/new")),
+    op("create-long", NONE, |h| h.create(&long(255))),
+    alone("create-24", NONE, |h| h.create(&long(24))),
+    alone("create-25", NONE, |h| h.create(&long(25))),
+    op("create-write", CHANGED, |h| h.tmpfile("/a/new", 5000)),
+    op("mkdir", NONE, |h| h.mkdir("/a/new")),
+    op("mkdir-in-empty", NONE, |h| h.mkdir("/empty/new")),
+    op("mknod", NONE, |h| h.make("/b/new", &NewNode { device: 0x103, ..new_node(FileKind::Block) })),
+    alone("mkfifo", NONE, |h| h.make("/b/new", &new_node(FileKind::Fifo))),
+    op("symlink", NONE, |h| h.symlink("/a/new", b"target")),
+    alone("symlink-48", NONE, |h| h.symlink("/a/new", &bytes(48, 7))),
+    alone("symlink-49", NONE, |h| h.symlink("/a/new", &bytes(49, 7))),
+    op("symlink-long", NONE, |h| h.symlink("/b/new", &bytes(1000, 7))),
+    alone("symlink-4095", NONE, |h| h.symlink("/a/new", &bytes(4095, 7))),
+    op("link", CHANGED, |h| h.link("/f", "/a/new")),
+    op("link-third", CHANGED, |h| h.link("/hl", "/b/new")),
+    alone("link-long", CHANGED, |h| h.link("/f", &long(254))),
+    op("tmpfile", CHANGED, |h| h.tmpfile("/b/new", 100)),
+    // Names that go.
+    op("unlink", CHANGED, |h| h.unlink("/f")),
+    op("unlink-open", CHANGED, |h| h.keep("/a/v").and_then(|()| h.unlink("/a/v"))),
+    op("unlink-linked", CHANGED, |h| h.unlink("/hl")),
+    op("unlink-symlink", CHANGED, |h| h.unlink("/s")),
+    alone("unlink-long-symlink", NONE, |h| h.unlink("/b/l")),
+    alone("unlink-long-name", NONE, |h| h.unlink(&long(200))),
+    op("rmdir", NONE, |h| h.rmdir("/empty")),
+    alone("rmdir-deeper", NONE, |h| h.rmdir("/b/empty")),
+    alone("rmdir-full", NONE, |h| h.rmdir("/a")),
+    // Names that change.
+    op("rename", CHANGED, |h| h.rename("/f", "/new")),
+    op("rename-across", CHANGED, |h| h.rename("/f", "/a/new")),
+    op("rename-over", CHANGED, |h| h.rename("/f", "/g")),
+    op("rename-over-across", CHANGED, |h| h.rename("/g", "/a/v")),
+    op("rename-over-linked", CHANGED, |h| h.rename("/f", "/hl")),
+    op("rename-over-open", CHANGED, |h| h.keep("/a/v").and_then(|()| h.rename("/f", "/a/v"))),
+    op("rename-linked", CHANGED, |h| h.rename("/hl", "/b/new")),
+    alone("rename-to-its-link", CHANGED, |h| h.rename("/hl", "/a/h")),
+    op("rename-to-long", CHANGED, |h| h.rename("/g", &long(250))),
+    alone("rename-long", CHANGED, |h| h.rename(&long(200), "/short")),
+    op("rename-symlink", CHANGED, |h| h.rename("/s", "/a/new")),
+    op("rename-dir", LAZY, |h| h.rename("/a", "/new")),
+    op("rename-dir-across", LAZY, |h| h.rename("/a/sub", "/b/new")),
+    op("rename-dir-over", LAZY, |h| h.rename("/a/sub", "/b/empty")),
+    alone("rename-dir-into-itself", LAZY, |h| h.rename("/a", "/a/sub/new")),
+    op("exchange", CHANGED, |h| h.rename_with("/f", "/g", EXCHANGE)),
+    op("exchange-across", CHANGED, |h| h.rename_with("/g", "/a/h", EXCHANGE)),
+    op("exchange-dirs", LAZY, |h| h.rename_with("/a/sub", "/b/empty", EXCHANGE)),
+    op("exchange-dir-file", LAZY, |h| h.rename_with("/a/sub", "/g", EXCHANGE)),
+    op("whiteout", CHANGED, |h| h.rename_with("/f", "/b/new", WHITEOUT)),
+    op("whiteout-over", CHANGED, |h| h.rename_with("/a/v", "/g", WHITEOUT)),
+    // Content.
+    op("write-first", NONE, |h| h.write("/b/z", 0, 100, 10)),
+    alone("write-first-long", NONE, |h| h.write("/b/z", 10, 9000, 10)),
+    op("overwrite", MODIFIED, |h| h.write("/f", BLOCK + 10, 500, 10)),
+    alone("overwrite-block", MODIFIED, |h| h.write("/f", 2 * BLOCK, BLOCK, 10)),
+    op("overwrite-blocks", NONE, |h| h.write("/f", BLOCK + 10, 2 * BLOCK, 10)),
+    op("overwrite-end", NONE, |h| h.write("/f", 4 * BLOCK + 10, 3 * BLOCK, 10)),
+    alone("overwrite-8", MODIFIED, |h| h.write("/g", 3, 16, 10)),
+    op("write-gap", NONE, |h| h.write("/g", 3 * BLOCK + 5, 100, 10)),
+    alone("write-far", NONE, |h| h.write("/g", 3 << 20, 100, 10)),
+    alone("write-farther", NONE, |h| h.write("/f", 5 << 20, 9000, 10)),
+    op("append", NONE, |h| h.append("/g", 300, 10)),
+    op("append-blocks", NONE, |h| h.append("/f", 9000, 10)),
+    op("append-higher", NONE, |h| h.append("/g", 9000, 10)),
+    op("truncate-zero", NONE, |h| h.truncate("/f", 0)),
+    op("truncate-less", NONE, |h| h.truncate("/f", 2 * BLOCK + 77)),
+    alone("truncate-block", NONE, |h| h.truncate("/f", 2 * BLOCK)),
+    alone("truncate-one", NONE, |h| h.truncate("/g", 1)),
+    alone("regrow", NONE, |h| h.truncate("/f", 4 * BLOCK)),
+    op("truncate-more", NONE, |h| h.truncate("/a/v", 4 * BLOCK)),
+    op("reserve", NONE, |h| allocate(h, "/g", AllocateMode::Allocate { keep_size: false }, 50, 4 * BLOCK)),
+    op("reserve-behind", NONE, |h| allocate(h, "/f", AllocateMode::Allocate { keep_size: true }, 0, 9 * BLOCK)),
+    op("zero", NONE, |h| allocate(h, "/f", AllocateMode::ZeroRange { keep_size: true }, 100, 3 * BLOCK)),
+    alone("zero-behind", NONE, |h| allocate(h, "/f", AllocateMode::ZeroRange { keep_size: false }, 100, 7 * BLOCK)),
+    op("punch", PARTS, |h| allocate(h, "/f", AllocateMode::PunchHole, 100, 3 * BLOCK)),
+    alone("punch-all", PARTS, |h| allocate(h, "/f", AllocateMode::PunchHole, 0, 9 * BLOCK)),
+    op("collapse", NONE, |h| allocate(h, "/f", AllocateMode::CollapseRange, BLOCK, 2 * BLOCK)),
+    op("insert", NONE, |h| allocate(h, "/f", AllocateMode::InsertRange, BLOCK, 2 * BLOCK)),
+    // Attributes.
+    op("set-xattr", CHANGED, |h| h.set_xattr("/f", "user.a", 70)),
+    op("replace-xattr", CHANGED, |h| h.set_xattr("/a/v", "user.a", 700)),
+    alone("second-xattr", CHANGED, |h| h.set_xattr("/a/v", "user.b", 9000)),
+    op("xattr-dir", CHANGED, |h| h.set_xattr("/a", "user.a", 10)),
+    op("remove-xattr", CHANGED, |h| h.with("/a/v", |node| h.thread.remove_xattr(node, b"user.a"))),
+    op("chmod", NONE, |h| change(h, "/f", Changes { permissions: Some(0o4711), ..Changes::default() })),
+    op("chmod-dir", NONE, |h| change(h, "/a", Changes { permissions: Some(0o1700), ..Changes::default() })),
+    op("chown", NONE, |h| change(h, "/hl", Changes { uid: Some(77), gid: Some(78), ..Changes::default() })),
+    op("utimes", ACCESSED, |h| {
+        change(h, "/f", Changes { accessed_ns: Some(5), modified_ns: Some(-6), ..Changes::default() })
+    }),
+    alone("utimes-dir", ACCESSED, |h| {
+        change(h, "/a", Changes { accessed_ns: Some(5), modified_ns: Some(6), ..Changes::default() })
+    }),
+    // What nobody calls, or hardly anybody.
+    op("recycle", NONE, |h| h.thread.recycle(usize::MAX).map(drop)),
+    alone("sync", NONE, |h| h.thread.sync_all()),
+    Operation { name: "detach", act: None, slack: NONE, paired: false },
+    // In directories that are about to get another page, or to be compacted.
+    alone("p-create", NONE, |h| h.create("/p/new")),
+    alone("p-two", CHANGED, |h| h.tmpfile("/p/new", 10)),
+    alone("p-unlink", CHANGED, |h| h.unlink("/p/500")),
+    alone("p-rename", CHANGED, |h| h.rename("/p/501", "/p/new")),
+    alone("p-rename-out", CHANGED, |h| h.rename("/p/502", "/a/new")),
+    alone("p-rename-in", CHANGED, |h| h.rename("/f", "/p/new")),
+    alone("p-exchange", CHANGED, |h| h.rename_with("/p/500", "/a/v", EXCHANGE)),
+    alone("p-whiteout", CHANGED, |h| h.rename_with("/p/500", "/p/new", WHITEOUT)),
+];
+
+fn allocate(hand: &Hand<'_>, path: &str, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+    hand.with(path, |node| hand.thread.allocate(node, mode, offset, length))
+}
+
+fn change(hand: &Hand<'_>, path: &str, changes: Changes) -> Result<()> {
+    hand.with(path, |node| hand.thread.change(node, |_| Ok(changes)).map(drop))
+}

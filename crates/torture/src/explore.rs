@@ -1,0 +1,496 @@
+//! The crash explorer: runs a workload while the memory is watched, cuts the power at every fence and at the end in every
+//! way that the model of `pmem::CrashImage` allows, lets the engine recover, and looks.
+//!
+//! A state passes if
+//! 1. it is attached without an error and without damage,
+//! 2. the tree is the one before the operation in flight or the one after it, and what had returned is there ([`History`]),
+//! 3. the file system can be used: in every directory a file is made, written, read, renamed and removed, a directory is
+//!    made and removed, and all else stays as it is,
+//! 4. it can be left in order, and then no invariant of the image is violated,
+//! 5. (sampled) the next attach finds the same tree without a scan,
+//! 6. (sampled) a crash during the recovery, and one during that one's recovery, lead to the same tree.
+
+use crate::dump::{Tree, dump};
+use crate::hand::{Hand, bytes};
+use crate::machine::{Clock, Machine, Watch, Watched};
+use crate::oracle::{History, Moment, same_but_directory_times};
+use crate::planted::Defect;
+use crate::workload::Workload;
+use engine::format::FileKind;
+use engine::{AttachOptions, Error, Fs};
+use pmem::{CrashImage, CrashState, Grain, Recorded, StateId};
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Crashes within recoveries within recoveries.
+const DEPTH: usize = 3;
+/// What using a file system writes into each directory.
+const USE_BYTES: u64 = 5000;
+
+/// How many states are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Up to this many lines in flight, all subsets.
+    pub lines_max: u32,
+    /// Beyond that, so many.
+    pub line_sample: u64,
+    /// States of lines that were evicted half-way.
+    pub moment_sample: u64,
+    /// States of lines that were torn.
+    pub word_sample: u64,
+    /// One state in so many is crashed again during its recovery.
+    pub again_every: u64,
+}
+
+impl Effort {
+    /// For hours.
+    pub const FULL: Effort =
+        Effort { lines_max: 10, line_sample: 48, moment_sample: 16, word_sample: 32, again_every: 64 };
+    /// For tests.
+    pub const QUICK: Effort =
+        Effort { lines_max: 4, line_sample: 8, moment_sample: 4, word_sample: 8, again_every: 40 };
+    /// In recoveries.
+    const AGAIN: Effort = Effort { lines_max: 3, line_sample: 6, moment_sample: 2, word_sample: 4, again_every: 16 };
+
+    fn grains(&self) -> [(Grain, u32, u64); 3] {
+        [
+            (Grain::Line, self.lines_max, self.line_sample),
+            (Grain::Moment, 4, self.moment_sample),
+            (Grain::Word, 4, self.word_sample),
+        ]
+    }
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Workloads.
+    pub workloads: u64,
+    /// Moments of their runs at which the power was cut.
+    pub fences: u64,
+    /// Different states that were recovered from these.
+    pub states: u64,
+    /// States of crashes during recovery.
+    pub states_in_recovery: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.workloads += other.workloads;
+        self.fences += other.fences;
+        self.states += other.states;
+        self.states_in_recovery += other.states_in_recovery;
+    }
+}
+
+/// A state that does not pass.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// Brings it back: `torture replay ID`.
+    pub id: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n    {}", self.id, self.what)
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The id of the state that this thread looks at, for whoever reports a panic.
+pub fn current() -> String {
+    CURRENT.with_borrow(String::clone)
+}
+
+/// What a workload did to the memory, and what it was meant to do.
+pub struct Recording {
+    /// The image before.
+    pub initial: Vec<u8>,
+    /// What happened.
+    pub log: Vec<Recorded>,
+    /// The trees.
+    pub history: History,
+    /// What each operation returned.
+    pub results: Vec<Result<(), Error>>,
+    /// The image after, as programs saw it.
+    pub after: Vec<u8>,
+}
+
+/// Explores workloads, one after the other.
+pub struct Explorer {
+    clock: &'static Clock,
+    /// How many states.
+    pub effort: Effort,
+    /// Draws what is drawn.
+    pub seed: u64,
+    /// What was looked at so far.
+    pub counts: Counts,
+    // By length of the image, and by depth.
+    machines: HashMap<u64, Vec<Machine>>,
+}
+
+type Judge<'j> = &'j dyn Fn(&Tree, Moment) -> Result<(), String>;
+
+/// A crash whose states are looked at.
+struct Scene<'s> {
+    initial: Vec<u8>,
+    log: &'s [Recorded],
+    /// Operations that have to have returned: what came before is another workload's.
+    from: usize,
+    id: String,
+    depth: usize,
+    effort: Effort,
+    judge: Judge<'s>,
+}
+
+impl Explorer {
+    /// One with a clock of its own.
+    pub fn new(effort: Effort, seed: u64) -> Explorer {
+        Explorer { clock: Clock::leaked(), effort, seed, counts: Counts::default(), machines: HashMap::new() }
+    }
+
+    fn machine(&mut self, length: u64, depth: usize) -> &Machine {
+        let clock = self.clock;
+        let options = AttachOptions::default();
+        let made = || (0..DEPTH + 1).map(|_| Machine::new(length, options, clock)).collect();
+        &self.machines.entry(length).or_insert_with(made)[depth]
+    }
+
+    /// Runs a workload and notes everything. An error if the engine calls its own work damaged.
+    pub fn record(&mut self, workload: &Workload) -> Result<Recording, String> {
+        self.clock.rewind();
+        CURRENT.set(workload.to_string());
+        let clock = self.clock;
+        // A file system that nobody used before; the machine of this depth serves nothing else.
+        let fresh = Machine::new(workload.setup.image_bytes, AttachOptions::default(), clock);
+        let live = self.machine(workload.setup.image_bytes, DEPTH);
+        live.load(&fresh.bytes());
+        run(live, workload)
+    }
+
+    /// Explores a workload: the first state that does not pass, if any.
+    pub fn explore(&mut self, workload: &Workload) -> Result<(), Violation> {
+        self.explore_planted(workload, None)
+    }
+
+    /// Explores a workload with a defect planted into what it did.
+    pub fn explore_planted(&mut self, workload: &Workload, defect: Option<&Defect>) -> Result<(), Violation> {
+        let id = workload.to_string();
+        let mut recording = self.record(workload).map_err(|what| Violation { id: id.clone(), what })?;
+        if let Some(defect) = defect {
+            recording.log = defect.plant(&recording).map_err(|what| Violation { id: id.clone(), what })?;
+        }
+        self.counts.workloads += 1;
+        let Recording { initial, log, history, .. } = &recording;
+        // What a crash during the first of two operations leaves is what it leaves when there is only one.
+        let from = if defect.is_some() { 0 } else { history.slacks.len() - 1 };
+        let judge = |tree: &Tree, moment: Moment| history.judge(tree, moment);
+        let effort = self.effort;
+        self.survey(Scene { initial: initial.clone(), log, from, id, depth: 0, effort, judge: &judge })
+    }
+
+    /// Looks at the states of all crashes of a scene.
+    fn survey(&mut self, scene: Scene<'_>) -> Result<(), Violation> {
+        let (length, depth) = (scene.initial.len() as u64, scene.depth);
+        let mut crash = CrashImage::new(scene.initial.clone(), scene.log);
+        loop {
+            let moment = moment_of(&crash);
+            if moment.returned >= scene.from {
+                if depth == 0 {
+                    self.counts.fences += 1;
+                }
+                self.machine(length, depth).load(crash.durable());
+                let mut seen = HashSet::new();
+                for (grain, lines_max, sample) in scene.effort.grains() {
+                    for state in crash.states(grain, lines_max, sample, self.seed) {
+                        if seen.insert(hash(&state)) {
+                            self.look(&scene, &crash, &state, moment)?;
+                        }
+                    }
+                }
+            }
+            if !crash.advance() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn look(
+        &mut self,
+        scene: &Scene<'_>,
+        crash: &CrashImage<'_>,
+        state: &CrashState,
+        moment: Moment,
+    ) -> Result<(), Violation> {
+        let id = format!("{}@{}", scene.id, state.id());
+        CURRENT.with_borrow_mut(|current| current.clone_from(&id));
+        if scene.depth == 0 {
+            self.counts.states += 1;
+        } else {
+            self.counts.states_in_recovery += 1;
+        }
+        let draw = splitmix(self.seed ^ hash(state) ^ crash.fences());
+        let again = draw.is_multiple_of(scene.effort.again_every) && scene.depth + 1 < DEPTH;
+        let machine = self.machine(crash.durable().len() as u64, scene.depth);
+        machine.apply(state);
+        let initial = if again { machine.bytes() } else { Vec::new() };
+        let (checked, log) = check(machine, again, draw, &|tree| (scene.judge)(tree, moment));
+        machine.restore(crash.durable());
+        checked.map_err(|what| Violation { id: id.clone(), what })?;
+        if !again {
+            return Ok(());
+        }
+        // Nobody has seen what the first recovery found, so another one may decide otherwise about what was in flight: a
+        // property entry that was torn can become whole by words that recovery writes over it.
+        let judge = |found: &Tree, _: Moment| (scene.judge)(found, moment);
+        let depth = scene.depth + 1;
+        self.survey(Scene { initial, log: &log, from: 0, id, depth, effort: Effort::AGAIN, judge: &judge })
+    }
+
+    /// Looks at one state again, by its id. What was done to get there is told to `tell`.
+    pub fn replay(&mut self, id: &str, defect: Option<&Defect>, tell: &mut dyn FnMut(String)) -> Result<(), String> {
+        let mut parts = id.split('@');
+        let workload: Workload = parts.next().unwrap_or_default().parse()?;
+        let states: Vec<StateId> =
+            parts.map(str::parse).collect::<Result<_, _>>().map_err(|error| format!("{error}"))?;
+        let mut recording = self.record(&workload)?;
+        if let Some(defect) = defect {
+            recording.log = defect.plant(&recording)?;
+        }
+        for (operation, result) in workload.operations.iter().zip(&recording.results) {
+            tell(format!("{}: {result:?}", operation.name));
+        }
+        let (mut initial, mut log) = (recording.initial.clone(), recording.log.clone());
+        let mut first = None;
+        for (depth, state) in states.iter().enumerate() {
+            let mut crash = CrashImage::new(initial, &log);
+            let missing = || format!("{state} is no state of this run");
+            if !crash.advance_to(state.fence()) {
+                return Err(missing());
+            }
+            let moment = moment_of(&crash);
+            let state = crash.state(*state).ok_or_else(missing)?;
+            tell(format!(
+                "crash number {}: {moment:?}, {} words of what was in flight persisted",
+                depth + 1,
+                state.changes().len()
+            ));
+            for change in state.changes().iter().take(64) {
+                let [before, after] = [change.before, change.after].map(u64::from_le_bytes);
+                tell(format!("  {:#8x}: {before:#018x} -> {after:#018x}", change.offset));
+            }
+            let machine = self.machine(crash.durable().len() as u64, 0);
+            machine.load(crash.durable());
+            machine.apply(&state);
+            tell(format!("{}", machine.check(None)));
+            let next = machine.bytes();
+            let history = &recording.history;
+            let first = *first.get_or_insert(moment);
+            let (checked, recovery) = check(machine, true, 0, &|tree| history.judge(tree, first));
+            checked?;
+            (initial, log) = (next, recovery);
+        }
+        Ok(())
+    }
+}
+
+fn hash(state: &CrashState) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for change in state.changes() {
+        (change.offset, change.after).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn splitmix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// Marks are twice the number of the operation, and one more when it has returned.
+fn moment_of(crash: &CrashImage<'_>) -> Moment {
+    match crash.marks().last() {
+        None => Moment { returned: 0, begun: false },
+        Some((_, mark)) => Moment { returned: mark.div_ceil(2) as usize, begun: mark % 2 == 0 },
+    }
+}
+
+fn failed(what: &str) -> impl Fn(Error) -> String + '_ {
+    move |error| format!("{what} fails with {error:?}")
+}
+
+/// Runs a workload on a machine with a fresh image.
+fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
+    let (mut fs, _) = machine.attach().map_err(failed("the first attach"))?;
+    let mut first = {
+        let hand = Hand::new(&fs).map_err(failed("entering"))?;
+        let done = crate::catalogue::furnish(&hand).and_then(|()| (workload.setup.act)(&hand));
+        done.map_err(failed("the setup"))?;
+        dump(&hand).map_err(|error| error.to_string())?
+    };
+    if workload.setup.cold {
+        fs.detach_last().map_err(failed("leaving"))?;
+        fs = machine.attach().map_err(failed("coming back"))?.0;
+    }
+    let initial = machine.bytes();
+    let watch = &machine.watch;
+    let mut results = Vec::new();
+    let mut trees = Vec::new();
+    let hand = Hand::new(&fs).map_err(failed("entering"))?;
+    let mut leaves = None;
+    for (index, operation) in workload.operations.iter().enumerate() {
+        let Some(act) = operation.act else {
+            leaves = Some(index as u64);
+            break;
+        };
+        let result = match workload.other_thread && index == 1 {
+            false => watched(watch, index as u64, || act(&hand)),
+            true => elsewhere(&fs, watch, index as u64, act)?,
+        };
+        if let Err(error @ Error::Corrupt(_)) = result {
+            return Err(format!("{} fails with {error:?}", operation.name));
+        }
+        results.push(result);
+        trees.push(dump(&hand).map_err(|error| error.to_string())?);
+    }
+    if let Some(index) = leaves {
+        watch.recorder.start();
+        watch.recorder.mark(2 * index);
+        drop(hand);
+        let left = fs.detach_last();
+        watch.recorder.mark(2 * index + 1);
+        watch.recorder.stop();
+        left.map_err(failed("leaving"))?;
+        results.push(Ok(()));
+        let fs = machine.attach().map_err(failed("coming back"))?.0;
+        let hand = Hand::new(&fs).map_err(failed("entering"))?;
+        trees.push(dump(&hand).map_err(|error| error.to_string())?);
+    }
+    trees.insert(0, std::mem::take(&mut first));
+    let slacks = workload.operations.iter().map(|operation| operation.slack.and(workload.setup.slack)).collect();
+    let log = watch.recorder.take();
+    Ok(Recording { initial, log, history: History { trees, slacks }, results, after: machine.bytes() })
+}
+
+fn watched(watch: &Watch, index: u64, act: impl FnOnce() -> engine::Result<()>) -> engine::Result<()> {
+    watch.recorder.start();
+    watch.recorder.mark(2 * index);
+    let result = act();
+    watch.recorder.mark(2 * index + 1);
+    watch.recorder.stop();
+    result
+}
+
+/// The same in a thread of its own, which has a slot of its own.
+fn elsewhere(
+    fs: &Fs<Watched>,
+    watch: &Watch,
+    index: u64,
+    act: crate::catalogue::Act,
+) -> Result<engine::Result<()>, String> {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            let hand = Hand::new(fs).map_err(failed("entering"))?;
+            Ok(watched(watch, index, || act(&hand)))
+        });
+        done.join().unwrap_or_else(|_| Err("the other thread panicked".to_owned()))
+    })
+}
+
+/// Recovers what is on the machine, and looks. The tree, if all is well; and what the recovery did, if `record` is set.
+fn check(
+    machine: &Machine,
+    record: bool,
+    draw: u64,
+    judge: &dyn Fn(&Tree) -> Result<(), String>,
+) -> (Result<Tree, String>, Vec<Recorded>) {
+    if (draw >> 32).is_multiple_of(8) {
+        let report = machine.check(None);
+        if !report.is_sound() {
+            return (Err(format!("before recovery: {}", complaints(&report))), Vec::new());
+        }
+    }
+    if record {
+        machine.watch.recorder.start();
+    }
+    let attached = machine.attach();
+    machine.watch.recorder.stop();
+    let log = machine.watch.recorder.take();
+    let checked = match attached {
+        Err(error) => Err(format!("recovery fails with {error:?}")),
+        Ok((_, report)) if report.damaged != 0 => Err(format!("recovery finds damage: {report:?}")),
+        Ok((fs, _)) => inspect(machine, fs, draw, judge),
+    };
+    (checked, log)
+}
+
+fn complaints(report: &fsck::Report) -> String {
+    let notable = report.findings.iter().filter(|finding| finding.severity != fsck::Severity::Note);
+    notable.map(|finding| finding.to_string()).collect::<Vec<_>>().join("; ")
+}
+
+fn inspect(
+    machine: &Machine,
+    fs: Fs<Watched>,
+    draw: u64,
+    judge: &dyn Fn(&Tree) -> Result<(), String>,
+) -> Result<Tree, String> {
+    let tree = {
+        let hand = Hand::new(&fs).map_err(failed("entering"))?;
+        let tree = dump(&hand).map_err(|error| error.to_string())?;
+        judge(&tree)?;
+        exercise(&hand, &tree)?;
+        tree
+    };
+    fs.detach_last().map_err(failed("leaving"))?;
+    let report = machine.check(None);
+    if !report.is_sound() || !report.clean {
+        return Err(format!("after use: {}", complaints(&report)));
+    }
+    if (draw >> 40).is_multiple_of(4) {
+        let (fs, report) = machine.attach().map_err(failed("the next attach"))?;
+        if report.scanned {
+            return Err("what was left in order is scanned".to_owned());
+        }
+        let hand = Hand::new(&fs).map_err(failed("entering"))?;
+        let found = dump(&hand).map_err(|error| error.to_string())?;
+        same_but_directory_times(&found, &tree).map_err(|what| format!("after leaving and coming back: {what}"))?;
+    }
+    Ok(tree)
+}
+
+/// Uses every directory, and looks that nothing else changes.
+fn exercise(hand: &Hand<'_>, tree: &Tree) -> Result<(), String> {
+    let is_directory = |entry: &&crate::dump::Entry| entry.stat.kind == FileKind::Directory;
+    let directories = || tree.0.iter().filter(|(_, entry)| is_directory(entry)).map(|(path, _)| path);
+    for (seed, path) in directories().enumerate() {
+        hand.create_with(&format!("{path}/~new"), USE_BYTES, seed as u64).map_err(failed("making a file"))?;
+        hand.rename(&format!("{path}/~new"), &format!("{path}/~used")).map_err(failed("renaming a file"))?;
+    }
+    for (seed, path) in directories().enumerate() {
+        let used = format!("{path}/~used");
+        let mut content = vec![0; USE_BYTES as usize + 1];
+        let count = hand.with(&used, |node| hand.thread.read(node, 0, &mut content)).map_err(failed("reading"))?;
+        if content[..count] != bytes(USE_BYTES, seed as u64) {
+            return Err(format!("{used}: what was written after recovery is not what is read"));
+        }
+    }
+    let mut found = dump(hand).map_err(|error| format!("in use: {error}"))?;
+    found.0.retain(|path, _| !path.ends_with("/~used"));
+    same_but_directory_times(&found, tree).map_err(|what| format!("use changes something else: {what}"))?;
+    for path in directories() {
+        hand.unlink(&format!("{path}/~used")).map_err(failed("removing a file"))?;
+        hand.mkdir(&format!("{path}/~new")).map_err(failed("making a directory"))?;
+        hand.rmdir(&format!("{path}/~new")).map_err(failed("removing a directory"))?;
+    }
+    hand.thread.recycle(usize::MAX).map_err(failed("recycling"))?;
+    Ok(())
+}

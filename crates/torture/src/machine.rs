@@ -1,0 +1,208 @@
+//! A machine that loses power: an image and a DRAM region in memory that are made anew, thousands of times a second.
+//!
+//! Making anew is cheap because [`Watch`] notes which pages of the image were written: only those are copied back. Of
+//! the DRAM region only what an attach of a small image ever touches is zeroed.
+
+use engine::dram::{DramHeader, DramLayout, Owner, ThreadSlot};
+use engine::{AttachOptions, Error, Fs, MkfsOptions, Platform, RecoveryReport, mkfs};
+use pmem::{CrashState, Direct, Mapping, Memory, Recorder, Region};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+
+const PAGE_BYTES: u64 = 4096;
+/// When every run begins.
+const START_NS: i64 = 1_700_000_000_000_000_000;
+
+/// The world around the engine, the same in every run: a clock that ticks at every look, no chance, nobody dies.
+#[derive(Debug)]
+pub struct Clock(AtomicI64);
+
+impl Clock {
+    /// A clock of its own for a worker. It lives as long as the process, since the engine wants that of its platform.
+    pub fn leaked() -> &'static Clock {
+        Box::leak(Box::new(Clock(AtomicI64::new(START_NS))))
+    }
+
+    /// Back to the beginning: the same calls see the same times again.
+    pub fn rewind(&self) {
+        self.0.store(START_NS, Relaxed);
+    }
+}
+
+impl Platform for Clock {
+    fn now_ns(&self) -> i64 {
+        self.0.fetch_add(1000, Relaxed)
+    }
+    fn wait(&self, _: &AtomicU32, _: u32, _: u32) {
+        std::thread::yield_now();
+    }
+    fn wake(&self, _: &AtomicU32) {}
+    fn identity(&self) -> Owner {
+        Owner { pid: 1, tid: 1, started: 1 }
+    }
+    fn is_alive(&self, _: Owner) -> bool {
+        true
+    }
+    fn random(&self) -> u64 {
+        0x5eed_0000_0001
+    }
+}
+
+/// Records what happens to the image when asked to, and always notes the pages that are written.
+#[derive(Debug)]
+pub struct Watch {
+    /// The log.
+    pub recorder: Recorder,
+    pages: Vec<AtomicU64>,
+}
+
+impl Watch {
+    fn new(length: u64) -> Watch {
+        let words = length.div_ceil(PAGE_BYTES).div_ceil(64);
+        Watch { recorder: Recorder::new(), pages: (0..words).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn note(&self, offset: u64, length: u64) {
+        for page in offset / PAGE_BYTES..(offset + length).div_ceil(PAGE_BYTES) {
+            let (word, bit) = (&self.pages[page as usize / 64], 1 << (page % 64));
+            if word.load(Relaxed) & bit == 0 {
+                word.fetch_or(bit, Relaxed);
+            }
+        }
+    }
+}
+
+impl Memory for Watch {
+    const WATCHED: bool = true;
+    fn stored(&self, offset: u64, bytes: &[u8]) {
+        self.note(offset, bytes.len() as u64);
+        self.recorder.stored(offset, bytes);
+    }
+    fn streamed(&self, offset: u64, bytes: &[u8]) {
+        self.note(offset, bytes.len() as u64);
+        self.recorder.streamed(offset, bytes);
+    }
+    fn flushed(&self, offset: u64, length: u64) {
+        self.recorder.flushed(offset, length);
+    }
+    fn fenced(&self) {
+        self.recorder.fenced();
+    }
+    fn read(&self, _: u64, _: u64) {}
+}
+
+/// The memory that the engine works on here.
+pub type Watched = Arc<Watch>;
+
+/// One image and one DRAM region.
+pub struct Machine {
+    mapping: Arc<Mapping>,
+    dram: Arc<Mapping>,
+    layout: DramLayout,
+    options: AttachOptions,
+    clock: &'static Clock,
+    /// What watches the image.
+    pub watch: Watched,
+}
+
+impl Machine {
+    /// A machine with a fresh file system of `length` bytes.
+    pub fn new(length: u64, options: AttachOptions, clock: &'static Clock) -> Machine {
+        let mapping = Arc::new(Mapping::anonymous(length).expect("memory for an image"));
+        // SAFETY: the mapping outlives this region, which ends with the function; nobody else knows it.
+        let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
+        let made = MkfsOptions {
+            uuid: *b"torture's image.",
+            label: [0; 64],
+            inodes_max: 0,
+            owner: (0, 0),
+            permissions: 0o755,
+            now_ns: START_NS,
+            zeroed: true,
+        };
+        mkfs(&region, &made).expect("a file system");
+        let layout = Fs::<Direct>::dram_layout(&region, &options).expect("a layout");
+        let dram = Arc::new(Mapping::anonymous(layout.length).expect("memory for a DRAM region"));
+        let watch = Arc::new(Watch::new(length));
+        Machine { mapping, dram, layout, options, clock, watch }
+    }
+
+    /// Bytes of the image.
+    pub fn length(&self) -> u64 {
+        self.mapping.length()
+    }
+
+    /// The image as a region.
+    pub fn region(&self) -> Region<Watched> {
+        // SAFETY: the mapping lives as long as this machine; whoever keeps a region longer than that is in this crate,
+        // and does not. Nobody makes references to its bytes but through regions.
+        unsafe { Region::new(self.mapping.address(), self.mapping.length(), Arc::clone(&self.watch)) }
+    }
+
+    fn unwatched(&self) -> Region<Direct> {
+        // SAFETY: as in `region`.
+        unsafe { Region::new(self.mapping.address(), self.mapping.length(), Direct) }
+    }
+
+    /// The image's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.length() as usize];
+        self.unwatched().read_bytes(0, &mut bytes).expect("all of it");
+        bytes
+    }
+
+    /// Makes the image these bytes.
+    pub fn load(&self, bytes: &[u8]) {
+        let _ = self.unwatched().write_bytes(0, bytes).expect("an image of the same length");
+        self.watch.pages.iter().for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// Makes a crash state of the image that was loaded.
+    pub fn apply(&self, state: &CrashState) {
+        let region = self.region();
+        for change in state.changes() {
+            let _ = region.write_bytes(change.offset, &change.after).expect("inside the image");
+        }
+    }
+
+    /// Makes the image these bytes again, from which it differs only where something was written since.
+    pub fn restore(&self, bytes: &[u8]) {
+        let region = self.unwatched();
+        for (index, word) in self.watch.pages.iter().enumerate() {
+            let mut rest = word.swap(0, Relaxed);
+            while rest != 0 {
+                let start = (index as u64 * 64 + rest.trailing_zeros() as u64) * PAGE_BYTES;
+                rest &= rest - 1;
+                let page = &bytes[start as usize..bytes.len().min((start + PAGE_BYTES) as usize)];
+                let _ = region.write_bytes(start, page).expect("inside the image");
+            }
+        }
+    }
+
+    /// Attaches with a DRAM region that is all zero, as after a start of the machine.
+    pub fn attach(&self) -> Result<(Fs<Watched>, RecoveryReport), Error> {
+        self.clear_dram();
+        // SAFETY: the mapping lives as long as this machine, which outlives every file system that this crate attaches.
+        let dram = unsafe { Region::new(self.dram.address(), self.dram.length(), Direct) };
+        Fs::attach_first(self.region(), dram, self.clock, &self.options)?.finish()
+    }
+
+    /// Zeroes what was used. The thread slots are large and hardly ever used, and so is the upper layers' part never.
+    fn clear_dram(&self) {
+        // SAFETY: as in `attach`.
+        let region = unsafe { Region::new(self.dram.address(), self.dram.length(), Direct) };
+        let slots = region.first::<DramHeader>().expect("a header").slots_high.load(Relaxed);
+        let used = self.layout.slots + slots * size_of::<ThreadSlot>() as u64;
+        for (from, to) in [(0, used), (self.layout.block_bits, self.layout.upper)] {
+            let address = region.address(from, to - from).expect("inside the region");
+            // SAFETY: inside the mapping by the check of `address`; no file system uses the region now, so nobody looks.
+            unsafe { address.write_bytes(0, (to - from) as usize) };
+        }
+    }
+
+    /// Checks every invariant of the image.
+    pub fn check(&self, clean: Option<bool>) -> fsck::Report {
+        fsck::check(&self.unwatched(), &fsck::Options { findings_max: 20, clean }, &mut |_| {})
+    }
+}

@@ -1,0 +1,164 @@
+//! `torture`: explores crashes for a while, and says what it found.
+
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use torture::campaign::{self, Outcome, Plan, Progress};
+use torture::explore::{self, Effort, Explorer, Violation};
+use torture::planted::DEFECTS;
+use torture::workload::Group;
+
+/// Cuts the power at every instant of every operation, and looks whether the file system survives.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = false)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Args)]
+struct Run {
+    /// How long to explore.
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    /// Draws what is drawn.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Workers.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Only one part: singles, setups, pages, pairs or threads.
+    #[arg(long, value_parser = group)]
+    only: Option<Group>,
+    /// The summary as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Looks at one state again.
+    Replay {
+        /// What a violation was reported with.
+        id: String,
+        /// With this defect planted.
+        #[arg(long)]
+        defect: Option<String>,
+    },
+    /// Shows that planted defects are found.
+    Planted,
+    /// Names all workloads.
+    List,
+}
+
+fn group(name: &str) -> Result<Group, String> {
+    let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
+    known.ok_or_else(|| format!("no such part: {name}"))
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let standard = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        eprintln!("\na panic at {}", explore::current());
+        standard(panic);
+    }));
+    match arguments.command {
+        None => run(&arguments.run),
+        Some(Command::Planted) => Ok(look_for_planted()),
+        Some(Command::Replay { id, defect }) => replay(&id, defect.as_deref()),
+        Some(Command::List) => {
+            Group::ALL.iter().flat_map(|group| group.workloads()).for_each(|workload| println!("{workload}"));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
+    let defect = match defect {
+        None => None,
+        Some(name) => match DEFECTS.iter().find(|defect| defect.name == name) {
+            None => bail!("no such defect: {name}"),
+            defect => defect,
+        },
+    };
+    match Explorer::new(Effort::FULL, 1).replay(id, defect, &mut |line| println!("{line}")) {
+        Ok(()) => println!("passes"),
+        Err(what) => {
+            println!("VIOLATION: {what}");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn look_for_planted() -> ExitCode {
+    let found = campaign::planted(Effort::FULL, 1);
+    for (name, violation) in &found {
+        match violation {
+            Some(Violation { id, .. }) => println!("found   {name:<60} {id:.60}"),
+            None => println!("MISSED  {name}"),
+        }
+    }
+    let missed = found.iter().filter(|(_, violation)| violation.is_none()).count();
+    println!("{} of {} planted defects found", found.len() - missed, found.len());
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(run: &Run) -> Result<ExitCode> {
+    let duration = Duration::from_secs_f64(run.minutes.max(0.0) * 60.0);
+    let plan = Plan { duration, seed: run.seed, threads: run.threads, effort: Effort::FULL, group: run.only };
+    let live = std::io::stderr().is_terminal();
+    let mut told = Instant::now();
+    let mut tell = |progress: &Progress| {
+        if live || told.elapsed() > Duration::from_secs(30) {
+            told = Instant::now();
+            show(progress, live);
+        }
+    };
+    let outcome = campaign::run(&plan, &mut tell, &|violation| eprintln!("\nVIOLATION {violation}"));
+    if live {
+        eprint!("\r\x1b[K");
+    }
+    if run.json {
+        println!("{}", json(run, &outcome)?)
+    } else {
+        print!("{}", outcome.table())
+    }
+    Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(progress: &Progress, live: bool) {
+    let Progress { elapsed, round, workload: (at, all), states, violations, at: name } = progress;
+    let seconds = elapsed.as_secs();
+    let rate = *states as f64 / elapsed.as_secs_f64();
+    let (begin, end) = if live { ("\r\x1b[K", "") } else { ("", "\n") };
+    eprint!(
+        "{begin}{:02}:{:02}  round {round}  workload {at}/{all}  {states} states ({rate:.0}/s)  {violations} violations  {name:.50}{end}",
+        seconds / 60,
+        seconds % 60
+    );
+    let _ = std::io::stderr().flush();
+}
+
+fn json(run: &Run, outcome: &Outcome) -> Result<String> {
+    let lines: serde_json::Map<_, _> = outcome
+        .lines
+        .iter()
+        .map(|(group, line)| Ok((group.name().to_owned(), serde_json::to_value(line)?)))
+        .collect::<Result<_>>()?;
+    let violations: Vec<_> = outcome
+        .violations
+        .iter()
+        .map(|violation| serde_json::json!({ "id": violation.id, "what": violation.what }))
+        .collect();
+    let whole = serde_json::json!({
+        "seed": run.seed, "minutes": run.minutes, "threads": run.threads, "rounds": outcome.rounds,
+        "groups": lines, "total": outcome.total(), "violations": violations,
+    });
+    Ok(serde_json::to_string_pretty(&whole)?)
+}

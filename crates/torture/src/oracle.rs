@@ -1,0 +1,179 @@
+//! What a crash may leave: the tree before the operation in flight, or the one after it; nothing between, but for the
+//! few leeways that [`Slack`] names.
+
+use crate::dump::{Entry, Tree};
+use engine::format::FileKind;
+
+/// What an operation does not promise to be one with the rest of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Slack {
+    /// The change time of a file lies on another line than its name: either may be there without the other until the call
+    /// returns.
+    pub changed: bool,
+    /// A write that replaces one block changes one word of the map, and the times in the property entry, under one fence:
+    /// the new bytes may be there with the old times, or the old bytes with the new ones.
+    pub modified: bool,
+    /// Blocks that were reserved behind the end may be gone, or be left, when a change of the length is interrupted.
+    pub reserved: bool,
+    /// The access time is a word of its own.
+    pub accessed: bool,
+    /// Punching a hole goes block by block.
+    pub parts: bool,
+    /// A renamed directory's change time is kept lazily: a crash may forget it even later.
+    pub lazy: bool,
+}
+
+impl Slack {
+    /// Both leeways.
+    pub const fn and(self, other: Slack) -> Slack {
+        Slack {
+            changed: self.changed || other.changed,
+            modified: self.modified || other.modified,
+            reserved: self.reserved || other.reserved,
+            accessed: self.accessed || other.accessed,
+            parts: self.parts || other.parts,
+            lazy: self.lazy || other.lazy,
+        }
+    }
+}
+
+/// How far a workload had come: the trees before and after each operation, and their leeways.
+pub struct History {
+    /// The tree before the first operation, and after each.
+    pub trees: Vec<Tree>,
+    /// Of each operation.
+    pub slacks: Vec<Slack>,
+}
+
+/// Where in a history a crash came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Operations that had returned.
+    pub returned: usize,
+    /// Whether the next one had begun.
+    pub begun: bool,
+}
+
+impl History {
+    /// Whether a crash at a moment may leave this tree; if not, how it differs.
+    pub fn judge(&self, found: &Tree, moment: Moment) -> Result<(), String> {
+        let before = &self.trees[moment.returned];
+        let lazy = self.slacks[..self.slacks.len().min(moment.returned + 1)].iter().any(|slack| slack.lazy);
+        if !moment.begun {
+            return self.compare(found, before, None, Slack { lazy, ..Slack::default() });
+        }
+        let after = &self.trees[moment.returned + 1];
+        let slack = Slack { lazy, ..self.slacks[moment.returned] };
+        let Err(first) = self.compare(found, before, Some(after), slack) else { return Ok(()) };
+        let Err(second) = self.compare(found, after, Some(before), slack) else { return Ok(()) };
+        Err(format!("it is neither as before ({first}) nor as after ({second})"))
+    }
+
+    fn compare(&self, found: &Tree, wanted: &Tree, other: Option<&Tree>, slack: Slack) -> Result<(), String> {
+        if found == wanted {
+            return Ok(());
+        }
+        if let Some(path) = wanted.0.keys().find(|path| !found.0.contains_key(*path)) {
+            return Err(format!("{path}: missing"));
+        }
+        for (path, entry) in &found.0 {
+            let Some(wanted) = wanted.0.get(path) else { return Err(format!("{path}: should not be there")) };
+            if entry != wanted {
+                let allowed = self.excuse(entry, wanted, other, slack);
+                difference(&allowed, wanted).map_err(|what| format!("{path}: {what}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entry with everything as wanted that may be different.
+    fn excuse(&self, entry: &Entry, wanted: &Entry, other: Option<&Tree>, slack: Slack) -> Entry {
+        let mut excused = entry.clone();
+        let stat = &mut excused.stat;
+        let number = stat.number;
+        let others = |tree: &Tree| tree.0.values().find(|entry| entry.stat.number == number).cloned();
+        let other = other.and_then(others);
+        if slack.changed && other.is_none() && (excused.born_ns..=wanted.stat.changed_ns).contains(&stat.changed_ns) {
+            // It was made, changed and given a name in this operation.
+            stat.changed_ns = wanted.stat.changed_ns;
+        }
+        if let Some(other) = other {
+            if slack.reserved {
+                stat.blocks = wanted.stat.blocks;
+            }
+            if slack.modified && stat.modified_ns == other.stat.modified_ns && stat.changed_ns == other.stat.changed_ns
+            {
+                (stat.modified_ns, stat.changed_ns) = (wanted.stat.modified_ns, wanted.stat.changed_ns);
+            }
+            if slack.changed && stat.changed_ns == other.stat.changed_ns {
+                stat.changed_ns = wanted.stat.changed_ns;
+            }
+            if slack.accessed && stat.accessed_ns == other.stat.accessed_ns {
+                stat.accessed_ns = wanted.stat.accessed_ns;
+            }
+            let either = |block: &u64| [&wanted.content, &other.content].map(|content| content.get(block));
+            let known = |block: &u64| either(block).contains(&entry.content.get(block));
+            if slack.parts && wanted.content.keys().chain(other.content.keys()).chain(entry.content.keys()).all(known) {
+                excused.content = wanted.content.clone();
+                stat.blocks = wanted.stat.blocks;
+                (stat.modified_ns, stat.changed_ns) = (wanted.stat.modified_ns, wanted.stat.changed_ns);
+            }
+        }
+        let was = |tree: &Tree| others(tree).is_some_and(|entry| entry.stat.changed_ns == stat.changed_ns);
+        if slack.lazy && stat.kind == FileKind::Directory && self.trees.iter().any(was) {
+            stat.changed_ns = wanted.stat.changed_ns;
+        }
+        excused
+    }
+}
+
+/// The first thing in which two entries differ.
+fn difference(found: &Entry, wanted: &Entry) -> Result<(), String> {
+    let (one, two) = (&found.stat, &wanted.stat);
+    let numbers = [
+        ("inode", one.number, two.number),
+        ("generation", one.generation as u64, two.generation as u64),
+        ("mode", one.mode as u64, two.mode as u64),
+        ("size", one.size_bytes, two.size_bytes),
+        ("links", one.links as u64, two.links as u64),
+        ("owner", one.uid as u64, two.uid as u64),
+        ("group", one.gid as u64, two.gid as u64),
+        ("device", one.device as u64, two.device as u64),
+        ("blocks", one.blocks, two.blocks),
+        ("modified", one.modified_ns as u64, two.modified_ns as u64),
+        ("changed", one.changed_ns as u64, two.changed_ns as u64),
+        ("accessed", one.accessed_ns as u64, two.accessed_ns as u64),
+        ("born", found.born_ns as u64, wanted.born_ns as u64),
+    ];
+    if let Some((what, one, two)) = numbers.into_iter().find(|(_, one, two)| one != two) {
+        return Err(format!("{what} is {one}, should be {two}"));
+    }
+    let differ = |block: &&u64| found.content.get(block) != wanted.content.get(block);
+    if let Some(block) = found.content.keys().chain(wanted.content.keys()).find(differ) {
+        return Err(format!("block {block} has another content"));
+    }
+    if found.target != wanted.target {
+        return Err("another target".to_owned());
+    }
+    if found.xattrs != wanted.xattrs {
+        let lengths = |entry: &Entry| entry.xattrs.values().map(Vec::len).collect::<Vec<_>>();
+        return Err(format!("extended attributes are {:?} bytes, should be {:?}", lengths(found), lengths(wanted)));
+    }
+    Ok(())
+}
+
+/// Whether two trees are the same but for what using the first one changes: the times of directories.
+pub fn same_but_directory_times(found: &Tree, wanted: &Tree) -> Result<(), String> {
+    if found.0.len() != wanted.0.len() {
+        return Err(format!("{} names instead of {}", found.0.len(), wanted.0.len()));
+    }
+    for (path, entry) in &found.0 {
+        let Some(wanted) = wanted.0.get(path) else { return Err(format!("{path}: should not be there")) };
+        let mut entry = entry.clone();
+        if entry.stat.kind == FileKind::Directory {
+            (entry.stat.modified_ns, entry.stat.changed_ns) = (wanted.stat.modified_ns, wanted.stat.changed_ns);
+        }
+        difference(&entry, wanted).map_err(|what| format!("{path}: {what}"))?;
+    }
+    Ok(())
+}
