@@ -77,7 +77,7 @@ pub const DEFECTS: &[Defect] = &[
     defect("rename: record omits the new name's dentry", "base:rename", OmittedFromJournal(1)),
     defect("rename: record omits the old name", "base:rename", OmittedFromJournal(4)),
     defect("rename: record omits the replaced name", "base:rename-over", OmittedFromJournal(5)),
-    defect("rename: record omits the time", "base:rename", OmittedFromJournal(6)),
+    defect("rename: record omits the time", "base:rename-across", OmittedFromJournal(6)),
     defect("exchange: record omits the second name", "base:exchange-across", OmittedFromJournal(8)),
     defect("append: bytes not flushed", "base:append", Unflushed(Data)),
     defect("append: edges left in the cache", "base:append-blocks", UnflushedEdges),
@@ -219,7 +219,7 @@ fn move_fence(log: &[Recorded], number: i32, to_end: bool) -> Result<Vec<Recorde
 
 /// The log with a journal record that lacks a word, and is sealed so.
 fn omitted(log: &[Recorded], map: &Map, word: usize) -> Vec<Recorded> {
-    let mut words = [0u64; 11];
+    let mut words = [0u64; 12];
     log.iter()
         .map(|event| {
             let Event::Store { offset, bytes } = &event.event else { return event.clone() };
@@ -234,7 +234,7 @@ fn omitted(log: &[Recorded], map: &Map, word: usize) -> Vec<Recorded> {
                 at if at == word + 1 => 0,
                 _ => value,
             };
-            if (1..12).contains(&at) {
+            if (1..13).contains(&at) {
                 words[at - 1] = value;
             }
             like(event, Event::Store { offset: *offset, bytes: value.to_le_bytes()[..].into() })
