@@ -222,6 +222,7 @@ directfs_slots:
     // A pointer into the first page or the kernel's half is left to the kernel to refuse.
     .macro CHECK_PATH reg, dir
     lea rcx, [\reg - 4096]
+    or rcx, \reg
     shr rcx, 47
     jnz 76f
     cmp byte ptr [\reg], 47
@@ -322,6 +323,7 @@ directfs_entry:
     CHECK_FD esi
     mov rcx, qword ptr [rsp]
     lea rdx, [rcx - 4096]
+    or rdx, rcx
     shr rdx, 47
     jnz 95f
     cmp byte ptr [rcx], 47
@@ -425,3 +427,96 @@ directfs_entry:
     routes = sym ROUTES,
     dispatch = sym crate::hook::dispatch::directfs_dispatch,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hook::counts;
+    use core::arch::asm;
+    use core::sync::atomic::Ordering::Relaxed;
+    use libc::*;
+
+    const UNTOUCHED: u64 = 0x5a5a_a5a5_1234_8765;
+
+    /// Makes a call by way of the entry, as a slot does; checks that registers are kept.
+    fn enter(number: c_long, arguments: [u64; 6]) -> i64 {
+        let [a, b, c, d, e, f] = arguments;
+        let (mut rdi, mut rsi, mut rdx, mut r10, mut r8, mut r9) = (a, b, c, d, e, f);
+        let (mut result, mut kept) = (number, UNTOUCHED);
+        // SAFETY: the entry comes back to the label or the instruction behind, with all registers but rax, rcx and r11 as they were, and
+        // uses the stack below the red zone; the calls of these tests change no memory.
+        unsafe {
+            asm!("lea r11, [rip + 2f]", "jmp {entry}", "2:", "syscall", entry = sym directfs_entry, inout("rax") result,
+                inout("rdi") rdi, inout("rsi") rsi, inout("rdx") rdx, inout("r10") r10, inout("r8") r8, inout("r9") r9,
+                inout("r12") kept, out("rcx") _, out("r11") _);
+        }
+        assert_eq!(([rdi, rsi, rdx, r10, r8, r9], kept), (arguments, UNTOUCHED), "number {number}");
+        result
+    }
+
+    /// Whether a call comes to the dispatcher.
+    fn is_seen(file: &std::path::Path, number: c_long, arguments: [u64; 6]) -> bool {
+        let count = || {
+            let bytes = std::fs::read(file).unwrap();
+            u64::from_ne_bytes(*bytes[number as usize * 8..].first_chunk().unwrap())
+        };
+        let before = count();
+        enter(number, arguments);
+        count() > before
+    }
+
+    /// One test, since the state of the filter is one.
+    #[test]
+    fn the_filter_sees_what_may_be_ours() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![0u8; counts::BYTES]).unwrap();
+        let path = format!("{}\0", file.path().display());
+        counts::open(path.as_bytes()).unwrap();
+        let seen = |number, arguments| is_seen(file.path(), number, arguments);
+        let here = AT_FDCWD as u64;
+        let (inside, outside, relative) =
+            (c"/mnt/pm/x".as_ptr() as u64, c"/mnt/px".as_ptr() as u64, c"no/such".as_ptr() as u64);
+        let (odd, odder, empty) = (c"//mnt/pm".as_ptr() as u64, c"/mnt/./pm".as_ptr() as u64, c"".as_ptr() as u64);
+        assert!(!seen(SYS_faccessat, [here, inside, 0, 0, 0, 0]), "no mount yet");
+        // SAFETY: only this test uses the entry.
+        let prefix = unsafe { &mut *DIRECTFS_PREFIX.0.get() };
+        prefix[..7].copy_from_slice(b"mnt/pm\0");
+        const OURS: u64 = 900;
+        const OTHER: u64 = 901;
+        DIRECTFS_FDS.0[OURS as usize].store(1, Relaxed);
+        for path in [inside, odd, odder] {
+            assert!(seen(SYS_faccessat, [here, path, 0, 0, 0, 0]));
+            assert!(seen(SYS_access, [path, 0, 0, 0, 0, 0]));
+            assert!(seen(SYS_rename, [relative, path, 0, 0, 0, 0]) && seen(SYS_rename, [path, relative, 0, 0, 0, 0]));
+            assert!(seen(SYS_renameat2, [OTHER, relative, here, path, 0, 0]));
+            assert!(seen(SYS_renameat2, [here, path, OTHER, relative, 0, 0]));
+            assert!(
+                seen(SYS_symlinkat, [relative, here, path, 0, 0, 0]) && seen(SYS_symlink, [relative, path, 0, 0, 0, 0])
+            );
+        }
+        for path in [outside, relative, empty, 0, 1, u64::MAX, 1 << 47] {
+            assert!(!seen(SYS_faccessat, [here, path, 0, 0, 0, 0]), "{path:x}");
+            assert!(!seen(SYS_access, [path, 0, 0, 0, 0, 0]));
+            assert!(!seen(SYS_renameat2, [OTHER, path, OTHER, path, 0, 0]));
+        }
+        for path in [relative, empty, 0] {
+            assert!(seen(SYS_faccessat, [OURS, path, 0, 0, 0, 0]));
+            assert!(
+                seen(SYS_renameat2, [OURS, path, OTHER, path, 0, 0])
+                    && seen(SYS_renameat2, [OTHER, path, OURS, path, 0, 0])
+            );
+        }
+        assert!(seen(SYS_symlinkat, [relative, OURS, relative, 0, 0, 0]));
+        assert!(seen(SYS_lseek, [OURS, 0, 0, 0, 0, 0]) && seen(SYS_lseek, [OURS | 1 << 32, 0, 0, 0, 0, 0]));
+        assert!(!seen(SYS_lseek, [OTHER, 0, 0, 0, 0, 0]) && !seen(SYS_lseek, [u64::MAX, 0, 0, 0, 0, 0]));
+        assert!(seen(SYS_dup3, [OTHER, OURS, 0, 0, 0, 0]) && seen(SYS_copy_file_range, [OTHER, 0, OURS, 0, 0, 0]));
+        assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, OURS, 0]));
+        assert!(!seen(SYS_poll, [0, 0, 0, 0, 0, 0]));
+        DIRECTFS_FD_COUNT.store(1, Relaxed);
+        assert!(seen(SYS_poll, [0, 0, 0, 0, 0, 0]));
+        DIRECTFS_CWD.store(1, Relaxed);
+        assert!(seen(SYS_access, [relative, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, relative, 0, 0, 0, 0]));
+        assert!(!seen(SYS_access, [outside, 0, 0, 0, 0, 0]));
+        assert_eq!(enter(5000, [0; 6]), -i64::from(ENOSYS));
+    }
+}

@@ -41,10 +41,13 @@ fn start(frame: &Frame, which: usize) -> Verdict {
     if is_complete(unsafe { entries(environment) }) {
         return NATIVE;
     }
-    match count + ADDED + 1 {
-        0..=ENTRIES_FEW => with_list::<ENTRIES_FEW>(frame, which, environment),
-        ..=ENTRIES_MAX => with_list::<ENTRIES_MAX>(frame, which, environment),
-        _ => done(-i64::from(libc::E2BIG)),
+    let needed = count + ADDED + 1;
+    if needed <= ENTRIES_FEW {
+        with_list::<ENTRIES_FEW>(frame, which, environment)
+    } else if needed <= ENTRIES_MAX {
+        with_list::<ENTRIES_MAX>(frame, which, environment)
+    } else {
+        done(-i64::from(libc::E2BIG))
     }
 }
 

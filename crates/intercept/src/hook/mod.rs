@@ -20,6 +20,18 @@
 //!   saved only when the dispatcher runs.
 //! - The red zone below the stack pointer is never written.
 //! - The stack of the program is used for 216 bytes; the dispatcher has a stack of its own per thread ([`stack`]).
+//!
+//! Where this needs more, or another decision:
+//!
+//! - *Cancellation.* glibc to 2.40 decides by flags whether a thread may be cancelled, and unwinds; both work from a slot (see [`entry`]). From 2.41 it compares the
+//!   interrupted address with the ends of one function of its own. A call interrupted in a slot lies outside: there the thread would end at its next cancellation point only.
+//! - *Calls made elsewhere* (generated code, assembly of a program's own) do not come here. Syscall User Dispatch can bring them, with one range of addresses exempt:
+//!   from the lowest to the highest of the C library, this library and the loader, which the loader puts together.
+//! - *Paths not in normal form.* The filter compares absolute paths with the mount's, byte by byte, and has a closer look where they part with `.` or `/`. A path
+//!   that reaches the mount by `..` further on, or by a symbolic link of the system, goes to the kernel: it must not exist there, so that
+//!   the answer ENOENT can send the call to a closer look afterwards.
+//! - *Bad pointers.* Those into the first page or the kernel's half are left to the kernel; others that cannot be read cost a program a signal where it would have got EFAULT.
+//! - *Signals that leave by a jump* out of the dispatcher: the thread's stack stays marked as used, and later calls run on the program's.
 
 pub mod counts;
 pub mod dispatch;
