@@ -3,7 +3,8 @@
 //!
 //! Invariants
 //! - Only the owner writes a slot, but for `owner`, which the next owner or a reaper claims by CAS.
-//! - The intent is written before the first visible step of an operation and cleared after its last.
+//! - An owner that dies while it is pinned, or with an intent, is counted as abandoned: others go on, and the next attach scans. Only recycling writes
+//!   an intent yet; that of names and files, with which another thread could finish a dead one's operation at once, is reserved.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use pmem::Layout;
