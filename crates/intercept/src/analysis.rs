@@ -357,6 +357,7 @@ mod tests {
             );
             assert!(sites.iter().all(table::is_sound));
             assert!(sites.len() > 20 && analysis.left_alone.is_empty());
+            assert!(count_calls(&Elf::parse(&bytes).unwrap()).unwrap() >= sites.len());
         }
     }
 

@@ -32,6 +32,9 @@ pub enum LaunchError {
     /// No loader, so no preload library.
     #[error("{path}: a static program: it would not see the file system (use `directfs mount`)", path = .0.display())]
     Static(PathBuf),
+    /// Of another C library (musl, say), which starts libraries otherwise.
+    #[error("{path}: for a C library other than glibc, which is not supported (use `directfs mount`)", path = .0.display())]
+    OtherLibrary(PathBuf),
     /// The loader ignores preload libraries there.
     #[error("{path}: a set-user-ID or set-group-ID program, into which nothing can be loaded (use `directfs mount`)", path = .0.display())]
     Privileged(PathBuf),
@@ -106,6 +109,10 @@ fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
 /// Sees to it that the libraries that a program makes its system calls by have tables.
 fn prepare(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
     let loader = loader_of(program)?;
+    let is_glibc = loader.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux-x86-64.so"));
+    if !is_glibc {
+        return Err(LaunchError::OtherLibrary(program.to_path_buf()));
+    }
     let loader = std::fs::canonicalize(&loader).map_err(|error| LaunchError::Unreadable(loader, error))?;
     prepare_one(cache, &loader)?;
     // The C library lies beside its loader, but for distributions that keep the loader's name apart.
