@@ -101,7 +101,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 Err(error) => return Err((chain, error)),
             }
         }
-        match self.link_new(owner, &chain, boundary) {
+        match self.link_new(&chain, boundary) {
             Ok(()) => Ok(chain),
             Err(error) => Err((chain, error)),
         }
@@ -122,7 +122,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn append_copied(&self, owner: u64, chain: &mut NewChain, word: u64, cookie: u64) -> Result<()> {
         if chain.last == 0 || chain.used == LOG_SLOTS {
             let fresh = self.new_page(owner, cookie, LogPageKind::Compacted)?;
-            self.link_new(owner, chain, fresh)?;
+            self.link_new(chain, fresh)?;
             if chain.first == 0 {
                 chain.first = fresh;
             }
@@ -136,7 +136,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Links the last new page to what follows it and flushes it whole: it is full, or the chain ends.
-    fn link_new(&self, _owner: u64, chain: &NewChain, next: u64) -> Result<()> {
+    fn link_new(&self, chain: &NewChain, next: u64) -> Result<()> {
         if chain.last != 0 {
             let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
             let _ = self.fs.pm.commit(&page.next, next, Flushed::nothing().sealed());
