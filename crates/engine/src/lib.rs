@@ -27,7 +27,12 @@ mod grace;
 mod lock;
 mod mindex;
 mod platform;
+mod reap;
+#[cfg(test)]
+mod reap_tests;
 mod recycle;
+mod redo;
+mod step;
 #[cfg(test)]
 mod testing;
 

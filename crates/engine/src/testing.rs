@@ -6,8 +6,7 @@ use crate::error::Result;
 use crate::fs::Fs;
 use crate::platform::Platform;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use pmem::{Direct, Region};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use pmem::{Direct, Mapping, Region};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::vec::Vec;
@@ -59,51 +58,37 @@ impl Platform for TestPlatform {
     }
 }
 
-/// Zeroed memory, aligned to pages.
-pub(crate) struct Memory {
-    base: *mut u8,
-    layout: Layout,
-}
-
-// SAFETY: the memory is reached through regions only, which threads may share.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
+/// Zeroed memory, which costs nothing until it is touched.
+pub(crate) struct Memory(Mapping);
 
 impl Memory {
     pub(crate) fn new(length: u64) -> Memory {
-        let layout = Layout::from_size_align(length as usize, 4096).expect("a layout");
-        // SAFETY: the length is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        assert!(!base.is_null());
-        Memory { base, layout }
+        Memory(Mapping::anonymous(length).expect("memory"))
     }
 
     /// A region over it; the tests keep the memory alive for longer.
     pub(crate) fn region(&self) -> Region {
-        // SAFETY: mapped and aligned by `new`, and every test drops its file systems before its memories.
-        unsafe { Region::new(self.base, self.layout.size() as u64, Direct) }
+        self.region_in(Direct)
+    }
+
+    /// The same over other memory.
+    pub(crate) fn region_in<M: pmem::Memory>(&self, memory: M) -> Region<M> {
+        // SAFETY: a mapping, and every test drops its file systems before its memories.
+        unsafe { Region::new(self.0.address(), self.0.length(), memory) }
     }
 
     /// All of its bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = std::vec![0; self.layout.size()];
+        let mut bytes = std::vec![0; self.0.length() as usize];
         self.region().read_bytes(0, &mut bytes).expect("all of it");
         bytes
     }
 
     /// Another memory with the same bytes: what a power cut leaves.
     pub(crate) fn copy(&self) -> Memory {
-        let copy = Memory::new(self.layout.size() as u64);
+        let copy = Memory::new(self.0.length());
         let _ = copy.region().write_bytes(0, &self.bytes()).expect("the same length");
         copy
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.base, self.layout) }
     }
 }
 
@@ -164,4 +149,66 @@ impl core::ops::Deref for Attached {
     fn deref(&self) -> &Fs {
         self.fs.as_ref().expect("attached")
     }
+}
+
+/// Death at a chosen step: see `crate::step`.
+pub(crate) mod mortality {
+    use std::boxed::Box;
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    std::thread_local! {
+        /// Steps that this thread has left, one more; zero: it is immortal.
+        static LEFT: Cell<u64> = const { Cell::new(0) };
+        static DEAD: Cell<bool> = const { Cell::new(false) };
+    }
+
+    struct Death;
+
+    pub(crate) fn step() {
+        let left = LEFT.get();
+        if left > 0 {
+            LEFT.set(left - 1);
+            if left == 1 {
+                DEAD.set(true);
+                resume_unwind(Box::new(Death));
+            }
+        }
+    }
+
+    pub(crate) fn dead() -> bool {
+        DEAD.get()
+    }
+
+    /// Runs something and dies at its step number `step`, counted from zero; whether it came to that. A thread that died is of no use any more.
+    pub(crate) fn dies_at(step: u64, work: impl FnOnce()) -> bool {
+        LEFT.set(step + 1);
+        let result = catch_unwind(AssertUnwindSafe(work));
+        LEFT.set(0);
+        match result {
+            Ok(()) => false,
+            Err(cause) if cause.is::<Death>() => true,
+            Err(cause) => resume_unwind(cause),
+        }
+    }
+}
+
+/// Memory in which every store, flush and fence is a step.
+pub(crate) struct Mortal;
+
+impl pmem::Memory for Mortal {
+    const WATCHED: bool = true;
+    fn stored(&self, _: u64, _: &[u8]) {
+        mortality::step();
+    }
+    fn streamed(&self, _: u64, _: &[u8]) {
+        mortality::step();
+    }
+    fn flushed(&self, _: u64, _: u64) {
+        mortality::step();
+    }
+    fn fenced(&self) {
+        mortality::step();
+    }
+    fn read(&self, _: u64, _: u64) {}
 }

@@ -201,7 +201,7 @@ impl<M: Memory> Fs<M> {
 
     /// Repeats the steps of a record; whether any of them was still to do. All of it or nothing: a record of which a dentry does not verify was
     /// written by a rename that a crash stopped before its first step.
-    fn replay(&self, record: &JournalRecord) -> Result<bool> {
+    pub(crate) fn replay(&self, record: &JournalRecord) -> Result<bool> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             self.check_move(step)?;
             if !self.arrived(step)? {

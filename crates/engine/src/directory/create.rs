@@ -6,7 +6,7 @@
 
 use super::log::ClaimedSlot;
 use super::{LINKS_MAX, NewNode, check_name};
-use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, References};
+use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
@@ -15,6 +15,7 @@ use crate::format::{
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, Target};
+use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
@@ -47,6 +48,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let result = self.retry_when_full(|| self.create_once(directory, name, hash, new));
         self.settle_names()?;
         self.recycle_some();
+        if let Ok(node) = result {
+            self.forget(node);
+        }
         result
     }
 
@@ -64,7 +68,24 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.find(directory.number, name, hash)?.is_some() {
             return Err(Error::Exists);
         }
-        let prepared = self.prepare_name(parent, directory.number, name.len())?;
+        self.intend(IntentKind::Create, [directory.cachelet, 0], [hash, hash]);
+        let result = self.create_intended(parent, directory.number, name, hash, new);
+        self.end_intent();
+        if let Ok(node) = result {
+            self.note(node);
+        }
+        result
+    }
+
+    fn create_intended(
+        &self,
+        parent: &'f Cachelet,
+        parent_number: u64,
+        name: &[u8],
+        hash: NameHash,
+        new: &NewNode<'_>,
+    ) -> Result<Node> {
+        let prepared = self.prepare_name(parent, parent_number, name.len())?;
         let fresh = match self.prepare_inode(new, parent) {
             Ok(fresh) => fresh,
             Err(error) => return Err(self.give_up_name(&prepared, error)),
@@ -87,7 +108,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let lines = dentry_lines(length);
         let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match self.claim_slot(directory) {
-            Ok(slot) => Ok(PreparedName { directory, parent, dentry_offset, slot, lines }),
+            Ok(slot) => {
+                self.note_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
+                Ok(PreparedName { directory, parent, dentry_offset, slot, lines })
+            }
             Err(error) => {
                 self.free_lines(dentry_offset, lines)?;
                 Err(error)
@@ -119,7 +143,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             prepared
         });
         if prepared.is_err() {
-            self.free_inode(number)?;
+            self.put_back_inode(number)?;
         }
         prepared
     }
@@ -133,7 +157,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<PreparedInode<'f>> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
         let moment_ns = self.moment(parent);
-        let property = self.first_property(new, moment_ns)?;
+        let property = self.as_owner(number, || self.first_property(new, moment_ns))?;
         if property.flags & PROPERTY_INLINE != 0 {
             let pm = &self.fs.pm;
             // No checksum covers the target, so it is durable before anything that names it. A crash from here on leaves it in a free
@@ -181,7 +205,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             pm.persist(pm.write_bytes(pm.offset_of(&fresh.inode.inline), &[0; INLINE_BYTES_MAX])?);
         }
         self.free_cachelet(fresh.cachelet_index)?;
-        self.free_inode(fresh.number)
+        self.put_back_inode(fresh.number)
     }
 
     fn publish_created(
@@ -204,6 +228,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
+        self.take_effect();
         drop(held);
         if new.kind == FileKind::Directory {
             prepared.directory.references.fetch_add(References::ONE_LINK, AcqRel);
@@ -294,6 +319,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let state = References { references: 1, links: fresh.property.links, flags: FLAG_READABLE };
         cachelet.references.store(state.word(), Relaxed);
+        step();
         cachelet.number.store(fresh.number, Release);
         Ok(())
     }
@@ -309,10 +335,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             if parent.entries.load(Acquire) & ENTRIES_DEAD != 0 {
                 return Err(Error::NotFound);
             }
-            let node = self.make_unnamed(parent, new, 0)?;
-            let state = References { references: 1, links: 0, flags: FLAG_READABLE | FLAG_DELETED | FLAG_UNNAMED };
-            self.cachelet(node)?.references.store(state.word(), Release);
-            Ok(node)
+            self.intend(IntentKind::Create, [0; 2], [self.fs.hash_name(0, b""); 2]);
+            let made = self.make_unnamed(parent, new, 0).and_then(|node| {
+                let state = References { references: 1, links: 0, flags: FLAG_READABLE | FLAG_DELETED | FLAG_UNNAMED };
+                self.cachelet(node)?.references.store(state.word(), Release);
+                self.take_effect();
+                Ok(node)
+            });
+            self.end_intent();
+            made
         })
     }
 
@@ -347,11 +378,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.find(directory.number, name, hash)?.is_some() {
             return Err(Error::Exists);
         }
-        let prepared = self.prepare_name(parent, directory.number, name.len())?;
-        match self.publish_link(&prepared, node, cachelet, kind, name, hash) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.give_up_name(&prepared, error)),
-        }
+        self.slot.intent.file.store(0, Relaxed);
+        self.intend(IntentKind::Link, [directory.cachelet, 0], [hash, hash]);
+        let result = self.prepare_name(parent, directory.number, name.len()).and_then(|prepared| {
+            self.publish_link(&prepared, node, cachelet, kind, name, hash)
+                .map_err(|error| self.give_up_name(&prepared, error))
+        });
+        self.end_intent();
+        result
     }
 
     fn publish_link(
@@ -369,6 +403,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let entry = self.reserve_entry(&held)?;
         let file = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let before = (cachelet.references.load(Acquire) >> 32) as u32;
+        self.slot.intent.file_before.store(before, Relaxed);
+        self.slot.intent.file.store(node.cachelet, Release);
+        step();
         self.add_link(cachelet)?;
         let moment_ns = self.moment(prepared.directory);
         let mut property = self.property_now(cachelet);
@@ -378,8 +416,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash here: links are recounted from dentries, and the name is there or not.
         self.fs.pm.fence(attributes.and(dentry));
         self.publish_property(cachelet, &property);
-        drop(file);
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
+        self.take_effect();
+        drop(file);
         drop(held);
         self.touch_directory(prepared.directory, moment_ns);
         Ok(())

@@ -10,20 +10,23 @@ use super::create::PreparedName;
 use super::remove::DroppedLink;
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, References};
+use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, IntentKind, References};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, Valid, slot_word};
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::lock::Held;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::reap::Patience;
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory};
 
 /// One side of a rename: a name in an indexed directory.
 #[derive(Clone, Copy)]
 struct Side<'f, 'n> {
     directory: &'f Cachelet,
+    index: u32,
     number: u64,
     name: &'n [u8],
     hash: NameHash,
@@ -79,10 +82,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         self.retry_when_full(|| {
+            let mut patience = Patience::new();
             loop {
                 match self.rename_once(from, to, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
-                    Err(Error::Busy) => continue,
+                    Err(Error::Busy) => patience.lose(self.fs)?,
                     result => return result,
                 }
             }
@@ -138,12 +142,24 @@ impl<'f, M: Memory> Thread<'f, M> {
             return self.index_victim(pin, victim);
         }
         let _moving = self.guard_tree(old, new, &source, victim.as_ref(), flags)?;
-        self.rename_prepared(old, new, source, victim, flags, permit)
+        let intent = &self.slot.intent;
+        intent.file.store(source.index, Relaxed);
+        match &victim {
+            Some(victim) => self.intend_victim(victim.index, victim.cachelet),
+            None => intent.victim.store(0, Relaxed),
+        }
+        intent.old[0].store(source.dentry_offset, Relaxed);
+        intent.old[1].store(victim.map_or(0, |victim| victim.dentry_offset), Relaxed);
+        self.intend(IntentKind::Rename, [old.index, new.index], [old.hash, new.hash]);
+        let result = self.rename_prepared(old, new, source, victim, flags, permit);
+        self.end_intent();
+        drop(pin);
+        result
     }
 
     fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
         let hash = self.fs.hash_name(name.0.number, name.1);
-        Side { directory, number: name.0.number, name: name.1, hash }
+        Side { directory, index: name.0.cachelet, number: name.0.number, name: name.1, hash }
     }
 
     fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
@@ -178,10 +194,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Indexes a directory that is about to be replaced, so that it is known whether it is empty; then everything starts again.
     fn index_victim(&self, pin: Pin<'_, 'f, M>, victim: Found<'f>) -> Result<()> {
         if self.reference(victim.cachelet) {
-            drop(pin);
             let node = Node { cachelet: victim.index, number: victim.inode };
+            self.note(node);
+            drop(pin);
             let indexed = self.pin_indexed(node).map(|_| ());
-            self.release(node, 1);
+            self.give_back(node);
             indexed?;
         }
         Err(Error::Busy)
@@ -299,10 +316,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         let replaced = victim.filter(|_| !matches!(place, OldPlace::Exchanged(_)));
         // Before the marks: of two renames of one file by two of its names, the second waits here.
         let files = self.lock_files(&source, replaced.as_ref())?;
+        if let Some(replaced) = &replaced {
+            self.intend_victim(replaced.index, replaced.cachelet);
+        }
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
+        step();
         let dropped = match replaced.filter(|replaced| replaced.kind != FileKind::Directory) {
             None => None,
-            Some(replaced) => match self.drop_link(replaced.cachelet) {
+            Some(replaced) => match self.drop_link(replaced.cachelet, true) {
                 Ok(dropped) => Some(dropped),
                 Err(error) => {
                     self.end_renaming(&source, victim.as_ref());
@@ -324,9 +345,10 @@ impl<'f, M: Memory> Thread<'f, M> {
                 (None, None) => {}
             }
             self.settle_old_place(&held_old, old, &source, victim.as_ref(), place)?;
+            self.take_effect();
         }
-        drop(files);
         self.end_renaming(&source, victim.as_ref());
+        drop(files);
         persisted?;
         self.count_rename(old, new, &change);
         Ok(())
@@ -516,6 +538,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             _ => self.touch_directory(new.directory, moment_ns),
         }
         if let OldPlace::Whiteout(_, node) = place {
+            // Its reference is in hand no more.
+            step();
+            self.slot.hand.cachelet.store(0, Release);
             self.release_pinned(*node);
         }
     }

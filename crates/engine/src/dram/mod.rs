@@ -17,7 +17,10 @@ pub use cachelet::{
     FLAG_UNNAMED, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
-pub use slot::{Intent, IntentKind, MAGAZINE_INODES, Owner, RETIRED_MAX, Retired, RetiredKind, ThreadSlot};
+pub use slot::{
+    HELD_MAX, Hand, Intent, IntentKind, MAGAZINE_INODES, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX, RETIRED_MAX,
+    Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,
+};
 
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
@@ -31,8 +34,8 @@ pub const BUCKETS_MIN: u64 = 1024;
 /// Thread slots of a region: as many threads may be inside the engine at once.
 pub const SLOTS_MAX: u64 = 1024;
 
-/// State of a block that holds dentries.
-#[repr(C, align(16))]
+/// State of a block that holds dentries. Changes under its lock.
+#[repr(C, align(32))]
 pub struct SlabState {
     /// Free lines (bit per line) that nobody owns at the moment; lines of a slab that a shard owns are in that shard's slot.
     pub free_lines: AtomicU64,
@@ -40,9 +43,30 @@ pub struct SlabState {
     pub next: AtomicU32,
     /// 0: no slab; 1: full, on no list; 2: on a list; 3: owned by a shard.
     pub state: AtomicU32,
+    /// Slot + 1 of the thread that changes it.
+    pub lock: AtomicU32,
+    /// Waiters on `lock`.
+    pub waiters: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU64,
 }
-// SAFETY: repr(C), 8 + 4 + 4 bytes without padding, atomics only.
+// SAFETY: repr(C), 8 + 4 * 4 + 8 bytes without padding, atomics only.
 unsafe impl Layout for SlabState {}
+
+/// State of a group of blocks. The bits of its blocks and `free` change under its lock.
+#[repr(C, align(16))]
+pub struct Group {
+    /// Slot + 1 of the thread that changes it.
+    pub lock: AtomicU32,
+    /// Waiters on `lock`.
+    pub waiters: AtomicU32,
+    /// Slot + 1 of the shard that allocates here, or zero.
+    pub owner: AtomicU32,
+    /// Free blocks.
+    pub free: AtomicU32,
+}
+// SAFETY: repr(C), 4 * 4 bytes without padding, atomics only.
+unsafe impl Layout for Group {}
 
 /// Where the areas of a DRAM region lie: a pure function of geometry and budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +75,7 @@ pub struct DramLayout {
     pub slots: u64,
     /// A bit per block, set: in use.
     pub block_bits: u64,
-    /// A word per group: see `alloc::blocks`.
+    /// A [`Group`] per group: see `alloc::blocks`.
     pub groups: u64,
     /// Number of groups.
     pub groups_count: u64,
@@ -63,6 +87,8 @@ pub struct DramLayout {
     pub inode_links: u64,
     /// A counter (u32) per block: references beyond the first, of blocks that files share.
     pub block_shares: u64,
+    /// A word per block: what holds it, as far as that must be known. See `alloc::blocks`.
+    pub block_owners: u64,
     /// Cachelets.
     pub cachelets: u64,
     /// How many.
@@ -105,12 +131,13 @@ impl DramLayout {
         DramLayout {
             slots: area(SLOTS_MAX * size_of::<ThreadSlot>() as u64),
             block_bits: area(groups_count * GROUP_BLOCKS / 8),
-            groups: area(groups_count * 8),
+            groups: area(groups_count * size_of::<Group>() as u64),
             groups_count,
             slabs: area(geometry.blocks * size_of::<SlabState>() as u64),
             inode_bits: area(inodes_max / 8),
             inode_links: area(inodes_max * 4),
             block_shares: area(geometry.blocks * 4),
+            block_owners: area(groups_count * GROUP_BLOCKS * 8),
             cachelets: area(cachelets_max * size_of::<Cachelet>() as u64),
             cachelets_max,
             buckets: area(buckets_max * size_of::<Bucket>() as u64),
@@ -175,9 +202,9 @@ impl Dram {
         self.element(self.layout.block_bits, self.layout.groups_count * GROUP_BLOCKS / 64, index)
     }
 
-    /// The word of group `index`.
+    /// Group `index`.
     #[inline]
-    pub fn group(&self, index: u64) -> Result<&AtomicU64> {
+    pub fn group(&self, index: u64) -> Result<&Group> {
         self.element(self.layout.groups, self.layout.groups_count, index)
     }
 
@@ -196,7 +223,13 @@ impl Dram {
     /// References to a block beyond the first.
     #[inline]
     pub fn block_shares(&self, block: u64) -> Result<&AtomicU32> {
-        self.element(self.layout.block_shares, (self.layout.cachelets - self.layout.block_shares) / 4, block)
+        self.element(self.layout.block_shares, (self.layout.block_owners - self.layout.block_shares) / 4, block)
+    }
+
+    /// What holds a block.
+    #[inline]
+    pub fn block_owner(&self, block: u64) -> Result<&AtomicU64> {
+        self.element(self.layout.block_owners, self.layout.groups_count * GROUP_BLOCKS, block)
     }
 
     #[inline(always)]

@@ -260,6 +260,7 @@ impl<M: Memory> Thread<'_, M> {
             }
         };
         let durable = self.fs.pm.fence(flushed);
+        self.mark_difference((target.level, target.base), &blocks, target.tree, new)?;
         let mut after = self.changed_now(property);
         after.size_bytes = size_after;
         after.blocks = (property.blocks + added).saturating_sub(removed);

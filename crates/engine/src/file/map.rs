@@ -320,16 +320,6 @@ impl<'m, M: Memory> Map<'m, M> {
         each(part)
     }
 
-    /// Blocks and nodes of a tree.
-    pub fn count(&self, tree: Tree) -> Result<u64> {
-        let mut count = 0;
-        self.walk(tree, &mut |_| {
-            count += 1;
-            Ok(())
-        })?;
-        Ok(count)
-    }
-
     /// Gives what `one` has and `other` has not to `each`, looking at the blocks of `range` only; a node after what it leads to. Both begin with block
     /// `base` and are seen as trees of `level`.
     pub fn difference(
@@ -471,8 +461,14 @@ pub fn visit_body<M: Memory>(
     })
 }
 
+/// Notes the owner of all blocks of a body that are about to lose their last pointer.
+pub(crate) fn mark_body_of<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
+    let map = thread.fs.map();
+    map.walk(map.root(root)?, &mut |part| thread.mark_tree(part.tree))
+}
+
 /// Gives the blocks of a body to `mark` as (first, count).
-pub(super) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<()> {
+pub(crate) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<()> {
     let map = fs.map();
     let mut row = Row { first: 0, count: 0, give: mark };
     map.walk(map.root(root)?, &mut |part| row.add(part.tree.block()))?;

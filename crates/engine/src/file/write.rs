@@ -43,12 +43,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = self.cachelet(node)?;
         self.retry_when_full(|| {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-            self.settle(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
                 return Err(Error::Invalid);
             }
-            change(cachelet, &property)
+            self.as_owner(node.number, || change(cachelet, &property))
         })
     }
 

@@ -13,6 +13,7 @@ use crate::dram::{Cachelet, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
 use crate::fs::{Fs, Node, Thread};
+use crate::step::step;
 use core::sync::atomic::Ordering::Relaxed;
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, crc32c};
 
@@ -308,7 +309,6 @@ impl<M: Memory> Thread<'_, M> {
     ) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        self.settle(cachelet)?;
         let old = self.xattrs(node)?;
         let entry = old.find(name)?;
         match entry {
@@ -316,13 +316,17 @@ impl<M: Memory> Thread<'_, M> {
             None if replace => return Err(Error::NoAttribute),
             _ => {}
         }
-        let new = self.build_xattrs(&old, entry, name, value)?;
+        let new = self.as_owner(node.number, || self.build_xattrs(&old, entry, name, value))?;
         let durable = self.fs.pm.fence(Flushed::nothing());
         // At the fence before, recovery sees the old set; from the next one on, the new one. The two stores under that one are independent.
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        super::mark_body_of(self, old.root)?;
+        step();
         self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
         if old.root != 0 {
-            // Readers of attributes have no version to check.
+            // Readers of attributes have no version to check. The queue's from here on, or if this thread dies, free.
+            super::mark_body_of(self, old.root)?;
+            step();
             self.retire(RetiredKind::Body, old.root, 0);
         }
         Ok(())
