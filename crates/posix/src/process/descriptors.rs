@@ -29,6 +29,24 @@ impl<'f, M: Memory> Processes<'f, M> {
         let Some(page) = page.checked_sub(1) else { return Ok(None) };
         Ok(Some(&self.areas.page(page)?.descriptors[(fd % PAGE_DESCRIPTORS) as usize]))
     }
+
+    /// The first descriptor of a table from `first` on, and its entry.
+    fn next_entry(&self, table: u32, first: u32) -> Result<Option<(u32, u32)>> {
+        let end = self.areas.slot(table)?.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
+        let mut fd = first;
+        while fd < end {
+            let Some(word) = self.descriptor_word(table, fd)? else {
+                fd = (fd / PAGE_DESCRIPTORS + 1) * PAGE_DESCRIPTORS;
+                continue;
+            };
+            let entry = word.load(Acquire);
+            if entry != 0 {
+                return Ok(Some((fd, entry)));
+            }
+            fd += 1;
+        }
+        Ok(None)
+    }
 }
 
 impl<M: Memory> Actor<'_, '_, M> {
@@ -52,18 +70,10 @@ impl<M: Memory> Actor<'_, '_, M> {
         last: u32,
         each: &mut dyn FnMut(u32, u32) -> Result<()>,
     ) -> Result<()> {
-        let end = self.areas().slot(table)?.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
         let mut fd = first;
-        while fd < end && fd <= last {
-            let Some(word) = self.all.descriptor_word(table, fd)? else {
-                fd = (fd / PAGE_DESCRIPTORS + 1) * PAGE_DESCRIPTORS;
-                continue;
-            };
-            let entry = word.load(Acquire);
-            if entry != 0 {
-                each(fd, entry)?;
-            }
-            fd += 1;
+        while let Some((found, entry)) = self.all.next_entry(table, fd)?.filter(|(found, _)| *found <= last) {
+            each(found, entry)?;
+            fd = found + 1;
         }
         Ok(())
     }
@@ -198,13 +208,13 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Gives all our descriptors to `each`, in order, until it returns false.
     pub fn descriptors(&self, each: &mut dyn FnMut(u32, Descriptor) -> bool) {
-        let end = self.table.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
-        for fd in 0..end {
-            if let Some(descriptor) = self.descriptor(fd)
-                && !each(fd, descriptor)
-            {
+        let mut fd = 0;
+        while let Some((found, entry)) = self.all.next_entry(self.table_index, fd).ok().flatten() {
+            let Some(file) = file_of(entry) else { return };
+            if !each(found, Descriptor { file, cloexec: entry & 1 != 0 }) {
                 return;
             }
+            fd = found + 1;
         }
     }
 }
