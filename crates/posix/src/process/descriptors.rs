@@ -20,30 +20,39 @@ use pmem::Memory;
 pub(super) const NO_USE: u32 = u32::MAX;
 
 impl<'f, M: Memory> Processes<'f, M> {
-    /// The word of a descriptor of a table; none where there is no page for it.
-    pub(super) fn descriptor_word(&self, table: u32, fd: u32) -> Result<Option<&'f AtomicU32>> {
+    /// The descriptors of a table that lie in a row with `fd`: the first one's number, the row (empty where there is no page for it), and the
+    /// number of the first one behind it.
+    #[inline]
+    fn row(&self, table: u32, fd: u32) -> Result<(u32, &'f [AtomicU32], u32)> {
         if fd < DESCRIPTORS_NEAR {
-            return Ok(Some(&self.areas.slot(table)?.descriptors[fd as usize]));
+            return Ok((0, &self.areas.slot(table)?.descriptors, DESCRIPTORS_NEAR));
         }
-        let page = self.areas.page_link(table, fd)?.load(Acquire);
-        let Some(page) = page.checked_sub(1) else { return Ok(None) };
-        Ok(Some(&self.areas.page(page)?.descriptors[(fd % PAGE_DESCRIPTORS) as usize]))
+        let first = fd / PAGE_DESCRIPTORS * PAGE_DESCRIPTORS;
+        let row: &[AtomicU32] = match self.areas.page_link(table, fd)?.load(Acquire).checked_sub(1) {
+            Some(page) => &self.areas.page(page)?.descriptors,
+            None => &[],
+        };
+        Ok((first, row, first + PAGE_DESCRIPTORS))
     }
 
-    /// The first descriptor of a table from `first` on, and its entry.
-    fn next_entry(&self, table: u32, first: u32) -> Result<Option<(u32, u32)>> {
+    /// The word of a descriptor of a table; none where there is no page for it.
+    pub(super) fn descriptor_word(&self, table: u32, fd: u32) -> Result<Option<&'f AtomicU32>> {
+        let (first, row, _) = self.row(table, fd)?;
+        Ok(row.get((fd - first) as usize))
+    }
+
+    /// The first descriptor of a table from `from` on, and its entry.
+    fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
         let end = self.areas.slot(table)?.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
-        let mut fd = first;
+        let mut fd = from;
         while fd < end {
-            let Some(word) = self.descriptor_word(table, fd)? else {
-                fd = (fd / PAGE_DESCRIPTORS + 1) * PAGE_DESCRIPTORS;
-                continue;
-            };
-            let entry = word.load(Acquire);
-            if entry != 0 {
-                return Ok(Some((fd, entry)));
+            let (first, row, next) = self.row(table, fd)?;
+            let wanted = (first..end).zip(row).skip((fd - first) as usize);
+            let mut entries = wanted.map(|(fd, word)| (fd, word.load(Acquire)));
+            if let Some(found) = entries.find(|(_, entry)| *entry != 0) {
+                return Ok(Some(found));
             }
-            fd += 1;
+            fd = next;
         }
         Ok(None)
     }
