@@ -5,7 +5,7 @@
 //! - A claimed slot is its claimer's alone. It stays zero for ever if the claimer fails: a hole.
 //! - The last page is an append page (or the log is empty). It is linked durably before anybody claims a slot in it.
 
-use crate::dram::Cachelet;
+use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind};
 use crate::fs::{Fs, Thread};
@@ -90,7 +90,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         let durable = pm.fence(pmem::Flushed::nothing());
         // Crash before the link is durable: nothing names the page, its block is free again.
         let dirty = match tail.page() {
-            0 => pm.commit(&self.fs.inode_at(directory.inode.load(Relaxed))?.log, offset, durable),
+            0 => {
+                directory.dirty.fetch_and(!PLAIN, AcqRel);
+                pm.commit(&self.fs.inode_at(directory.inode.load(Relaxed))?.log, offset, durable)
+            }
             last => pm.commit(&self.fs.log_page(last, number)?.0.next, offset, durable),
         };
         pm.persist(dirty);

@@ -14,7 +14,7 @@ mod slot;
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
     Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING,
-    FLAG_UNNAMED, References,
+    FLAG_UNNAMED, PLAIN, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
 pub use slot::{Intent, IntentKind, MAGAZINE_INODES, Owner, RETIRED_MAX, Retired, RetiredKind, ThreadSlot};
