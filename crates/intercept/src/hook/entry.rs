@@ -124,14 +124,14 @@ pub fn thread_words() -> *mut crate::hook::stack::ThreadWords {
 
 global_asm!(
     r#"
-    // Three words of each thread: see stack.rs.
+    // Words of each thread: see stack.rs.
     .section .tbss.directfs,"awT",@nobits
     .p2align 3
     .hidden directfs_words
     .type directfs_words, @object
-    .size directfs_words, 24
+    .size directfs_words, {words_bytes}
 directfs_words:
-    .zero 24
+    .zero {words_bytes}
 
     .section .text.directfs_tls,"ax",@progbits
     .globl directfs_tls
@@ -224,7 +224,7 @@ directfs_slots:
     lea rcx, [\reg - 4096]
     or rcx, \reg
     shr rcx, 47
-    jnz 76f
+    jnz 87f
     cmp byte ptr [\reg], 47
     jne 76f
     lea rdx, [rip + {prefix}]
@@ -242,17 +242,46 @@ directfs_slots:
     je 90f
     cmp al, 47
     je 90f
+    // /proc and /dev name descriptors, and the working directory.
+    cmp dword ptr [rip + {fd_count}], 0
+    jne 73f
+    cmp byte ptr [rip + {cwd}], 0
+    je 79f
+73: cmp byte ptr [\reg + 1], 112
+    jne 74f
+    cmp byte ptr [\reg + 2], 114
+    je 90f
+74: cmp byte ptr [\reg + 1], 100
+    jne 79f
+    cmp byte ptr [\reg + 2], 101
+    je 90f
     jmp 79f
-76: // Relative, or none at all: the directory decides.
+75: // Upwards from the kernel's side: perhaps into the mount.
+    cmp byte ptr [\reg], 46
+    jne 79f
+    cmp byte ptr [\reg + 1], 46
+    je 90f
+    jmp 79f
+87: // No path at all. With a directory the descriptor may be meant.
     .ifc \dir,cwd
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
     .else
     cmp \dir, -100
     jne 78f
+    .endif
+    jmp 79f
+76: // Relative: the directory decides.
+    .ifc \dir,cwd
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
-    jmp 79f
+    jmp 75b
+    .else
+    cmp \dir, -100
+    jne 78f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 75b
 78: CHECK_FD \dir
     .endif
 79:
@@ -419,6 +448,7 @@ directfs_entry:
     fds_max = const FDS_MAX,
     numbers = const crate::routes::NUMBERS,
     save_bytes = const SAVE_BYTES,
+    words_bytes = const crate::hook::stack::WORDS_BYTES,
     fds = sym DIRECTFS_FDS,
     fd_count = sym DIRECTFS_FD_COUNT,
     cwd = sym DIRECTFS_CWD,
@@ -511,9 +541,14 @@ mod tests {
         assert!(!seen(SYS_lseek, [OTHER, 0, 0, 0, 0, 0]) && !seen(SYS_lseek, [u64::MAX, 0, 0, 0, 0, 0]));
         assert!(seen(SYS_dup3, [OTHER, OURS, 0, 0, 0, 0]) && seen(SYS_copy_file_range, [OTHER, 0, OURS, 0, 0, 0]));
         assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, OURS, 0]));
-        assert!(!seen(SYS_poll, [0, 0, 0, 0, 0, 0]));
+        assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
+        let upwards = c"../no/such".as_ptr() as u64;
+        assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));
+        let descriptors = [c"/proc/no".as_ptr() as u64, c"/dev/no".as_ptr() as u64];
+        assert!(descriptors.iter().all(|&path| !seen(SYS_access, [path, 0, 0, 0, 0, 0])));
         DIRECTFS_FD_COUNT.store(1, Relaxed);
-        assert!(seen(SYS_poll, [0, 0, 0, 0, 0, 0]));
+        assert!(seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
+        assert!(descriptors.iter().all(|&path| seen(SYS_access, [path, 0, 0, 0, 0, 0])));
         DIRECTFS_CWD.store(1, Relaxed);
         assert!(seen(SYS_access, [relative, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, relative, 0, 0, 0, 0]));
         assert!(!seen(SYS_access, [outside, 0, 0, 0, 0, 0]));

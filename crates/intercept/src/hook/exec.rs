@@ -3,32 +3,38 @@
 //! Invariants: the program's own list and strings are not touched; what is added lives on this stack, since a child of vfork must not
 //! leave anything in the memory that it shares; and an environment that has all already goes to the kernel as it is.
 
+use super::call::Call;
 use super::dispatch::{NATIVE, done};
 use super::entry::{Frame, Verdict};
-use super::environment::{COUNTS, ENTRY_BYTES_MAX, LD_PRELOAD, RUN, counts_entry, entries, library, run_entry};
+use super::environment::{ADDED, ENTRY_BYTES_MAX, LD_PRELOAD, entries, handed_on, is_ours, library};
 use super::{stack, sys};
+use crate::contract;
 use core::mem::MaybeUninit;
+use posix::Result;
 
 /// Entries of most environments: a list of 4 KiB.
 const ENTRIES_FEW: usize = 512;
 /// Entries of any environment that we pass on: a list of 128 KiB, half of our stack.
 const ENTRIES_MAX: usize = 16384;
-/// Entries that we add at most.
-const ADDED: usize = 3;
 /// Addresses below are refused by the kernel.
 const FIRST_PAGE: u64 = 4096;
 
 /// execve(path, arguments, environment).
-pub fn execve(frame: &Frame) -> Verdict {
-    start(frame, 2)
+pub fn execve(call: &mut Call<'_>) -> Result<Verdict> {
+    let process = call.begin()?.who.process.index();
+    call.context.leave();
+    Ok(inject(call.frame, 2, Some(process)))
 }
 
 /// execveat(directory, path, arguments, environment, flags).
-pub fn execveat(frame: &Frame) -> Verdict {
-    start(frame, 3)
+pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
+    let process = call.begin()?.who.process.index();
+    call.context.leave();
+    Ok(inject(call.frame, 3, Some(process)))
 }
 
-fn start(frame: &Frame, which: usize) -> Verdict {
+/// Starts the program with an environment in which the library and all that it needs is named. `process` is the slot that it will take over.
+pub fn inject(frame: &Frame, which: usize, process: Option<u32>) -> Verdict {
     let address = frame.arguments()[which];
     if address != 0 && address < FIRST_PAGE {
         return NATIVE;
@@ -37,29 +43,14 @@ fn start(frame: &Frame, which: usize) -> Verdict {
     // SAFETY: a program gives a list of strings or null. What is neither is a fault of the program, which the kernel would report as an
     // error and we as a signal.
     let count = unsafe { entries(environment) }.count();
-    // SAFETY: as above.
-    if is_complete(unsafe { entries(environment) }) {
-        return NATIVE;
-    }
     let needed = count + ADDED + 1;
     if needed <= ENTRIES_FEW {
-        with_list::<ENTRIES_FEW>(frame, which, environment)
+        with_list::<ENTRIES_FEW>(frame, which, environment, process)
     } else if needed <= ENTRIES_MAX {
-        with_list::<ENTRIES_MAX>(frame, which, environment)
+        with_list::<ENTRIES_MAX>(frame, which, environment, process)
     } else {
         done(-i64::from(libc::E2BIG))
     }
-}
-
-/// Whether an environment already names the library, first, and what it needs.
-fn is_complete(environment: impl Iterator<Item = &'static [u8]>) -> bool {
-    let (mut preloads, mut runs, mut counts) = (false, false, counts_entry().is_none());
-    for entry in environment {
-        preloads |= entry.strip_prefix(LD_PRELOAD).is_some_and(names_us);
-        runs |= Some(entry) == run_entry();
-        counts |= Some(entry) == counts_entry();
-    }
-    preloads && runs && counts
 }
 
 /// Whether a value of LD_PRELOAD begins with this library.
@@ -68,9 +59,15 @@ fn names_us(value: &[u8]) -> bool {
 }
 
 #[inline(never)]
-fn with_list<const N: usize>(frame: &Frame, which: usize, environment: *const *const u8) -> Verdict {
+fn with_list<const N: usize>(
+    frame: &Frame,
+    which: usize,
+    environment: *const *const u8,
+    process: Option<u32>,
+) -> Verdict {
     let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
     let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
+    let mut slot = [0u8; 64];
     let mut length = 0;
     let mut push = |entry: *const u8| {
         // The count was taken before: another thread that adds to the environment meanwhile is cut off, not followed.
@@ -80,19 +77,24 @@ fn with_list<const N: usize>(frame: &Frame, which: usize, environment: *const *c
         }
     };
     let mut others: &[u8] = b"\0";
-    // SAFETY: as in `start`.
+    // SAFETY: as in `inject`.
     for entry in unsafe { entries(environment) } {
         match entry.strip_prefix(LD_PRELOAD) {
             Some(value) => others = value,
-            None if entry.starts_with(RUN) || entry.starts_with(COUNTS) => {}
+            None if is_ours(entry) => {}
             None => push(entry.as_ptr()),
         }
     }
     if !write_preload(&mut preload, others) {
         return done(-i64::from(libc::E2BIG));
     }
-    let added = [Some(preload.as_ptr()), run_entry().map(<[u8]>::as_ptr), counts_entry().map(<[u8]>::as_ptr)];
-    for entry in added.into_iter().flatten().chain([core::ptr::null()]) {
+    let slot_entry = process.map(|process| {
+        slot[..contract::PROCESS.len()].copy_from_slice(contract::PROCESS);
+        contract::write_number(u64::from(process), &mut slot[contract::PROCESS.len()..]);
+        slot.as_ptr()
+    });
+    let added = [Some(preload.as_ptr()), slot_entry].into_iter().flatten();
+    for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
         list[length].write(entry);
         length += 1;
     }
