@@ -19,7 +19,8 @@
 //! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |
 //! | `DIRECTFS_START` | only from the launcher: the first program's working directory, if that is in the mount: its path below the mount directory, beginning with a slash. Later programs do not get it |
 //! | `DIRECTFS_PROCESS` | only from a program: the number of its process slot, which it keeps over exec. Absent for the first program, which takes a slot of its own |
-//! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`; without this entry it is refused with a line on standard error |
+//! | `DIRECTFS_PROGRAM` | only from a program: the path of the file that is being run, if that lies in the mount: the kernel runs a copy in memory |
+//! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`; if anything that it is given names the mount; without this entry it is refused with a line on standard error |
 //!
 //! In each program the library's constructor maps image and region whole, attaches (`Fs::attach_shared`) and enters its process slot
 //! (`posix::process`). Without `DIRECTFS_IMAGE` the library is loaded but serves nothing.
@@ -34,6 +35,8 @@ pub const MOUNT: &[u8] = b"DIRECTFS_MOUNT=";
 pub const START: &[u8] = b"DIRECTFS_START=";
 /// The entry with the process slot.
 pub const PROCESS: &[u8] = b"DIRECTFS_PROCESS=";
+/// The entry with the path of the program's own file.
+pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
 /// The entry with the path of the binary.
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 

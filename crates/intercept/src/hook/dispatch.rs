@@ -223,8 +223,8 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
 /// A program that has the library, but no file system: what it starts is to have the library, too.
 fn without_server(frame: &Frame, number: usize) -> Verdict {
     match number as i64 {
-        libc::SYS_execve => exec::inject(frame, 2, None),
-        libc::SYS_execveat => exec::inject(frame, 3, None),
+        libc::SYS_execve => exec::inject(frame, 2),
+        libc::SYS_execveat => exec::inject(frame, 3),
         _ => NATIVE,
     }
 }

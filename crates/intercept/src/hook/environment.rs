@@ -25,8 +25,16 @@ const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, contract::IMAGE, contract::MOUNT, co
 /// Entries that a program gets at most beside its own: those, the loader's list and the process.
 pub const ADDED: usize = HANDED_ON.len() + 2;
 /// Entries that are ours, whoever set them.
-const OURS: [&[u8]; 7] =
-    [RUN, COUNTS, contract::IMAGE, contract::MOUNT, contract::BINARY, contract::START, contract::PROCESS];
+const OURS: [&[u8]; 8] = [
+    RUN,
+    COUNTS,
+    contract::IMAGE,
+    contract::MOUNT,
+    contract::BINARY,
+    contract::START,
+    contract::PROCESS,
+    contract::PROGRAM,
+];
 
 /// An entry of the environment, name and value and the zero behind them.
 struct Entry(UnsafeCell<[u8; ENTRY_BYTES_MAX]>);
@@ -35,6 +43,7 @@ unsafe impl Sync for Entry {}
 
 static ENTRIES: [Entry; HANDED_ON.len()] = [const { Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX])) }; HANDED_ON.len()];
 static START: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+static PROGRAM: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
 
 struct Told(UnsafeCell<Option<Contract>>);
 // SAFETY: see the module's invariant.
@@ -70,7 +79,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> (bool, Option<u32>) {
     let mut process = None;
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
-        let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&contract::START, &START)]);
+        let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&contract::START, &START), (&contract::PROGRAM, &PROGRAM)]);
         for (name, kept) in kept {
             if entry.starts_with(name) && entry.len() <= ENTRY_BYTES_MAX {
                 // SAFETY: nobody else runs yet (the module's invariant).
@@ -182,6 +191,11 @@ pub fn value(name: &[u8]) -> Option<&'static [u8]> {
 /// The first program's working directory in the mount.
 pub fn start_directory() -> Option<&'static [u8]> {
     get(&START).map(|entry| &entry[contract::START.len()..entry.len() - 1])
+}
+
+/// The program's file, if it lies in the mount.
+pub fn program() -> Option<&'static [u8]> {
+    get(&PROGRAM).map(|entry| &entry[contract::PROGRAM.len()..entry.len() - 1])
 }
 
 /// The entry that names this library, with the zero behind it.

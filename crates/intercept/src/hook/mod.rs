@@ -52,6 +52,7 @@ pub mod open;
 pub mod patch;
 pub mod paths;
 pub mod processes;
+pub mod programs;
 pub mod server;
 pub mod signals;
 pub mod sockets;

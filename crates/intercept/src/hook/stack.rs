@@ -27,7 +27,7 @@ pub struct ThreadWords {
 pub const WORDS_BYTES: usize = size_of::<ThreadWords>();
 
 /// Handlers of signals that interrupt the dispatcher run on it too.
-const STACK_BYTES: usize = 256 << 10;
+const STACK_BYTES: usize = 1 << 20;
 /// Behind its beginning.
 const CONTEXT_BYTES: usize = size_of::<Context>().next_multiple_of(4096);
 /// Behind its end.

@@ -112,23 +112,28 @@ pub fn thread_id() -> i32 {
     unsafe { call(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
+/// Says a line on standard error.
+pub fn say(parts: &[&[u8]]) {
+    let mut line = [0u8; 512];
+    let mut length = 0;
+    for part in [&b"directfs: "[..]].iter().chain(parts).chain(&[&b"\n"[..]]) {
+        // The line's end always fits.
+        let fits = part.len().min(line.len() - 1 - length).max(usize::from(*part == b"\n"));
+        line[length..length + fits].copy_from_slice(&part[..fits]);
+        length += fits;
+    }
+    // SAFETY: the line is readable.
+    unsafe { call(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]) };
+}
+
 /// Says why this program cannot run with the file system, and ends it: better than to work on the wrong directory.
 pub fn refuse(parts: &[&[u8]]) -> ! {
     /// As shells have it for a command that cannot run.
     const EXIT_CANNOT_RUN: u64 = 126;
-    let mut line = [0u8; 512];
-    let mut length = 0;
-    for part in [&b"directfs: "[..]].iter().chain(parts).chain(&[&b"\n"[..]]) {
-        let fits = part.len().min(line.len() - length);
-        line[length..length + fits].copy_from_slice(&part[..fits]);
-        length += fits;
-    }
-    // SAFETY: the line is readable; ending the process needs nothing.
-    unsafe {
-        call(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]);
-        loop {
-            call(libc::SYS_exit_group, [EXIT_CANNOT_RUN, 0, 0, 0, 0, 0]);
-        }
+    say(parts);
+    loop {
+        // SAFETY: ending the process needs nothing.
+        unsafe { call(libc::SYS_exit_group, [EXIT_CANNOT_RUN, 0, 0, 0, 0, 0]) };
     }
 }
 
