@@ -226,7 +226,7 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
         (first..=end).for_each(unmark);
     }
-    who.process.close_range(who.caller.thread, first, last, only_mark);
+    who.process.close_range(who.caller.thread, first, last, only_mark)?;
     // Around those that the program does not know of.
     let mut kept = environment::descriptors();
     kept.sort_unstable();
