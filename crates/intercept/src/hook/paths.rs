@@ -10,7 +10,7 @@
 use super::context::PATH_ROOM_BYTES;
 use super::processes::{self, Who};
 use super::server::Server;
-use super::{sys, user};
+use super::{links, sys, user};
 use engine::Node;
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, Place};
 use posix::{Errno, Result};
@@ -134,8 +134,22 @@ fn come_in(
             Some(_) => return Ok(Spot::Theirs),
         }
     }
+    if let Some((fd, rest)) = links::split(text).filter(|(_, rest)| !rest.is_empty())
+        && let Some(file) = who.process.file(who.caller.thread, fd)
+    {
+        let node = file.node();
+        who.caller.thread.retain(node)?;
+        let place = Place { root: server.root, start: node, can_leave: true };
+        // A dot before the rest, lest its slash mean the root.
+        let offset = length - rest.len() - 1;
+        path[offset] = b'.';
+        return Ok(Spot::Ours { place, offset, end: length, retained: Some(node) });
+    }
     let last = &server.mount()[server.mount().iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)..];
-    let odd = has_component(text, b"..") || has_component(text, b".") || text.windows(2).any(|pair| pair == b"//");
+    let odd = (from == Some(Directory::Working) && processes::is_above())
+        || has_component(text, b"..")
+        || has_component(text, b".")
+        || text.windows(2).any(|pair| pair == b"//");
     if !odd || !has_component(text, last) {
         return Ok(Spot::Theirs);
     }

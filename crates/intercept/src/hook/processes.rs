@@ -14,7 +14,7 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, stack, sys, user};
+use super::{context, descriptors, identity, mapping, stack, sys, user};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
@@ -100,12 +100,37 @@ fn take(
         caller.check_enter(found.node())?;
         process.set_directory(caller.thread, Some(found.node()))?;
     }
-    DIRECTFS_CWD.store(u8::from(process.directory().is_some()), Relaxed);
+    note_directory(server, process.directory().is_some());
+    let mut has_mapped = false;
+    process.mappings(context.thread(server)?, &mut |_| has_mapped = true)?;
+    if has_mapped {
+        mapping::watch();
+    }
     process.descriptors(&mut |fd, _| {
         descriptors::mark(fd);
         true
     });
     Ok(())
+}
+
+/// Whether the kernel's working directory is above the mount, so that relative paths may lead into it.
+static ABOVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether relative paths that are the kernel's may lead into the mount.
+pub fn is_above() -> bool {
+    ABOVE.load(Relaxed)
+}
+
+/// Tells the filter which relative paths to send on.
+fn note_directory(server: &Server, is_inside: bool) {
+    let mut path = [0u8; user::PATH_BYTES_MAX];
+    let above = !is_inside
+        && sys::working_directory(&mut path).is_ok_and(|length| {
+            let rest = server.mount().strip_prefix(&path[..length]);
+            path[..length] == *b"/" || rest.is_some_and(|rest| rest.starts_with(b"/"))
+        });
+    ABOVE.store(above, Relaxed);
+    DIRECTFS_CWD.store(u8::from(is_inside || above), Relaxed);
 }
 
 // Children.
@@ -270,7 +295,7 @@ pub fn settle(server: &'static Server, context: &mut context::Context) {
     if let Some(unused) = unused {
         inside.who.process.abandon(inside.who.caller.thread, unused);
     }
-    DIRECTFS_CWD.store(u8::from(inside.who.process.directory().is_some()), Relaxed);
+    note_directory(server, inside.who.process.directory().is_some());
 }
 
 /// exit_group(status): gives back what the process holds. The kernel does the rest.
@@ -292,14 +317,14 @@ pub fn exit(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// After a chdir: `target` is a directory of ours with a reference that this takes; without one the kernel's directory counts, if the call went there.
 pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<Node>) -> Result<Verdict> {
-    let frame = call.frame;
+    let (frame, server) = (call.frame, call.server);
     let verdict = match (target, verdict.next) {
         (None, Next::Native) => native_with(frame, frame.arguments()),
         _ => verdict,
     };
     let is_child = call.context.is_child();
     let who = call.begin()?.who;
-    if target.is_none() && (verdict.result < 0 || who.process.directory().is_none()) {
+    if target.is_none() && verdict.result < 0 {
         return Ok(verdict);
     }
     let set = who.process.set_directory(who.caller.thread, target);
@@ -307,8 +332,12 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
         who.caller.thread.release(node, 1);
     }
     set?;
-    if target.is_some() || !is_child {
-        DIRECTFS_CWD.store(u8::from(target.is_some()), Relaxed);
+    if is_child {
+        // The parent's paths are looked at, too.
+        DIRECTFS_CWD.store(1, Relaxed);
+        ABOVE.store(true, Relaxed);
+    } else {
+        note_directory(server, target.is_some());
     }
     Ok(verdict)
 }
