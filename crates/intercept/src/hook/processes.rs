@@ -14,16 +14,17 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, mapping, stack, sys, user};
+use super::{context, descriptors, identity, mapping, paths, stack, sys, user};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
+use engine::format::FileKind;
 use libc::{CLONE_FILES, CLONE_FS, CLONE_PARENT_SETTID, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::path::{LastLink, Outcome, PathBuffer, Place};
 use posix::process::{Fork, Process, Processes};
-use posix::{Errno, Result};
+use posix::{Errno, OpenFile, Result};
 
 /// Who calls: a thread acting for somebody, in a process.
 #[derive(Clone, Copy)]
@@ -121,14 +122,16 @@ pub fn is_above() -> bool {
     ABOVE.load(Relaxed)
 }
 
+/// Whether a directory of the kernel's, whose path (empty for the root) `ask` tells, is above the mount.
+pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    let mut path = [0u8; user::PATH_BYTES_MAX];
+    let Some(length) = ask(&mut path) else { return false };
+    server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
 /// Tells the filter which relative paths to send on.
 fn note_directory(server: &Server, is_inside: bool) {
-    let mut path = [0u8; user::PATH_BYTES_MAX];
-    let above = !is_inside
-        && sys::working_directory(&mut path).is_ok_and(|length| {
-            let rest = server.mount().strip_prefix(&path[..length]);
-            path[..length] == *b"/" || rest.is_some_and(|rest| rest.starts_with(b"/"))
-        });
+    let above = !is_inside && is_above_mount(server, |into| paths::directory_path(paths::Directory::Working, into));
     ABOVE.store(above, Relaxed);
     DIRECTFS_CWD.store(u8::from(is_inside || above), Relaxed);
 }
@@ -405,6 +408,22 @@ pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mu
     let mount = server.mount();
     start = start.checked_sub(mount.len()).ok_or(Errno::ENAMETOOLONG)?;
     into[start..start + mount.len()].copy_from_slice(mount);
+    Ok(start)
+}
+
+/// What names an open file: the path of a directory; of other files, whose names are not kept, the mount and the inode number.
+pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+    if file.kind() == FileKind::Directory {
+        return path_of(server, caller, file.node(), into);
+    }
+    let mut digits = [0u8; 20];
+    let count = crate::contract::write_number(file.node().number, &mut digits);
+    let mut start = into.len() - 1;
+    into[start] = 0;
+    for part in [&digits[..count], b"/#", server.mount()] {
+        start -= part.len();
+        into[start..start + part.len()].copy_from_slice(part);
+    }
     Ok(start)
 }
 
