@@ -3,6 +3,7 @@
 //! The directory lies beside the DRAM region's file and belongs to whoever made it first. It is found by the image's UUID, a pipe in it by inode and generation; the
 //! permissions of the file in the mount were checked before. What fstat says of an opened pipe is what the kernel says of its own.
 
+use super::call::waiting;
 use super::dispatch::done;
 use super::entry::Verdict;
 use super::server;
@@ -32,7 +33,7 @@ fn open_fifo(number: u64, generation: u32, flags: i32) -> Result<Verdict> {
         sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
         sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]);
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
-        Ok(done(sys::call(libc::SYS_openat, [here, path.as_ptr() as u64, flags as u64, 0, 0, 0])))
+        Ok(done(waiting(libc::SYS_openat, [here, path.as_ptr() as u64, flags as u64, 0, 0, 0])))
     }
 }
 
