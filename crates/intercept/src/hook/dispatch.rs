@@ -6,7 +6,7 @@ use super::call::{Call, Handler};
 use super::context::{self, Context};
 use super::entry::{Frame, Next, Verdict, thread_words};
 use super::{
-    counts, descriptors, exec, files, locks, mapping, names, open, processes, server, signals, sockets, stack,
+    counts, descriptors, exec, files, locks, mapping, names, open, processes, server, signals, sockets, stack, transit,
 };
 use crate::routes::NUMBERS;
 use posix::Errno;
@@ -181,6 +181,10 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         // Sockets.
         (SYS_bind, sockets::bind),
         (SYS_connect, sockets::connect),
+        (SYS_sendmsg, transit::sendmsg),
+        (SYS_sendmmsg, transit::sendmmsg),
+        (SYS_recvmsg, transit::recvmsg),
+        (SYS_recvmmsg, transit::recvmmsg),
     ];
     let mut index = 0;
     while index < all.len() {
