@@ -10,9 +10,10 @@
 
 use super::call::{Call, native_with};
 use super::dispatch::{NATIVE, done};
-use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, FDS_MAX, Next, Verdict};
-use super::processes::Who;
-use super::{environment, sys};
+use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
+use super::processes::{self, Who};
+use super::server::Server;
+use super::{environment, paths, sys};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use posix::{Errno, Result};
 
@@ -21,10 +22,28 @@ const OURS: u8 = 1;
 /// One that this library needs, and that the program does not know of.
 const PROTECTED: u8 = 2;
 
+/// One of the kernel's that is a directory above the mount: relative paths may lead from there into it.
+const ABOVE: u8 = 4;
+
+/// Whether a descriptor is a directory of the kernel's above the mount.
+pub fn is_above(fd: u32) -> bool {
+    DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) == ABOVE)
+}
+
+/// Notes whether a descriptor that the kernel has just made is a directory above the mount.
+pub fn note_above(server: &Server, fd: i64) {
+    let Ok(fd) = u32::try_from(fd) else { return };
+    if processes::is_above_mount(server, |into| paths::directory_path(paths::Directory::Descriptor(fd), into))
+        && let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)
+    {
+        byte.store(ABOVE, Release);
+    }
+}
+
 /// Notes that a descriptor may be ours.
 pub fn mark(fd: u32) {
     if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)
-        && byte.swap(OURS, AcqRel) == 0
+        && byte.swap(OURS, AcqRel) != OURS
     {
         DIRECTFS_FD_COUNT.fetch_add(1, Release);
     }
@@ -33,7 +52,8 @@ pub fn mark(fd: u32) {
 /// Notes that a descriptor is not ours any more.
 pub fn unmark(fd: u32) {
     if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)
-        && byte.compare_exchange(OURS, 0, AcqRel, Relaxed).is_ok()
+        && byte.load(Relaxed) != PROTECTED
+        && byte.swap(0, AcqRel) == OURS
     {
         DIRECTFS_FD_COUNT.fetch_sub(1, Release);
     }
@@ -128,11 +148,22 @@ pub fn dup(call: &mut Call<'_>) -> Result<Verdict> {
     if is_protected(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
+    let (frame, server) = (call.frame, call.server);
     let who = call.begin()?.who;
     if !is_ours(&who, fd) {
-        return Ok(NATIVE);
+        return Ok(theirs_duplicated(server, frame, fd));
     }
     duplicate(&who, fd, kernel(libc::SYS_dup, u64::from(fd), 0, 0), false)
+}
+
+/// Has the kernel duplicate a descriptor of its own, and keeps directories above the mount in mind.
+fn theirs_duplicated(server: &Server, frame: &Frame, from: u32) -> Verdict {
+    if !is_above(from) {
+        return NATIVE;
+    }
+    let verdict = native_with(frame, frame.arguments());
+    note_above(server, verdict.result);
+    verdict
 }
 
 /// dup2(from, to).
@@ -165,7 +196,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         }
         environment::move_descriptor(to as i32)?;
     }
-    let frame = call.frame;
+    let (frame, server) = (call.frame, call.server);
     let who = call.begin()?.who;
     if is_ours(&who, from) {
         if to as usize >= FDS_MAX {
@@ -180,6 +211,9 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         if !is_child {
             unmark(to);
         }
+        if is_above(from) {
+            note_above(server, verdict.result);
+        }
     }
     Ok(verdict)
 }
@@ -187,9 +221,11 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
 /// The part of fcntl that is about numbers; none if the command is about the file.
 pub fn fcntl_number(call: &mut Call<'_>) -> Result<Option<Verdict>> {
     let (fd, command, argument) = (call.frame.rdi as u32, call.frame.rsi as i32, call.frame.rdx);
+    let (frame, server) = (call.frame, call.server);
     let who = call.begin()?.who;
     if !is_ours(&who, fd) {
-        return Ok(Some(NATIVE));
+        let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+        return Ok(Some(if duplicates { theirs_duplicated(server, frame, fd) } else { NATIVE }));
     }
     Ok(Some(match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
@@ -226,7 +262,7 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
         (first..=end).for_each(unmark);
     }
-    who.process.close_range(who.caller.thread, first, last, only_mark);
+    who.process.close_range(who.caller.thread, first, last, only_mark)?;
     // Around those that the program does not know of.
     let mut kept = environment::descriptors();
     kept.sort_unstable();

@@ -152,6 +152,9 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_io_uring_setup, files::absent),
         // Memory.
         (SYS_mmap, mapping::mmap),
+        (SYS_munmap, mapping::munmap),
+        (SYS_mremap, mapping::mremap),
+        (SYS_msync, mapping::msync),
         // Processes.
         (SYS_fork, processes::fork),
         (SYS_vfork, processes::vfork),

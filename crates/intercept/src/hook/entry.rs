@@ -242,6 +242,9 @@ directfs_slots:
     je 90f
     cmp al, 47
     je 90f
+    // A directory above the mount: what is opened there is watched.
+    test al, al
+    jz 90f
     // /proc and /dev name descriptors, and the working directory.
     cmp dword ptr [rip + {fd_count}], 0
     jne 73f

@@ -191,6 +191,8 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
                     }
                     _ => before.keep(&[&path[..length]])?,
                 };
+                // The interpreter's own name makes way, as in the kernel.
+                before.start += usize::from(depth > 0);
                 before.push_front(script)?;
                 if let Some(argument) = argument {
                     let argument = before.keep(&[&head[argument]])?;

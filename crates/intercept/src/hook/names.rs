@@ -262,7 +262,49 @@ fn readlink_by(call: &mut Call<'_>, by: By, into: u64, room: u64) -> Result<Verd
             read(caller, node).map_err(|error| if error == Errno::EINVAL { Errno::ENOENT } else { error })
         });
     }
+    if let Some(verdict) = readlink_of_ours(call, call.arguments()[by.path], into, room)? {
+        return Ok(verdict);
+    }
     by_node(call, by, 0, LastLink::Stay, &mut read)
+}
+
+/// Links in /proc that lead to files of ours: the kernel would name a placeholder.
+fn readlink_of_ours(call: &mut Call<'_>, address: u64, into: u64, room: i32) -> Result<Option<Verdict>> {
+    let mut text = [0u8; 64];
+    let Ok(length) = user::copy_string(address, &mut text) else { return Ok(None) };
+    let text = &text[..length];
+    if !text.starts_with(b"/proc/") && !text.starts_with(b"/dev/") {
+        return Ok(None);
+    }
+    let server = call.server;
+    let Inside { who, path, .. } = call.begin()?;
+    let caller = &who.caller;
+    let start = match text {
+        b"/proc/self/exe" => match super::environment::program() {
+            Some(program) => {
+                let start = path.len() - 1 - program.len();
+                path[start..start + program.len()].copy_from_slice(program);
+                start
+            }
+            None => return Ok(None),
+        },
+        b"/proc/self/cwd" => match who.process.directory() {
+            Some(node) => super::processes::path_of(server, caller, node, &mut path[..])?,
+            None => return Ok(None),
+        },
+        _ => match super::links::descriptor_of(text).and_then(|fd| who.process.file(caller.thread, fd)) {
+            Some(file) => super::processes::path_of_file(server, caller, &file, &mut path[..])?,
+            None => return Ok(None),
+        },
+    };
+    if room <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let told = &path[start..path.len() - 1];
+    let length = told.len().min(room as usize);
+    // SAFETY: used for this call only.
+    unsafe { user::bytes_mut(into, length as u64)? }.copy_from_slice(&told[..length]);
+    Ok(Some(done(length as i64)))
 }
 
 /// readlink(path, target, room).

@@ -131,7 +131,12 @@ fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
             paths::locate(server, &who, in_root.unwrap_or(directory), path, length, host)?
         else {
             if !rewritten {
-                return Ok(NATIVE);
+                if !paths::may_be_above(server, directory, &path[..length]) {
+                    return Ok(NATIVE);
+                }
+                let verdict = native_with(frame, arguments);
+                descriptors::note_above(server, verdict.result);
+                return Ok(verdict);
             }
             let mut arguments = arguments;
             arguments[by.path] = path.as_ptr() as u64;

@@ -10,7 +10,7 @@
 use super::context::PATH_ROOM_BYTES;
 use super::processes::{self, Who};
 use super::server::Server;
-use super::{sys, user};
+use super::{descriptors, links, sys, user};
 use engine::Node;
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, Place};
 use posix::{Errno, Result};
@@ -111,6 +111,19 @@ fn at_root(server: &Server, path: &mut [u8; PATH_ROOM_BYTES], offset: usize, len
     Spot::Ours { place, offset, end, retained: None }
 }
 
+/// Whether what a path of the kernel's leads to may be a directory above the mount.
+pub fn may_be_above(server: &Server, directory: Directory, path: &[u8]) -> bool {
+    if path.first() == Some(&b'/') {
+        let end = path.len() - path.iter().rev().take_while(|&&byte| byte == b'/').count();
+        let odd = has_component(path, b"..") || has_component(path, b".") || path.windows(2).any(|pair| pair == b"//");
+        return odd || server.mount().strip_prefix(&path[..end]).is_some_and(|rest| rest.starts_with(b"/"));
+    }
+    match directory {
+        Directory::Working => processes::is_above() || path.starts_with(b".."),
+        Directory::Descriptor(fd) => descriptors::is_above(fd),
+    }
+}
+
 /// A path of the kernel that may come into the mount all the same.
 fn come_in(
     server: &'static Server,
@@ -134,8 +147,27 @@ fn come_in(
             Some(_) => return Ok(Spot::Theirs),
         }
     }
+    if let Some((fd, rest)) = links::split(text).filter(|(_, rest)| !rest.is_empty())
+        && let Some(file) = who.process.file(who.caller.thread, fd)
+    {
+        let node = file.node();
+        who.caller.thread.retain(node)?;
+        let place = Place { root: server.root, start: node, can_leave: true };
+        // A dot before the rest, lest its slash mean the root.
+        let offset = length - rest.len() - 1;
+        path[offset] = b'.';
+        return Ok(Spot::Ours { place, offset, end: length, retained: Some(node) });
+    }
     let last = &server.mount()[server.mount().iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)..];
-    let odd = has_component(text, b"..") || has_component(text, b".") || text.windows(2).any(|pair| pair == b"//");
+    let from_above = match from {
+        Some(Directory::Working) => processes::is_above(),
+        Some(Directory::Descriptor(fd)) => descriptors::is_above(fd),
+        None => false,
+    };
+    let odd = from_above
+        || has_component(text, b"..")
+        || has_component(text, b".")
+        || text.windows(2).any(|pair| pair == b"//");
     if !odd || !has_component(text, last) {
         return Ok(Spot::Theirs);
     }
@@ -232,7 +264,7 @@ fn resolve_host(
 }
 
 /// The path of a directory of the kernel's, without a slash behind it: empty for the root.
-fn directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
+pub fn directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
     let bytes = match directory {
         Directory::Working => sys::working_directory(into).ok()?,
         Directory::Descriptor(fd) => {

@@ -14,16 +14,17 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, stack, sys, user};
+use super::{context, descriptors, identity, mapping, paths, stack, sys, user};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
+use engine::format::FileKind;
 use libc::{CLONE_FILES, CLONE_FS, CLONE_PARENT_SETTID, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::path::{LastLink, Outcome, PathBuffer, Place};
 use posix::process::{Fork, Process, Processes};
-use posix::{Errno, Result};
+use posix::{Errno, OpenFile, Result};
 
 /// Who calls: a thread acting for somebody, in a process.
 #[derive(Clone, Copy)]
@@ -100,12 +101,39 @@ fn take(
         caller.check_enter(found.node())?;
         process.set_directory(caller.thread, Some(found.node()))?;
     }
-    DIRECTFS_CWD.store(u8::from(process.directory().is_some()), Relaxed);
+    note_directory(server, process.directory().is_some());
+    let mut has_mapped = false;
+    process.mappings(context.thread(server)?, &mut |_| has_mapped = true)?;
+    if has_mapped {
+        mapping::watch();
+    }
     process.descriptors(&mut |fd, _| {
         descriptors::mark(fd);
         true
     });
     Ok(())
+}
+
+/// Whether the kernel's working directory is above the mount, so that relative paths may lead into it.
+static ABOVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether relative paths that are the kernel's may lead into the mount.
+pub fn is_above() -> bool {
+    ABOVE.load(Relaxed)
+}
+
+/// Whether a directory of the kernel's, whose path (empty for the root) `ask` tells, is above the mount.
+pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    let mut path = [0u8; user::PATH_BYTES_MAX];
+    let Some(length) = ask(&mut path) else { return false };
+    server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+/// Tells the filter which relative paths to send on.
+fn note_directory(server: &Server, is_inside: bool) {
+    let above = !is_inside && is_above_mount(server, |into| paths::directory_path(paths::Directory::Working, into));
+    ABOVE.store(above, Relaxed);
+    DIRECTFS_CWD.store(u8::from(is_inside || above), Relaxed);
 }
 
 // Children.
@@ -270,7 +298,7 @@ pub fn settle(server: &'static Server, context: &mut context::Context) {
     if let Some(unused) = unused {
         inside.who.process.abandon(inside.who.caller.thread, unused);
     }
-    DIRECTFS_CWD.store(u8::from(inside.who.process.directory().is_some()), Relaxed);
+    note_directory(server, inside.who.process.directory().is_some());
 }
 
 /// exit_group(status): gives back what the process holds. The kernel does the rest.
@@ -292,14 +320,14 @@ pub fn exit(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// After a chdir: `target` is a directory of ours with a reference that this takes; without one the kernel's directory counts, if the call went there.
 pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<Node>) -> Result<Verdict> {
-    let frame = call.frame;
+    let (frame, server) = (call.frame, call.server);
     let verdict = match (target, verdict.next) {
         (None, Next::Native) => native_with(frame, frame.arguments()),
         _ => verdict,
     };
     let is_child = call.context.is_child();
     let who = call.begin()?.who;
-    if target.is_none() && (verdict.result < 0 || who.process.directory().is_none()) {
+    if target.is_none() && verdict.result < 0 {
         return Ok(verdict);
     }
     let set = who.process.set_directory(who.caller.thread, target);
@@ -307,8 +335,12 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
         who.caller.thread.release(node, 1);
     }
     set?;
-    if target.is_some() || !is_child {
-        DIRECTFS_CWD.store(u8::from(target.is_some()), Relaxed);
+    if is_child {
+        // The parent's paths are looked at, too.
+        DIRECTFS_CWD.store(1, Relaxed);
+        ABOVE.store(true, Relaxed);
+    } else {
+        note_directory(server, target.is_some());
     }
     Ok(verdict)
 }
@@ -376,6 +408,22 @@ pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mu
     let mount = server.mount();
     start = start.checked_sub(mount.len()).ok_or(Errno::ENAMETOOLONG)?;
     into[start..start + mount.len()].copy_from_slice(mount);
+    Ok(start)
+}
+
+/// What names an open file: the path of a directory; of other files, whose names are not kept, the mount and the inode number.
+pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+    if file.kind() == FileKind::Directory {
+        return path_of(server, caller, file.node(), into);
+    }
+    let mut digits = [0u8; 20];
+    let count = crate::contract::write_number(file.node().number, &mut digits);
+    let mut start = into.len() - 1;
+    into[start] = 0;
+    for part in [&digits[..count], b"/#", server.mount()] {
+        start -= part.len();
+        into[start..start + part.len()].copy_from_slice(part);
+    }
     Ok(start)
 }
 
