@@ -186,6 +186,7 @@ const fn table() -> [Route; NUMBERS] {
         SYS_chdir,
         SYS_fchdir,
         SYS_umask,
+        SYS_rt_sigaction,
         SYS_setuid,
         SYS_setgid,
         SYS_setreuid,

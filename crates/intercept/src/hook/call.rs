@@ -2,7 +2,7 @@
 
 use super::context::{Context, Inside};
 use super::dispatch::done;
-use super::entry::{Frame, Verdict};
+use super::entry::{Frame, Verdict, thread_words};
 use super::names::By;
 use super::server::Server;
 use super::sys;
@@ -34,12 +34,27 @@ impl Call<'_> {
     }
 }
 
+/// Has the kernel do a call that may wait. Handlers of signals run at once meanwhile: the thread holds nothing in the engine.
+///
+/// # Safety
+/// As for [`sys::call`].
+pub unsafe fn waiting(number: i64, arguments: [u64; 6]) -> i64 {
+    let words = thread_words();
+    // SAFETY: the words are this thread's; the call by the caller's promise.
+    unsafe {
+        let before = core::mem::replace(&mut (*words).passive, 1);
+        let result = sys::call(number, arguments);
+        (*words).passive = before;
+        result
+    }
+}
+
 /// Has the kernel do a call from here, with other arguments.
 ///
 /// The arguments are the program's but for paths, which lie in buffers of the thread: so it does what the program asked for, and nothing to memory of ours.
 pub fn native_with(frame: &Frame, arguments: [u64; 6]) -> Verdict {
     // SAFETY: as above; calls that return twice or never do not come here.
-    done(unsafe { sys::call(i64::from(frame.number as u32), arguments) })
+    done(unsafe { waiting(i64::from(frame.number as u32), arguments) })
 }
 
 /// Has the kernel do a call by a path that was rewritten: it is absolute, and ends with a zero byte.

@@ -5,7 +5,9 @@
 use super::call::{Call, Handler};
 use super::context::{self, Context};
 use super::entry::{Frame, Next, Verdict, thread_words};
-use super::{counts, descriptors, exec, files, locks, mapping, names, open, processes, server, sockets, stack};
+use super::{
+    counts, descriptors, exec, files, locks, mapping, names, open, processes, server, signals, sockets, stack, transit,
+};
 use crate::routes::NUMBERS;
 use posix::Errno;
 
@@ -175,9 +177,14 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_capset, processes::change_identity),
         (SYS_setns, processes::change_identity),
         (SYS_unshare, processes::change_identity),
+        (SYS_rt_sigaction, signals::rt_sigaction),
         // Sockets.
         (SYS_bind, sockets::bind),
         (SYS_connect, sockets::connect),
+        (SYS_sendmsg, transit::sendmsg),
+        (SYS_sendmmsg, transit::sendmmsg),
+        (SYS_recvmsg, transit::recvmsg),
+        (SYS_recvmmsg, transit::recvmmsg),
     ];
     let mut index = 0;
     while index < all.len() {
@@ -213,8 +220,14 @@ pub unsafe extern "C" fn directfs_dispatch(frame: *mut Frame, own_stack: u64) ->
 
 fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     let Some(server) = server::get() else { return NATIVE };
+    let words = thread_words();
     // SAFETY: the words are this thread's, and no reference to them exists.
-    if unsafe { (*thread_words()).forked_by } != 0 {
+    let forked_by = unsafe {
+        // A handler that left by a jump did not come back to say so.
+        (*words).passive = 0;
+        (*words).forked_by
+    };
+    if forked_by != 0 {
         processes::settle(server, context);
     }
     match handler(&mut Call { frame, server, context }) {

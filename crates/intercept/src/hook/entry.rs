@@ -78,6 +78,8 @@ pub enum Next {
     Native = 1,
     /// The thread has got a stack for this: call the dispatcher again, on it.
     Again = 2,
+    /// The call was interrupted, and begins again when the signals have been handled.
+    Restart = 3,
 }
 
 /// Which descriptors are ours: one byte each, so that the filter reads one byte.
@@ -419,8 +421,10 @@ directfs_entry:
     mov rcx, qword ptr [rsp + {save_bytes}]
     mov rsp, rbx
     test rcx, rcx
-    jz 66f
+    jz 65f
     mov qword ptr fs:[rbp], rcx
+65: cmp qword ptr fs:[rbp + {deferred}], 0
+    jne 68f
 66: cmp esi, 1
     ja 60b
     je 67f
@@ -442,6 +446,24 @@ directfs_entry:
     RESTORE
     .cfi_def_cfa_offset 0
     jmp r11
+68: // Signals that waited come now, on the program's stack.
+    .cfi_def_cfa rbx, 216
+    .cfi_offset rbx, -208
+    .cfi_offset rbp, -216
+    .cfi_escape 0x16, 16, 5, 0x73, 16, 0x06, 0x23, 2
+    push rdi
+    push rsi
+    mov rax, rsp
+    and rsp, -64
+    sub rsp, {save_bytes} + 64
+    mov qword ptr [rsp + {save_bytes}], rax
+    SAVE_VECTORS
+    call {deliver}
+    LOAD_VECTORS
+    mov rsp, qword ptr [rsp + {save_bytes}]
+    pop rsi
+    pop rdi
+    jmp 66b
     .cfi_endproc
     .size directfs_entry, . - directfs_entry
     "#,
@@ -459,6 +481,8 @@ directfs_entry:
     prefix = sym DIRECTFS_PREFIX,
     routes = sym ROUTES,
     dispatch = sym crate::hook::dispatch::directfs_dispatch,
+    deliver = sym crate::hook::signals::directfs_deliver,
+    deferred = const crate::hook::stack::DEFERRED_OFFSET,
 );
 
 #[cfg(test)]

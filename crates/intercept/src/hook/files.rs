@@ -2,7 +2,7 @@
 //!
 //! Invariant: a descriptor that the table of this process does not know goes to the kernel, which has the truth about it.
 
-use super::call::{Call, native_with};
+use super::call::{Call, waiting};
 use super::context::{COPY_BYTES, Inside};
 use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
@@ -328,7 +328,7 @@ fn kernel_copy(
     let number = if offset.is_some() { placed } else { plain };
     let arguments = [u64::from(fd), bytes as u64, length as u64, offset.unwrap_or(0) as u64, 0, 0];
     // SAFETY: the kernel reads or writes a buffer of the caller's.
-    let result = unsafe { sys::call(number, arguments) };
+    let result = unsafe { waiting(number, arguments) };
     usize::try_from(result).map_err(|_| Errno(-result as i32))
 }
 
@@ -684,10 +684,4 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
 /// io_uring_setup, io_setup: not to be had, so that programs fall back to calls that are seen.
 pub fn absent(_: &mut Call<'_>) -> Result<Verdict> {
     Err(Errno::ENOSYS)
-}
-
-/// Calls that need no more than the kernel's own answer about a placeholder.
-pub fn native(call: &mut Call<'_>) -> Result<Verdict> {
-    let _ = native_with;
-    theirs(call.frame.rdi as u32).map(|_| NATIVE)
 }

@@ -37,8 +37,8 @@ fn attempt(who: &Who<'_>, waits: bool, mut lock: impl FnMut() -> Result<Locked>)
             Ok(Locked::Blocked(blocked)) => {
                 waited = true;
                 who.process.wait_for_lock(who.caller.thread, &blocked);
-                if signals::is_pending() {
-                    break Err(Errno(libc::EINTR));
+                if let Some(interrupted) = signals::interruption() {
+                    break interrupted;
                 }
             }
             Err(error) => break Err(error),

@@ -61,4 +61,5 @@ pub mod stack;
 pub mod start;
 pub mod status;
 pub mod sys;
+pub mod transit;
 pub mod user;

@@ -52,15 +52,28 @@ impl By {
 /// Follows a path to its end, on whatever side that is.
 pub fn by_path(call: &mut Call<'_>, by: By, act: Act<'_>) -> Result<Verdict> {
     let arguments = call.arguments();
-    let Call { frame, server, context } = call;
+    let frame = call.frame;
+    let Inside { path, .. } = call.begin()?;
+    let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let mut theirs = |path: Option<&[u8]>| path.map_or(NATIVE, |path| native_by(frame, by, path));
+    walk_on(call, by.directory(&arguments), length, &mut theirs, act)
+}
+
+/// The same for the path in the thread's buffer. `theirs` does the call if the path is the kernel's: it is given, with a zero behind it, if it was rewritten.
+pub fn walk_on(
+    call: &mut Call<'_>,
+    mut directory: Directory,
+    mut length: usize,
+    theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
+    act: Act<'_>,
+) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
     let Inside { who, walk, path, host, .. } = context.begin(server)?;
-    let mut length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
-    let mut directory = by.directory(&arguments);
     let mut rewritten = false;
     for _ in 0..=LINKS_FOLLOWED_MAX {
         let spot = paths::locate(server, &who, directory, path, length, host)?;
         let Spot::Ours { place, offset, end, retained } = spot else {
-            return Ok(if rewritten { native_by(frame, by, path) } else { NATIVE });
+            return Ok(theirs(rewritten.then_some(&path[..=length])));
         };
         let outcome = act(&who.caller, &place, &path[offset..end], walk);
         if let Some(node) = retained {

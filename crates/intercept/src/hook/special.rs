@@ -3,9 +3,10 @@
 //! The directory lies beside the DRAM region's file and belongs to whoever made it first. It is found by the image's UUID, a pipe in it by inode and generation; the
 //! permissions of the file in the mount were checked before. What fstat says of an opened pipe is what the kernel says of its own.
 
+use super::call::waiting;
 use super::dispatch::done;
 use super::entry::Verdict;
-use super::server;
+use super::server::{self, Server};
 use super::sys;
 use engine::format::{FileKind, Superblock};
 use posix::{Errno, Result};
@@ -32,15 +33,19 @@ fn open_fifo(number: u64, generation: u32, flags: i32) -> Result<Verdict> {
         sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
         sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]);
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
-        Ok(done(sys::call(libc::SYS_openat, [here, path.as_ptr() as u64, flags as u64, 0, 0, 0])))
+        Ok(done(waiting(libc::SYS_openat, [here, path.as_ptr() as u64, flags as u64, 0, 0, 0])))
     }
+}
+
+/// The image's UUID.
+pub fn uuid(server: &Server) -> [u64; 2] {
+    server.fs.pm().first::<Superblock>().map_or([0, 0], |found| [found.uuid[0].load(), found.uuid[1].load()])
 }
 
 /// The pipe's path, and how many bytes of it are its directory's.
 fn path_of(number: u64, generation: u32) -> Result<([u8; 96], usize)> {
     let server = server::get().ok_or(Errno::ENXIO)?;
-    let uuid =
-        server.fs.pm().first::<Superblock>().map_or([0, 0], |found| [found.uuid[0].load(), found.uuid[1].load()]);
+    let uuid = uuid(server);
     let mut path = [0u8; 96];
     let mut length = 0;
     let mut push = |part: &[u8]| {
@@ -62,7 +67,8 @@ fn path_of(number: u64, generation: u32) -> Result<([u8; 96], usize)> {
     Ok((path, directory_bytes))
 }
 
-fn write_hexadecimal(number: u64, into: &mut [u8; 16]) {
+/// Sixteen digits.
+pub fn write_hexadecimal(number: u64, into: &mut [u8; 16]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (index, digit) in into.iter_mut().enumerate() {
         *digit = DIGITS[(number >> (60 - 4 * index) & 15) as usize];

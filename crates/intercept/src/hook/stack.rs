@@ -22,7 +22,13 @@ pub struct ThreadWords {
     pub left_by: i64,
     /// The process that the thread belonged to when it was about to make a child in the same memory; zero otherwise.
     pub forked_by: i64,
+    /// Signals that wait until the call is done: see signals.rs.
+    pub deferred: u64,
+    /// Whether the kernel does a call for the dispatcher that may wait.
+    pub passive: u64,
 }
+/// Where `deferred` is.
+pub const DEFERRED_OFFSET: usize = core::mem::offset_of!(ThreadWords, deferred);
 /// Bytes of the words, as entry.rs reserves them.
 pub const WORDS_BYTES: usize = size_of::<ThreadWords>();
 

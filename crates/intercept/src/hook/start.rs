@@ -4,7 +4,7 @@
 
 use super::entry::DIRECTFS_ALL;
 use super::patch::{self, Library, Refusal};
-use super::{counts, environment, maps, processes, server, sys};
+use super::{counts, environment, maps, processes, server, signals, sys};
 use crate::contract;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -28,7 +28,11 @@ pub unsafe fn start(environment: *const *const u8) {
         DIRECTFS_ALL.store(1, Relaxed);
     }
     let mut libraries = [const { None }; LIBRARIES_MAX];
-    if maps::for_each(|mapping| note(&mut libraries, mapping)).is_err() {
+    let mut look = |mapping: &maps::Mapping<'_>| {
+        signals::note(mapping);
+        note(&mut libraries, mapping);
+    };
+    if maps::for_each(&mut look).is_err() {
         sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
     }
     let mut next = 0;
