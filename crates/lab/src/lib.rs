@@ -20,6 +20,7 @@ pub mod calls;
 pub mod error;
 pub mod front;
 pub mod inode;
+pub mod nova;
 pub mod physical;
 pub mod substrate;
 
