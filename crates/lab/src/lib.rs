@@ -22,6 +22,7 @@ pub mod front;
 pub mod inode;
 pub mod nova;
 pub mod physical;
+pub mod pmfs;
 pub mod substrate;
 
 pub use error::{Error, Result};

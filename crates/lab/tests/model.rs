@@ -5,6 +5,7 @@ mod common;
 use common::{compare_with_model, small_options};
 use lab::front::{ByVfsNames, DentryCache, FrontOptions, Mindex};
 use lab::nova::Nova;
+use lab::pmfs::Pmfs;
 use pmem::Direct;
 
 const IMAGE_BYTES: u64 = 32 << 20;
@@ -49,4 +50,5 @@ macro_rules! systems {
 
 systems! {
     nova Nova<Direct>;
+    pmfs Pmfs<Direct>;
 }
