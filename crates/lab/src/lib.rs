@@ -17,6 +17,7 @@
 //! does, including its lock-free path walk.
 
 pub mod calls;
+pub mod crash;
 pub mod error;
 pub mod front;
 pub mod inode;

@@ -106,14 +106,15 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    /// Marks an entry as removed. Its log says so, too; the mark spares later scans the search.
-    pub(super) fn mark_removed(&self, at: u64) -> Result<Flushed> {
+    /// Marks an entry as removed, or not. Its log says so, too, and recovery believes the log; the mark spares later scans the search.
+    pub(super) fn mark(&self, at: u64, removed: bool) -> Result<Flushed> {
         let entry: &AddEntry = self.region.get(Pm::new(at))?;
         let header = entry.header.load();
         if header & 0xff != ADD {
             return Err(Error::damaged("a log removes what is no name", at));
         }
-        Ok(self.region.flush(self.region.set64(&entry.header, header | REMOVED)))
+        let header = if removed { header | REMOVED } else { header & !REMOVED };
+        Ok(self.region.flush(self.region.set64(&entry.header, header)))
     }
 
     pub(super) fn name_at<'b>(&self, at: u64, length: u64, buffer: &'b mut [u8; 256]) -> Result<&'b [u8]> {

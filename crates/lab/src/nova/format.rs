@@ -92,7 +92,7 @@ pub(super) const ATTRIBUTES: u64 = 3;
 pub(super) const WRITE: u64 = 4;
 /// The log goes on in the next page.
 pub(super) const NEXT: u64 = 5;
-/// Bit of an `ADD`: removed. Durable by the removal's last fence, and found again by recovery.
+/// Bit of an `ADD`: removed. Flushed with the removal's last fence, and set anew by every recovery.
 pub(super) const REMOVED: u64 = 1 << 8;
 
 /// A name. Its bytes follow, and zeros to a multiple of eight.

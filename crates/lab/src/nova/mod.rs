@@ -121,7 +121,7 @@ impl<M: Memory> Nova<M> {
         self.transact(flushed, &changes, || {
             let mut marked = None::<Flushed>;
             for entry in removed {
-                let flushed = self.mark_removed(entry)?;
+                let flushed = self.mark(entry, true)?;
                 marked = Some(match marked {
                     Some(before) => before.and(flushed),
                     None => flushed,

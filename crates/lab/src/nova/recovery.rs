@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::substrate::{BlockRange, FreeBlocks};
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Flushed, Memory};
+use std::collections::HashSet;
 
 /// Which blocks are in use.
 struct Used {
@@ -101,12 +102,21 @@ impl<M: Memory> Nova<M> {
         Ok(true)
     }
 
-    /// Sets the marks of removed names that a crash may have lost.
+    /// Sets the marks of removed names as the log says: a crash may have lost one, or left one of a removal that was undone.
     fn finish_removals(&self, place: u64) -> Result<()> {
         let inode = self.inode(place)?;
+        let mut gone = HashSet::new();
         self.scan_log(inode, &mut |_| {}, &mut |_, entry| {
             if let Entry::Remove { removed, .. } = entry {
-                self.mark_removed(removed)?.unfenced();
+                gone.insert(removed);
+            }
+            Ok(())
+        })?;
+        self.scan_log(inode, &mut |_| {}, &mut |at, entry| {
+            if let Entry::Add { removed, .. } = entry
+                && removed != gone.contains(&at)
+            {
+                self.mark(at, !removed)?.unfenced();
             }
             Ok(())
         })?;
