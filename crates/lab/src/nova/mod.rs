@@ -152,6 +152,7 @@ impl<M: Memory> Nova<M> {
             accessed_ns: born,
             modified_ns: born,
             changed_ns: born,
+            access_list: false,
         })
     }
 
@@ -174,6 +175,7 @@ impl<M: Memory> Nova<M> {
             accessed_ns: now_ns,
             modified_ns: now_ns,
             changed_ns: now_ns,
+            access_list: false,
         };
         let words = [
             (&inode.mode_links, pair(attributes.mode, attributes.links)),

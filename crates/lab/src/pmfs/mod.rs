@@ -142,6 +142,7 @@ impl<M: Memory> Pmfs<M> {
             accessed_ns: inode.accessed_ns.load() as i64,
             modified_ns: inode.modified_ns.load() as i64,
             changed_ns: inode.changed_ns.load() as i64,
+            access_list: false,
         })
     }
 
@@ -176,6 +177,7 @@ impl<M: Memory> Pmfs<M> {
             accessed_ns: now_ns,
             modified_ns: now_ns,
             changed_ns: now_ns,
+            access_list: false,
         };
         let words = [
             (&inode.owner, pair(attributes.uid, attributes.gid)),
