@@ -18,6 +18,7 @@
 
 pub mod calls;
 pub mod crash;
+pub mod directfs;
 pub mod error;
 pub mod front;
 pub mod inode;
