@@ -141,7 +141,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     /// Closes a file.
-    pub fn close(&self, handle: Handle) -> Result<()> {
+    pub fn close_open(&self, handle: Handle) -> Result<()> {
         let (at, _) = self.opened(handle)?;
         if self.files.0.at(handle).state.swap(0, AcqRel) != 1 {
             return Err(Errno::EBADF.into());
@@ -153,7 +153,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     pub(super) fn close_all(&self) -> Result<()> {
         for handle in 1..self.files.0.high() {
             if self.files.0.at(handle).state.load(Acquire) == 1 {
-                self.close(handle)?;
+                self.close_open(handle)?;
             }
         }
         Ok(())
