@@ -20,6 +20,7 @@ pub mod calls;
 pub mod error;
 pub mod inode;
 pub mod physical;
+pub mod soupfs;
 pub mod substrate;
 
 pub use error::{Error, Result};
