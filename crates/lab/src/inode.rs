@@ -13,10 +13,15 @@ const WORDS: usize = 9;
 /// Plain data that stays where it is: an inode cache may use the cell for another file later, and a reader that was late sees
 /// either file's attributes whole. Which file's they were, it has to check by other means.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct AttributeCell {
     sequence: AtomicU32,
+    reserved: AtomicU32,
     words: [AtomicU64; WORDS],
 }
+
+// Arrays of cells in memory that begins as zeros hold these.
+const _: () = assert!(size_of::<AttributeCell>() == 8 + 8 * WORDS);
 
 const fn pair(high: u32, low: u32) -> u64 {
     (high as u64) << 32 | low as u64

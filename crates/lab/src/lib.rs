@@ -18,6 +18,7 @@
 
 pub mod calls;
 pub mod error;
+pub mod front;
 pub mod inode;
 pub mod physical;
 pub mod soupfs;

@@ -50,6 +50,14 @@ pub struct Shared<'a, I> {
     pub info: &'a I,
 }
 
+// By hand: a derived one would want the state to be copied.
+impl<I> Clone for Shared<'_, I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<I> Copy for Shared<'_, I> {}
+
 /// A file that the caller holds exclusively.
 #[derive(Debug)]
 pub struct Exclusive<'a, I> {
@@ -281,6 +289,10 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
 
     /// The file of a name.
     fn lookup(&self, directory: Shared<'_, Self::Info>, name: &[u8]) -> Result<Option<Found>>;
+
+    /// Whether the entry at a place bears this name, for a front that keeps places and no names. It is asked without a lock: the
+    /// entry may just be going, and the place somebody else's. Then any answer will do, but no harm may come of it.
+    fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool;
 
     /// The directory that a directory lies in; the root's is itself.
     fn parent(&self, directory: Shared<'_, Self::Info>) -> Result<u64>;
