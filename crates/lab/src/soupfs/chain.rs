@@ -92,6 +92,11 @@ impl Buckets {
     pub fn empty(level: u32) -> Buckets {
         Buckets { heads: Vec::new(), level, names: Some(0) }
     }
+
+    /// Whether no list leads through them: entries' latest links lead to buckets that may be here only.
+    pub fn are_unused(&self) -> bool {
+        self.heads.is_empty()
+    }
 }
 
 /// A directory on the image.

@@ -157,7 +157,7 @@ pub fn target(word: u64, entry: u64) -> Result<Option<(u64, FileKind)>> {
         return Ok(None);
     }
     let kind = FileKind::from_bits((word & 0x3f) as u32);
-    let kind = kind.ok_or(Error::damaged("an entry has an unknown kind", entry))?;
+    let kind = kind.ok_or_else(|| Error::damaged("an entry has an unknown kind", entry))?;
     Ok(Some((word & !0x3f, kind)))
 }
 

@@ -255,7 +255,7 @@ impl Inode {
 impl State {
     /// Whether everything about it is in the consistent view.
     pub fn is_settled(&self) -> bool {
-        self.nodes.is_empty() && !self.busy
+        self.nodes.is_empty() && !self.busy && self.naming_nodes == 0
     }
 }
 

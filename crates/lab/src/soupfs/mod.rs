@@ -179,7 +179,7 @@ impl<M: Memory> PhysicalFs for SoupFs<M> {
     }
 
     fn inode_place(&self, number: u64) -> Result<u64> {
-        Ok(number * LINE_BYTES)
+        Ok(number.saturating_mul(LINE_BYTES))
     }
 
     fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
@@ -200,6 +200,10 @@ impl<M: Memory> PhysicalFs for SoupFs<M> {
 
     fn lookup(&self, directory: Shared<'_, Info>, name: &[u8]) -> Result<Option<Found>> {
         self.volume.lookup(&directory, name)
+    }
+
+    fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
+        self.volume.entry_is_named(entry, name)
     }
 
     fn parent(&self, directory: Shared<'_, Info>) -> Result<u64> {

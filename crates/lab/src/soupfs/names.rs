@@ -56,7 +56,7 @@ impl<M: Memory> Volume<M> {
             }
             last_tie = other.tie;
             gap.before = Place::Entry(offset);
-            gap.next = self.link(directory, view, gap.before)?.ok_or(Error::damaged("a list breaks off", offset))?;
+            gap.next = self.link(directory, view, gap.before)?.ok_or_else(|| Error::damaged("a list breaks off", offset))?;
         }
         if search.room.is_none() && last_tie < u8::MAX {
             search.room = Some((gap, last_tie + 1));
@@ -70,6 +70,11 @@ impl<M: Memory> Volume<M> {
             self.region.note_read(entry + LINE_BYTES, name.len() as u64);
         }
         self.region.bytes_equal(at, name)
+    }
+
+    /// Whether what lies at a place is an entry with a name. It may be anything.
+    pub fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
+        self.tag(entry).is_ok_and(|tag| tag.length as usize == name.len()) && self.name_is(entry, name)
     }
 
     /// Whether an entry of the latest list is a name: it is not if it is dead, or a directory's that another entry names. The latter is what a
@@ -131,7 +136,7 @@ impl<M: Memory> Volume<M> {
         let (before, next, tie) = match (replaced, search.found, search.room) {
             (Some(old), Some((found, before)), _) if old == found => {
                 let next = self.link(at, View::Latest(buckets), Place::Entry(old))?;
-                (before, next.ok_or(Error::damaged("a list breaks off", old))?, self.tag(old)?.tie)
+                (before, next.ok_or_else(|| Error::damaged("a list breaks off", old))?, self.tag(old)?.tie)
             }
             (None, None, Some((gap, tie))) => {
                 self.grow(buckets, gap.steps);
@@ -163,7 +168,7 @@ impl<M: Memory> Volume<M> {
         let bucket = self.latest_bucket(at, buckets, self.hash(name))?;
         let (entry, before) = self.search(at, buckets, name)?.found.ok_or(Errno::ENOENT)?;
         let next = self.link(at, View::Latest(buckets), Place::Entry(entry))?;
-        self.set_latest(buckets, before, next.ok_or(Error::damaged("a list breaks off", entry))?)?;
+        self.set_latest(buckets, before, next.ok_or_else(|| Error::damaged("a list breaks off", entry))?)?;
         buckets.names = buckets.names.map(|names| names.saturating_sub(1));
         Ok((entry, bucket))
     }

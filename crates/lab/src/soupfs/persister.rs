@@ -331,7 +331,7 @@ impl<M: Memory> Volume<M> {
             return Err(Error::damaged("an entry is not where its list had it", entry));
         }
         let next = self.link(directory, View::Consistent, Place::Entry(entry))?;
-        next.ok_or(Error::damaged("a list breaks off", entry))
+        next.ok_or_else(|| Error::damaged("a list breaks off", entry))
     }
 
     fn store_link(&self, directory: Directory, place: Place, link: Link, durable: Durable) -> Result<Flushed> {
@@ -339,7 +339,7 @@ impl<M: Memory> Volume<M> {
             Place::Entry(offset) => (&self.region.get(Pm::<EntryHead>::new(offset))?.consistent_next, 0),
             Place::Bucket(index) => {
                 let word = self.bucket_word(directory, index)?;
-                let word = word.ok_or(Error::damaged("a bucket is gone", directory.inode))?;
+                let word = word.ok_or_else(|| Error::damaged("a bucket is gone", directory.inode))?;
                 (word, word.load() & PREPARED)
             }
         };
@@ -442,7 +442,7 @@ impl<M: Memory> Volume<M> {
         match &node.change {
             Change::EntryAdded { mark, replaced, inode, .. } => {
                 mark.finish();
-                inode.state().naming_nodes -= 1;
+                self.finish_naming(inode);
                 if let Some((entry, old)) = replaced {
                     self.finish_removal(directory, *entry, old)?;
                 }
@@ -468,14 +468,21 @@ impl<M: Memory> Volume<M> {
             }
         }
         self.space.free(entry, entry_lines(self.tag(entry)?.length as usize));
+        self.finish_naming(inode);
+        Ok(())
+    }
+
+    /// A node that names an inode is done.
+    fn finish_naming(&self, inode: &Arc<Inode>) {
         let mut state = inode.state();
         state.naming_nodes -= 1;
-        let is_last = state.evicted && state.naming_nodes == 0;
+        let (is_last, is_evicted) = (state.naming_nodes == 0, state.evicted);
         drop(state);
-        if is_last {
+        if is_last && is_evicted {
             self.list(inode);
+        } else if is_last {
+            self.release(inode);
         }
-        Ok(())
     }
 
     /// Stores links and mode.

@@ -2,7 +2,7 @@
 
 use super::chain::{Directory, Link, View};
 use super::format::{
-    BucketLine, EPOCHS, InodeLines, LEVEL_MAX, PAGE_LINES, TABLE, entry_lines, identity, identity_word, inode_lines,
+    BucketLine, EPOCHS, InodeLines, LEVEL_MAX, PAGE_LINES, SIZE_BYTES_MAX, TABLE, entry_lines, identity, identity_word, inode_lines,
     target,
 };
 use super::inode::{AddMark, Added, Change, Info, Inode, Line, Node};
@@ -53,7 +53,7 @@ pub struct Volume<M: Memory> {
     pub wake: Condvar,
     /// Persisters are to end.
     pub stop: AtomicBool,
-    /// Inodes that the front forgot and that are not settled.
+    /// Inodes that the front forgot and that are not settled; and directories that were changed in this mount, for their latest buckets.
     lingering: Mutex<HashMap<u64, Arc<Inode>>>,
     /// The scan after a crash.
     pub scan: Scan,
@@ -256,7 +256,7 @@ impl<M: Memory> Volume<M> {
 
     /// Brings an inode into memory.
     pub fn load(&self, number: u64) -> Result<Loaded<Info>> {
-        let offset = number.checked_mul(LINE_BYTES).ok_or(Error::damaged("an inode number is too large", number))?;
+        let offset = number.checked_mul(LINE_BYTES).ok_or_else(|| Error::damaged("an inode number is too large", number))?;
         let lingering = lock(&self.lingering).remove(&number);
         let inode = match lingering {
             Some(inode) => inode,
@@ -285,6 +285,9 @@ impl<M: Memory> Volume<M> {
             FileKind::Regular => (size, self.count_blocks(lines.root.load_acquire())?, 0),
             _ => (size, 0, 0),
         };
+        if size_bytes > SIZE_BYTES_MAX {
+            return Err(Error::damaged("a file's size is beyond all limits", offset));
+        }
         let attributes = Attributes {
             number: offset / LINE_BYTES,
             generation: device as u32,
@@ -333,7 +336,7 @@ impl<M: Memory> Volume<M> {
         let mut state = inode.state();
         state.loaded = false;
         state.buckets = buckets;
-        if !state.is_settled() {
+        if !state.is_settled() || !state.buckets.are_unused() {
             lingering.insert(inode.number(), Arc::clone(&inode));
         }
         Ok(())
@@ -343,7 +346,7 @@ impl<M: Memory> Volume<M> {
     pub fn release(&self, inode: &Arc<Inode>) {
         let mut lingering = lock(&self.lingering);
         let state = inode.state();
-        if !state.loaded && state.is_settled() {
+        if !state.loaded && state.is_settled() && state.buckets.are_unused() {
             lingering.remove(&inode.number());
         }
     }
