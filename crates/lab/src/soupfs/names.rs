@@ -56,7 +56,8 @@ impl<M: Memory> Volume<M> {
             }
             last_tie = other.tie;
             gap.before = Place::Entry(offset);
-            gap.next = self.link(directory, view, gap.before)?.ok_or_else(|| Error::damaged("a list breaks off", offset))?;
+            gap.next =
+                self.link(directory, view, gap.before)?.ok_or_else(|| Error::damaged("a list breaks off", offset))?;
         }
         if search.room.is_none() && last_tie < u8::MAX {
             search.room = Some((gap, last_tie + 1));

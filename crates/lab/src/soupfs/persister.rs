@@ -246,7 +246,8 @@ impl<M: Memory> Volume<M> {
                 self.raise_links(inode, child, *entry, pending)?;
                 let next = match replaced {
                     Some((old, _)) => self.link(directory, View::Consistent, Place::Entry(*old))?,
-                    None => Some(self.seek(directory, View::Consistent, self.key(*entry)?)?.next),
+                    // One of the same key is there until its removal, earlier in this run, is done.
+                    None => Some(self.seek(directory, View::Consistent, self.key(*entry)? + 1)?.next),
                 };
                 let head = self.entry(*entry)?;
                 let lines = entry_lines(self.tag(*entry)?.length as usize);

@@ -211,7 +211,8 @@ impl Space {
     /// [`settle`](Self::settle).
     pub fn mark<M: Memory>(&self, region: &Region<M>, offset: u64, lines: u64, marks: &mut Marks) -> Result<Flushed> {
         let (page, mask) = place(offset, lines);
-        let durable = self.durable.get(page as usize).ok_or_else(|| Error::damaged("a link leads out of the image", offset))?;
+        let durable =
+            self.durable.get(page as usize).ok_or_else(|| Error::damaged("a link leads out of the image", offset))?;
         if durable.load(Acquire) & mask == mask
             || marks.0.iter().rev().take(64).any(|(p, m)| *p == page && m & mask == mask)
         {

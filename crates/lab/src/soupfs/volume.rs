@@ -2,8 +2,8 @@
 
 use super::chain::{Directory, Link, View};
 use super::format::{
-    BucketLine, EPOCHS, InodeLines, LEVEL_MAX, PAGE_LINES, SIZE_BYTES_MAX, TABLE, entry_lines, identity, identity_word, inode_lines,
-    target,
+    BucketLine, EPOCHS, InodeLines, LEVEL_MAX, PAGE_LINES, SIZE_BYTES_MAX, TABLE, entry_lines, identity, identity_word,
+    inode_lines, target,
 };
 use super::inode::{AddMark, Added, Change, Info, Inode, Line, Node};
 use super::scan::Scan;
@@ -256,7 +256,8 @@ impl<M: Memory> Volume<M> {
 
     /// Brings an inode into memory.
     pub fn load(&self, number: u64) -> Result<Loaded<Info>> {
-        let offset = number.checked_mul(LINE_BYTES).ok_or_else(|| Error::damaged("an inode number is too large", number))?;
+        let offset =
+            number.checked_mul(LINE_BYTES).ok_or_else(|| Error::damaged("an inode number is too large", number))?;
         let lingering = lock(&self.lingering).remove(&number);
         let inode = match lingering {
             Some(inode) => inode,

@@ -16,11 +16,10 @@
 //! 7. The file system can be used, and nothing else changes by that. It can be left in order; then the table is exact, and the next mount finds the same.
 
 use super::image::{Image, Reachable};
-use super::machine::{IMAGE_BYTES, Random, formatted, load, mapping, mount, mount_alone, region};
+use super::machine::{IMAGE_BYTES, Random, formatted, load, mapping, mount, mount_alone};
 use super::model::{Id, Operation, Tree, dump, perform, persist};
 use engine::format::FileKind;
 use lab::calls::Calls;
-use lab::physical::PhysicalFs;
 use pmem::{CrashImage, Direct, Grain, Mapping, Recorder};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -66,7 +65,12 @@ pub fn record(setup: &[Operation], next: &mut dyn FnMut(&Tree, usize) -> Option<
         let made = match &operation {
             Operation::Persist | Operation::PersistOne(_) | Operation::Sync => {
                 std::thread::scope(|scope| {
-                    let all = || persist(fs.physical(), if let Operation::Sync = operation { &Operation::Persist } else { &operation });
+                    let all = || {
+                        persist(
+                            fs.physical(),
+                            if let Operation::Sync = operation { &Operation::Persist } else { &operation },
+                        )
+                    };
                     scope.spawn(all).join().expect("no panic").expect("persisted");
                 });
                 None
@@ -159,7 +163,7 @@ impl Recording {
             return Err(format!("{place:?} line {line:#x} is free in the allocation table"));
         }
         let fs = mount_alone(machine);
-        let found = dump(&fs)?;
+        let found = dump(&fs).map_err(|what| format!("{what}\n{}", Image(image).describe(Image(image).root())))?;
         self.judge_tree(&found, returned, begun)?;
         drop(fs);
         if draw.is_multiple_of(effort.use_every) {
@@ -221,7 +225,8 @@ impl Recording {
         let report = fs.physical().scan().map_err(|error| format!("the scan: {error}"))?;
         let report = report.ok_or("there was nothing to scan")?;
         let leaked: BTreeSet<u64> = report.leaked.iter().flat_map(|(page, bits)| lines_of(*page, *bits)).collect();
-        let unreachable: BTreeSet<u64> = table.iter().copied().filter(|line| !reachable.lines.contains_key(line)).collect();
+        let unreachable: BTreeSet<u64> =
+            table.iter().copied().filter(|line| !reachable.lines.contains_key(line)).collect();
         if leaked != unreachable {
             let differ: Vec<_> = leaked.symmetric_difference(&unreachable).take(5).collect();
             return Err(format!("the scan is wrong about {differ:x?} (used before: {})", !scans_first));
@@ -326,7 +331,8 @@ fn judge_names(directory: Id, names: &BTreeMap<Vec<u8>, Id>, window: &[Tree]) ->
     for name in known {
         let legal: BTreeSet<Option<&Id>> = trees.iter().map(|names| names.get(name)).collect();
         let found = names.get(name);
-        let is_directory = |id: &Option<&Id>| id.is_some_and(|id| window.iter().any(|tree| tree.names.contains_key(id)));
+        let is_directory =
+            |id: &Option<&Id>| id.is_some_and(|id| window.iter().any(|tree| tree.names.contains_key(id)));
         // A directory over an empty one: neither may be there.
         let replaced = legal.iter().filter(|id| is_directory(id)).count() > 1 && found.is_none();
         // A directory that was made in this window and is new to it had no names before.
@@ -354,7 +360,7 @@ fn judge_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) 
     }
     let modes: BTreeSet<u32> = history.iter().map(|other| other.mode).collect();
     if !modes.contains(&file.mode) && !modes.iter().any(|one| modes.iter().any(|two| one & two == file.mode)) {
-        return Err(format!("{id:?} has mode {:o}, not one of {modes:o?}", file.mode));
+        return Err(format!("{id:?} has mode {:x}, not one of {modes:x?}", file.mode));
     }
     if file.kind == FileKind::Directory {
         return Ok(());
@@ -373,9 +379,4 @@ fn judge_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) 
         }
     }
     Ok(())
-}
-
-/// Whatever a test wants to look at by hand.
-pub fn _region(mapping: &Arc<Mapping>) -> pmem::MappedRegion<Direct> {
-    region(mapping, Direct)
 }

@@ -59,7 +59,9 @@ impl Image<'_> {
     pub fn marked(&self) -> BTreeSet<u64> {
         let pages = self.first_page()..self.pages();
         let bits = pages.flat_map(|page| (0..64).map(move |bit| (page, bit)));
-        bits.filter(|(page, bit)| self.word(PAGE + page * 8) >> bit & 1 == 1).map(|(page, bit)| page * PAGE + bit * LINE).collect()
+        bits.filter(|(page, bit)| self.word(PAGE + page * 8) >> bit & 1 == 1)
+            .map(|(page, bit)| page * PAGE + bit * LINE)
+            .collect()
     }
 
     pub fn reachable(&self) -> Reachable {
@@ -128,7 +130,13 @@ impl Image<'_> {
         if index < 4 {
             return self.word(line + 32 + index * 8);
         }
-        let depth = if index < 512 { 1 } else if index < 1 << 18 { 2 } else { 3 };
+        let depth = if index < 512 {
+            1
+        } else if index < 1 << 18 {
+            2
+        } else {
+            3
+        };
         let mut page = self.word(line + depth * 8);
         for step in (1..depth).rev() {
             page = self.word(page + (index >> (9 * step) & 511) * 8);
@@ -155,6 +163,30 @@ impl Image<'_> {
                 _ => panic!("the list of {inode:#x} leads to {link:#x}"),
             };
         }
+    }
+}
+
+impl Image<'_> {
+    /// A directory's words, for people.
+    pub fn describe(&self, inode: u64) -> String {
+        let buckets: Vec<String> =
+            (0..16).map(|index| format!("{index}:{:x}", self.bucket_or_none(inode, index))).collect();
+        let entry = |entry: &u64| {
+            let tag = self.word(entry + 24);
+            let key = ((tag as u32).reverse_bits() as u64) << 8 | tag >> 40;
+            format!(
+                "{entry:x} key {key:x} -> {:x} inode {:x} latest {:x}",
+                self.word(entry + 8),
+                self.word(*entry),
+                self.word(entry + 16)
+            )
+        };
+        let entries: Vec<String> = self.entries(inode).iter().map(entry).collect();
+        format!("level {} buckets {}\n  {}", self.word(inode + 128), buckets.join(" "), entries.join("\n  "))
+    }
+
+    fn bucket_or_none(&self, inode: u64, index: u64) -> u64 {
+        if index >= 4 && self.word(inode + 128 + 8) == 0 { 0 } else { self.bucket(inode, index) }
     }
 }
 

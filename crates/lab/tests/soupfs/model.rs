@@ -1,9 +1,9 @@
 //! What a file system should be: a tree in memory, and the calls that change it.
 
+use engine::format::FileKind;
 use lab::calls::Calls;
 use lab::inode::AttributeCell;
 use lab::physical::{PhysicalFs, Shared};
-use engine::format::FileKind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A file's number and generation.
@@ -77,9 +77,9 @@ impl Tree {
             Operation::Create(path) | Operation::Mkdir(path) | Operation::Symlink(_, path) => is_free(path),
             Operation::Link(from, to) => kind(from).is_some_and(|kind| kind != FileKind::Directory) && is_free(to),
             Operation::Unlink(path) => kind(path).is_some_and(|kind| kind != FileKind::Directory),
-            Operation::Rmdir(path) => self.find(path).is_some_and(|id| {
-                id != self.root && self.names.get(&id).is_some_and(BTreeMap::is_empty)
-            }),
+            Operation::Rmdir(path) => {
+                self.find(path).is_some_and(|id| id != self.root && self.names.get(&id).is_some_and(BTreeMap::is_empty))
+            }
             Operation::Rename(from, to) => self.allows_rename(from, to),
             Operation::Write(path, ..) | Operation::Truncate(path, _) | Operation::SyncFile(path) => {
                 kind(path) == Some(FileKind::Regular)
@@ -325,7 +325,9 @@ impl Drawer {
             path.push(b'/');
             path.extend(&name);
             match tree.names.get(&at).and_then(|names| names.get(&name)) {
-                Some(child) if tree.names.contains_key(child) && self.random.below(3) > 0 && path.len() < 600 => at = *child,
+                Some(child) if tree.names.contains_key(child) && self.random.below(3) > 0 && path.len() < 600 => {
+                    at = *child
+                }
                 _ => return path,
             }
         }
@@ -351,8 +353,20 @@ impl Drawer {
                 23 => Operation::Truncate(path, number % 7000),
                 24 => Operation::Chmod(path, (number % 0o1000) as u32),
                 25 => Operation::PersistOne(number),
-                26 => if number % 3 == 0 { Operation::Persist } else { Operation::SyncFile(path) },
-                _ => if number % 4 == 0 { Operation::Sync } else { Operation::Persist },
+                26 => {
+                    if number % 3 == 0 {
+                        Operation::Persist
+                    } else {
+                        Operation::SyncFile(path)
+                    }
+                }
+                _ => {
+                    if number % 4 == 0 {
+                        Operation::Sync
+                    } else {
+                        Operation::Persist
+                    }
+                }
             };
             if tree.allows(&operation) {
                 return operation;

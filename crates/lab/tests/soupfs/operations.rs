@@ -21,7 +21,8 @@ fn random_operations_are_what_the_model_says() {
             let fs = mount(&mapping, Direct);
             for step in 0..200 {
                 let operation = drawer.draw(&model);
-                let made = perform(&fs, &operation).unwrap_or_else(|error| panic!("seed {seed}: {operation:?}: {error}"));
+                let made =
+                    perform(&fs, &operation).unwrap_or_else(|error| panic!("seed {seed}: {operation:?}: {error}"));
                 persist(fs.physical(), &operation).expect("persisted");
                 model.apply(&operation, made);
                 if step % 50 == 49 {
@@ -190,7 +191,11 @@ fn holes_and_cuts_read_as_zeros() {
     fs.create(b"/file", 0o600).expect("created");
     let file = fs.open(b"/file", libc::O_RDWR, 0).expect("opened");
     for is_persisted in [false, true, true] {
-        let persist = || if is_persisted { fs.sync().expect("synced") };
+        let persist = || {
+            if is_persisted {
+                fs.sync().expect("synced")
+            }
+        };
         fs.write(file, 0, &[9; 5000]).expect("written");
         persist();
         fs.truncate(file, 100).expect("cut");
