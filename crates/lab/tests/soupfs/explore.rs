@@ -300,20 +300,20 @@ fn use_everywhere(fs: &impl Calls, tree: &Tree) -> Result<(), String> {
         }
         let at = |name: &str| [&path[..], b"/", name.as_bytes()].concat();
         let used = || -> posix::Result<bool> {
-            fs.create(&at("new"), 0o600)?;
-            let file = fs.open(&at("new"), libc::O_RDWR, 0)?;
+            fs.create(&at("use-new"), 0o600)?;
+            let file = fs.open(&at("use-new"), libc::O_RDWR, 0)?;
             fs.write(file, 0, &[0xee; 5000])?;
             fs.sync_file(file)?;
             let mut bytes = vec![0; 5000];
             let length = fs.read(file, 0, &mut bytes)?;
             fs.close(file)?;
-            fs.mkdir(&at("directory"), 0o700)?;
-            fs.link(&at("new"), &at("other"))?;
-            fs.rename(&at("other"), &at("directory/other"), 0)?;
-            fs.unlink(&at("new"))?;
+            fs.mkdir(&at("use-directory"), 0o700)?;
+            fs.link(&at("use-new"), &at("use-other"))?;
+            fs.rename(&at("use-other"), &at("use-directory/use-other"), 0)?;
+            fs.unlink(&at("use-new"))?;
             fs.sync()?;
-            fs.unlink(&at("directory/other"))?;
-            fs.rmdir(&at("directory"))?;
+            fs.unlink(&at("use-directory/use-other"))?;
+            fs.rmdir(&at("use-directory"))?;
             Ok(length == 5000 && bytes.iter().all(|byte| *byte == 0xee))
         };
         match used() {
