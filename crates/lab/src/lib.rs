@@ -17,10 +17,14 @@
 //! does, including its lock-free path walk.
 
 pub mod calls;
+pub mod crash;
+pub mod directfs;
 pub mod error;
 pub mod front;
 pub mod inode;
+pub mod nova;
 pub mod physical;
+pub mod pmfs;
 pub mod soupfs;
 pub mod substrate;
 

@@ -4,7 +4,7 @@ use super::Front;
 use super::names::Names;
 use super::operations::Wish;
 use super::walk::Last;
-use crate::calls::{Calls, Handle};
+use crate::calls::{Calls, Handle, System};
 use crate::error::Error;
 use crate::physical::PhysicalFs;
 use engine::format::FileKind;
@@ -44,6 +44,14 @@ fn rename_flags(flags: u32) -> Result<RenameFlags> {
         return Err(Errno::EINVAL);
     }
     Ok(RenameFlags { no_replace, exchange, whiteout: false })
+}
+
+impl<P: PhysicalFs, N: Names<P>> System for Front<P, N> {
+    type Session<'s> = &'s Front<P, N>;
+
+    fn session(&self) -> Result<&Front<P, N>> {
+        Ok(self)
+    }
 }
 
 impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {

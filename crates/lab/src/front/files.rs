@@ -59,8 +59,10 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         let exclusive = flags & libc::O_EXCL != 0;
         let mut parent = self.resolve_parent(who, path)?;
         loop {
-            if parent.last != Last::Name || parent.slash {
-                return Err(if exclusive && !parent.slash { Errno::EEXIST } else { Errno::EISDIR }.into());
+            match parent.last {
+                Last::Name if parent.slash => return Err(Errno::EISDIR.into()),
+                Last::Name => {}
+                _ => return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR }.into()),
             }
             let file = match self.open_or_make(who, &parent.directory, parent.name(), flags, mode)? {
                 Made::New(file) => return self.keep(file, flags),

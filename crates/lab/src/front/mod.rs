@@ -28,12 +28,13 @@ mod walk;
 pub use byvfs::ByVfsNames;
 pub use dcache::DentryCache;
 pub use mindex::Mindex;
+pub use names::Names;
 
 use crate::error::Result;
 use crate::physical::{MountOptions, PhysicalFs};
 use files::OpenFiles;
 use icache::{INDEXED, InodeCache};
-use names::{At, Names};
+use names::At;
 use posix::Credentials;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};

@@ -10,6 +10,9 @@ use engine::{Attributes, Changes, RenameFlags};
 use posix::host::now_ns;
 use posix::{Credentials, Errno, LINKS_MAX, Want};
 
+/// Directories above one another, at most: more than any path can name.
+pub(super) const DEPTH_MAX: usize = 1 << 20;
+
 /// Permissions and owner of a file to be made, before the directory has its say.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish<'a> {
@@ -240,6 +243,10 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         while here.at.inode != self.root.inode && self.attributes(here.at).links != 0 {
             here = self.held(N::parent(self, here.at)?);
             slots.push(here.at.inode);
+            // Only a damaged image has parents without an end.
+            if slots.len() > DEPTH_MAX {
+                return Err(Errno::EUCLEAN.into());
+            }
         }
         Ok(slots)
     }

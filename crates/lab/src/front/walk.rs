@@ -249,9 +249,6 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
             text.push(b'/');
             text.extend_from_slice(rest);
         }
-        if text.len() >= PATH_BYTES_MAX {
-            return Err(Errno::ENAMETOOLONG.into());
-        }
         let start = if text[0] == b'/' { self.root() } else { directory };
         Ok((start, Cow::Owned(text)))
     }
@@ -315,6 +312,9 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
                 None => self.search_number(&above, self.inodes.number(here.at.inode))?,
             };
             names.push(name);
+            if names.len() > super::operations::DEPTH_MAX {
+                return Err(Errno::EUCLEAN.into());
+            }
             here = above;
         }
         let mut path = Vec::new();
