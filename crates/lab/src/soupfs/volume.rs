@@ -301,6 +301,7 @@ impl<M: Memory> Volume<M> {
             size_bytes,
             blocks,
             accessed_ns: lines.accessed_ns.load() as i64,
+            access_list: false,
             modified_ns: lines.modified_ns.load() as i64,
             changed_ns: lines.changed_ns.load() as i64,
         };
