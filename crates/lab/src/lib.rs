@@ -25,6 +25,7 @@ pub mod inode;
 pub mod nova;
 pub mod physical;
 pub mod pmfs;
+pub mod soupfs;
 pub mod substrate;
 
 pub use error::{Error, Result};

@@ -6,6 +6,7 @@ use common::{compare_with_model, small_options};
 use lab::front::{ByVfsNames, DentryCache, FrontOptions, Mindex};
 use lab::nova::Nova;
 use lab::pmfs::Pmfs;
+use lab::soupfs::SoupFs;
 use pmem::Direct;
 
 const IMAGE_BYTES: u64 = 32 << 20;
@@ -51,4 +52,5 @@ macro_rules! systems {
 systems! {
     nova Nova<Direct>;
     pmfs Pmfs<Direct>;
+    soupfs SoupFs<Direct>;
 }
