@@ -352,6 +352,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
+        self.fs.prefetch_bucket(hash);
         let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
         self.settle_names()?;
         self.recycle_some();

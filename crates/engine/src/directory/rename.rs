@@ -84,9 +84,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Error::Invalid);
         }
+        let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
+        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket(hash));
         self.retry_when_full(|| {
             loop {
-                match self.rename_once(from, to, flags, &permit) {
+                match self.rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
                     Err(Error::Busy) => continue,
                     result => return result,
@@ -101,6 +103,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         &self,
         from: (Node, &[u8]),
         to: (Node, &[u8]),
+        hashes: [NameHash; 2],
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
@@ -114,8 +117,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = self.side(old_directory, from);
-        let new = self.side(new_directory, to);
+        let old = Side { directory: old_directory, number: from.0.number, name: from.1, hash: hashes[0] };
+        let new = Side { directory: new_directory, number: to.0.number, name: to.1, hash: hashes[1] };
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
         let victim = self.found(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)
@@ -145,11 +148,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let _moving = self.guard_tree(old, new, &source, victim.as_ref(), flags)?;
         self.rename_prepared(old, new, source, victim, flags, permit)
-    }
-
-    fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
-        let hash = self.fs.hash_name(name.0.number, name.1);
-        Side { directory, number: name.0.number, name: name.1, hash }
     }
 
     fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
