@@ -7,7 +7,7 @@ use super::check_name;
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, References, RetiredKind};
 use crate::error::{Error, Result};
-use crate::format::{Dentry, FileKind, Valid};
+use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
 use core::sync::atomic::AtomicU32;
@@ -129,8 +129,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes a dentry not count from `moment_ns` on: one store, one line.
     pub(super) fn invalidate(&self, dentry: &Dentry, moment_ns: i64) -> Flushed {
-        let word = Valid { valid: false, moment_ns: moment_ns.max(0) as u64 }.word();
-        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, word))
+        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.gone(moment_ns.max(0) as u64)))
     }
 
     /// A directory has one name less and one hole more in its log.
