@@ -59,6 +59,9 @@ pub enum Command {
     /// Run a program whose file is in the mount; this is started by `run`, with the library in it.
     #[command(hide = true)]
     RunInside(RunInside),
+    /// Run a program into which nothing can be loaded, with a mount of its own; this is started by `run` and by the library.
+    #[command(hide = true)]
+    RunStatic(RunInside),
 }
 
 /// Arguments of `mkfs`.
@@ -151,10 +154,10 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// Arguments of the hidden `run-inside`.
+/// Arguments of the hidden `run-inside` and `run-static`.
 #[derive(Debug, Args)]
 pub struct RunInside {
-    /// The command and its arguments.
+    /// The command and its arguments; for `run-static` its path, and the arguments from the zeroth on.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
 }

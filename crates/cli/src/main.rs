@@ -58,6 +58,7 @@ fn run_program(command: &Command) -> Option<run::Failure> {
             Ok(never) => match never {},
         }),
         Command::RunInside(arguments) => Some(run::run_inside(&arguments.command)),
+        Command::RunStatic(arguments) => Some(run::run_static(&arguments.command)),
         _ => None,
     }
 }
@@ -75,7 +76,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
         Command::CopyTree(arguments) => demo::copy_tree(arguments),
-        Command::Run(_) | Command::RunInside(_) => unreachable!("these were run before"),
+        Command::Run(_) | Command::RunInside(_) | Command::RunStatic(_) => unreachable!("these were run before"),
     }
 }
 

@@ -171,7 +171,7 @@ fn preload_list(library: &Path) -> OsString {
 }
 
 /// The file of a command: by PATH unless it has a slash.
-fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
+pub fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
     let missing = || LaunchError::NotFound(program.into());
     if program.as_bytes().contains(&b'/') {
         let path = PathBuf::from(program);

@@ -46,8 +46,16 @@ fn is_returned_soon(image: &Image, loan: Loan) -> Result<bool> {
     Ok(image.is_returned(loan)?)
 }
 
-/// The process that stays: out of sight of the terminal, the caller's pipes and directories.
+/// The process that stays.
 fn keep(image: Image, loan: Loan, foreign: &[RawFd]) -> ! {
+    leave_everything(foreign);
+    let result = image.wait_until_returned(loan).and_then(|()| image.close().map(drop));
+    // SAFETY: ends this process; what the parent registered to happen at its own end is not repeated.
+    unsafe { libc::_exit(i32::from(result.is_err())) }
+}
+
+/// Goes out of sight of the terminal, the caller's pipes and directories.
+pub fn leave_everything(foreign: &[RawFd]) {
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     let _ = std::fs::write("/proc/self/comm", "directfs-keeper");
@@ -60,7 +68,4 @@ fn keep(image: Image, loan: Loan, foreign: &[RawFd]) -> ! {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
     }
-    let result = image.wait_until_returned(loan).and_then(|()| image.close().map(drop));
-    // SAFETY: ends this process; what the parent registered to happen at its own end is not repeated.
-    unsafe { libc::_exit(i32::from(result.is_err())) }
 }

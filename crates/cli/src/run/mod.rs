@@ -21,6 +21,10 @@ mod child;
 mod directory;
 mod image;
 mod keeper;
+mod namespace;
+mod outsider;
+
+pub use outsider::run as run_static;
 
 use crate::arguments::Run;
 use anyhow::{Context, Result};
@@ -180,14 +184,24 @@ impl Program {
     /// The command, with the library in it.
     fn command(&self) -> Result<Command, Failure> {
         if !self.is_inside {
-            let mut command = launch::command(&self.name, None)?;
+            let mut command = match launch::command(&self.name, None) {
+                Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_)) => self.outsider()?,
+                command => command?,
+            };
             command.args(&self.arguments);
             return Ok(command);
         }
         // This program once more, as one that sees the mount.
-        let own = std::env::current_exe().context("cannot find this program's own file; is /proc mounted?")?;
+        let own = own_file()?;
         let mut command = launch::command(own.as_os_str(), None)?;
         command.arg0("directfs").arg("run-inside").arg("--").arg(&self.name).args(&self.arguments);
+        Ok(command)
+    }
+
+    /// The command for a program into which nothing can be loaded.
+    fn outsider(&self) -> Result<Command, Failure> {
+        let mut command = Command::new(own_file()?);
+        command.arg0("directfs").args(["run-static", "--"]).arg(launch::find(&self.name)?).arg(&self.name);
         Ok(command)
     }
 
@@ -196,6 +210,10 @@ impl Program {
         let error = anyhow::Error::from(error).context(format!("cannot run {}", Path::new(&self.name).display()));
         Failure { exit_code, error }
     }
+}
+
+fn own_file() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own file; is /proc mounted?")
 }
 
 /// The user's shell.

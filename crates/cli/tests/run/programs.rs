@@ -123,8 +123,15 @@ fn compare(name: &'static str) {
     let found = if std::env::var_os("DIRECTFS_TEST_WAY").is_some_and(|way| way == "mount") {
         through_mount(&script, &image, &work, &home)
     } else {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_directfs"));
-        run.args(["run", "--image"]).arg(&image).arg("--at").arg(&work).arg("-C").arg(&work).args(["--", "bash"]);
+        // A script that hangs is ended, and what is left of it with it.
+        let mut run = Command::new("timeout");
+        run.args(["--kill-after=5", "300", env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
+            .arg(&image)
+            .arg("--at")
+            .arg(&work)
+            .arg("-C")
+            .arg(&work)
+            .args(["--", "bash"]);
         let found = outcome(script.command(run, &home));
         assert!(!work.exists(), "{name}: something went past the image");
         found

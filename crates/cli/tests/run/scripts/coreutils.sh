@@ -3,7 +3,7 @@
 set -eu
 umask 022
 list() { # without what file systems differ in: blocks, sizes of directories, inode numbers, device numbers
-    ls -lR --time-style=+ "$@" | sed -E '/^total /d; s/^(d[^ ]* +[0-9]+ +[^ ]+ +[^ ]+) +[0-9]+/\1/'
+    ls -lR --time-style=+ "$@" | sed -E '/^total /d; s/ +/ /g; s/^(d[^ ]* [0-9]+ [^ ]+ [^ ]+) [0-9]+/\1/'
 }
 mkdir -p tree/a/b/c tree/d
 echo one >tree/a/one; printf 'two\nlines\n' >tree/a/b/two; : >tree/empty
@@ -15,7 +15,7 @@ touch -d '2001-02-03 04:05:06.789012345Z' tree/a/one
 touch -d '1999-12-31 23:59:59Z' tree/a/b
 touch -h -d '1980-01-01Z' tree/d/soft
 list tree
-stat -c '%n %A %h %s %F %Y' tree/a/one tree/d/hard tree/d/large tree/empty
+stat -c '%n %A %h %s %F %Y' tree/a/one tree/d/hard; stat -c '%n %A %h %s %F' tree/d/large tree/empty
 stat -L -c '%n %F %Y' tree/d/soft
 cp -a tree copy
 list copy
