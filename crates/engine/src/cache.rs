@@ -7,7 +7,7 @@
 //! - What a cachelet says is on the image, except where `dirty` says otherwise (links and times that are recovered from dentries).
 
 use crate::dram::{
-    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING, References,
+    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING, PLAIN, References,
     RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
@@ -168,7 +168,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The same, for whoever holds the name's bucket.
     pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
-        let number = hit.dentry.inode.load();
+        let number = hit.dentry.number();
         match hit.target {
             Target::Cachelet(index) if self.fs.stands_for(index, number)? => Ok(index),
             _ => self.cachelet_of(number),
@@ -216,7 +216,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let _pin = self.pin();
         let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
         for _ in 0..TRIES_MAX {
-            if inode.generation(number).is_none() {
+            // Of a free number the identity may be that of its last life.
+            if !self.fs.inode_is_taken(number)? || inode.generation(number).is_none() {
                 return Err(Error::NotFound);
             }
             let index = self.cachelet_of(number)?;
@@ -392,6 +393,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let accessed = cachelet.accessed_ns.load(Relaxed) as u64;
         let known = inode.accessed_ns.load();
         if accessed != known && !(known == 0 && accessed == inode.born_ns.load()) {
+            cachelet.dirty.fetch_and(!PLAIN, AcqRel);
             flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, accessed)));
         }
         Ok(flushed)

@@ -42,6 +42,9 @@ pub const ENTRIES_DEAD: u64 = 1 << 63;
 /// Bit of [`Cachelet::dirty`]: links, or a directory's times, are newer than the inode's property entry.
 pub const DIRTY: u32 = 1;
 
+/// Bit of [`Cachelet::dirty`]: on the image the inode has neither log nor extended attributes, access time or inline body. Unset: not known.
+pub const PLAIN: u32 = 2;
+
 /// How far a directory's names are in the mindex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -139,7 +142,7 @@ pub struct Cachelet {
     pub generation: AtomicU32,
     /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
     pub directory: AtomicU32,
-    /// [`DIRTY`].
+    /// [`DIRTY`], [`PLAIN`].
     pub dirty: AtomicU32,
     /// Device number; for a directory the slots of its log that became holes since the last compaction.
     pub device: AtomicU32,

@@ -695,7 +695,8 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
 
     /// Frees the pages of a table without descriptors.
     pub fn free_pages(&self, slot: u32) -> Result<()> {
-        for fd in (0..super::DESCRIPTORS_MAX).step_by(PAGE_DESCRIPTORS as usize) {
+        let end = self.areas().slot(slot)?.descriptors_end.load(Relaxed).min(super::DESCRIPTORS_MAX);
+        for fd in (0..end).step_by(PAGE_DESCRIPTORS as usize) {
             let link = self.areas().page_link(slot, fd)?;
             let Some(index) = link.load(Acquire).checked_sub(1) else { continue };
             self.prepare(Place::Descriptor(slot, fd), 0)?;

@@ -20,14 +20,41 @@ use pmem::Memory;
 pub(super) const NO_USE: u32 = u32::MAX;
 
 impl<'f, M: Memory> Processes<'f, M> {
+    /// The descriptors of a table that lie in a row with `fd`: the first one's number, the row (empty where there is no page for it), and the
+    /// number of the first one behind it.
+    #[inline]
+    fn row(&self, table: u32, fd: u32) -> Result<(u32, &'f [AtomicU32], u32)> {
+        if fd < DESCRIPTORS_NEAR {
+            return Ok((0, &self.areas.slot(table)?.descriptors, DESCRIPTORS_NEAR));
+        }
+        let first = fd / PAGE_DESCRIPTORS * PAGE_DESCRIPTORS;
+        let row: &[AtomicU32] = match self.areas.page_link(table, fd)?.load(Acquire).checked_sub(1) {
+            Some(page) => &self.areas.page(page)?.descriptors,
+            None => &[],
+        };
+        Ok((first, row, first + PAGE_DESCRIPTORS))
+    }
+
     /// The word of a descriptor of a table; none where there is no page for it.
     pub(super) fn descriptor_word(&self, table: u32, fd: u32) -> Result<Option<&'f AtomicU32>> {
-        if fd < DESCRIPTORS_NEAR {
-            return Ok(Some(&self.areas.slot(table)?.descriptors[fd as usize]));
+        let (first, row, _) = self.row(table, fd)?;
+        Ok(row.get((fd - first) as usize))
+    }
+
+    /// The first descriptor of a table from `from` on, and its entry.
+    fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
+        let end = self.areas.slot(table)?.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
+        let mut fd = from;
+        while fd < end {
+            let (first, row, next) = self.row(table, fd)?;
+            let wanted = (first..end).zip(row).skip((fd - first) as usize);
+            let mut entries = wanted.map(|(fd, word)| (fd, word.load(Acquire)));
+            if let Some(found) = entries.find(|(_, entry)| *entry != 0) {
+                return Ok(Some(found));
+            }
+            fd = next;
         }
-        let page = self.areas.page_link(table, fd)?.load(Acquire);
-        let Some(page) = page.checked_sub(1) else { return Ok(None) };
-        Ok(Some(&self.areas.page(page)?.descriptors[(fd % PAGE_DESCRIPTORS) as usize]))
+        Ok(None)
     }
 }
 
@@ -52,18 +79,10 @@ impl<M: Memory> Actor<'_, '_, M> {
         last: u32,
         each: &mut dyn FnMut(u32, u32) -> Result<()>,
     ) -> Result<()> {
-        let end = self.areas().slot(table)?.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
         let mut fd = first;
-        while fd < end && fd <= last {
-            let Some(word) = self.all.descriptor_word(table, fd)? else {
-                fd = (fd / PAGE_DESCRIPTORS + 1) * PAGE_DESCRIPTORS;
-                continue;
-            };
-            let entry = word.load(Acquire);
-            if entry != 0 {
-                each(fd, entry)?;
-            }
-            fd += 1;
+        while let Some((found, entry)) = self.all.next_entry(table, fd)?.filter(|(found, _)| *found <= last) {
+            each(found, entry)?;
+            fd = found + 1;
         }
         Ok(())
     }
@@ -198,13 +217,13 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Gives all our descriptors to `each`, in order, until it returns false.
     pub fn descriptors(&self, each: &mut dyn FnMut(u32, Descriptor) -> bool) {
-        let end = self.table.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
-        for fd in 0..end {
-            if let Some(descriptor) = self.descriptor(fd)
-                && !each(fd, descriptor)
-            {
+        let mut fd = 0;
+        while let Some((found, entry)) = self.all.next_entry(self.table_index, fd).ok().flatten() {
+            let Some(file) = file_of(entry) else { return };
+            if !each(found, Descriptor { file, cloexec: entry & 1 != 0 }) {
                 return;
             }
+            fd = found + 1;
         }
     }
 }

@@ -122,10 +122,12 @@ impl<'f, M: Memory> Processes<'f, M> {
         if self.me != 0 {
             return self.reap_all(thread);
         }
-        let Some(index) = self.try_claim_slot(SLOTS - 1..SLOTS)?.map_or(self.try_claim_slot(0..SLOTS - 1)?, Some)
-        else {
-            return Ok(0);
+        // The one that is kept for this, or if somebody is at it, any.
+        let index = match self.try_claim_slot(SLOTS - 1..SLOTS)? {
+            None => self.try_claim_slot(0..SLOTS - 1)?,
+            kept => kept,
         };
+        let Some(index) = index else { return Ok(0) };
         let reaped = Processes { me: index + 1, ..*self }.reap_all(thread);
         free_slot(self.areas.slot(index)?);
         reaped

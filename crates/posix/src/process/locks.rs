@@ -107,6 +107,12 @@ impl Claimed {
     }
 }
 
+impl From<Claimed> for Conflict {
+    fn from(held: Claimed) -> Conflict {
+        Conflict { kind: held.kind, range: held.range, owner: held.owner, pid: held.pid }
+    }
+}
+
 /// A node of a list, and the word that leads to it.
 struct Linked<'f> {
     index: u32,
@@ -251,8 +257,12 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
         link
     }
 
+    fn first(&self, head: &'f AtomicU32, meant: &dyn Fn(&Claimed) -> bool) -> Option<Claimed> {
+        walk(self.areas(), head).map(|linked| Claimed::read(linked.node)).find(|other| meant(other))
+    }
+
     fn first_conflict(&self, head: &'f AtomicU32, wanted: &Claimed) -> Option<Claimed> {
-        walk(self.areas(), head).map(|linked| Claimed::read(linked.node)).find(|other| other.conflicts(wanted))
+        self.first(head, &|other| other.conflicts(wanted))
     }
 
     /// Sets a range to a kind, or to no lock. Nobody is in the way.
@@ -468,13 +478,14 @@ impl<'f, M: Memory> Process<'f, M> {
         self.table.waits_in.store(blocked.node.cachelet as u64, SeqCst);
     }
 
-    /// fcntl(F_GETLK, F_OFD_GETLK): the first lock in the way.
+    /// fcntl(F_GETLK, F_OFD_GETLK): the first lock in the way. `None` asks for the locks of the description itself, as Linux does since 6.6; of
+    /// a process that is EINVAL.
     pub fn conflict(
         &self,
         thread: &Thread<'f, M>,
         fd: u32,
         range: LockRange,
-        kind: LockKind,
+        kind: Option<LockKind>,
         of_description: bool,
     ) -> Result<Option<Conflict>> {
         let actor = self.all.act(thread, self.index)?;
@@ -483,10 +494,18 @@ impl<'f, M: Memory> Process<'f, M> {
         if file.is_path() {
             return Err(Errno::EBADF);
         }
-        let wanted = Claimed { owner: self.owner(descriptor.file, of_description), range, kind, pid: 0 };
-        let found =
-            actor.with_locks(file.node().cachelet, |record| Ok(actor.first_conflict(&record.ranges, &wanted)))?;
-        Ok(found.map(|other| Conflict { kind: other.kind, range: other.range, owner: other.owner, pid: other.pid }))
+        if kind.is_none() && !of_description {
+            return Err(Errno::EINVAL);
+        }
+        let owner = self.owner(descriptor.file, of_description);
+        let wanted = Claimed { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid: 0 };
+        let found = actor.with_locks(file.node().cachelet, |record| {
+            Ok(actor.first(&record.ranges, &|other| match kind {
+                Some(_) => other.conflicts(&wanted),
+                None => other.owner == owner && other.range.overlaps(&range),
+            }))
+        })?;
+        Ok(found.map(Conflict::from))
     }
 
     /// Sleeps until the locks of the file change, a signal comes, or a short time has passed (100 ms: after that somebody looks whether
@@ -550,7 +569,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let actor = self.all.act(thread, self.index)?;
         let wanted = Claimed { owner: LockOwner::Foreign { front: self.index, number }, range, kind, pid: 0 };
         let found = actor.with_locks(node.cachelet, |record| Ok(actor.first_conflict(&record.ranges, &wanted)))?;
-        Ok(found.map(|other| Conflict { kind: other.kind, range: other.range, owner: other.owner, pid: other.pid }))
+        Ok(found.map(Conflict::from))
     }
 }
 

@@ -32,8 +32,9 @@ impl FileMapping {
     /// The part of it that is in an address range.
     fn part(&self, from: u64, to: u64) -> Option<FileMapping> {
         let (address, end) = (self.address.max(from), self.end().min(to));
-        let offset = self.offset.checked_add(address.checked_sub(self.address)?)?;
-        (address < end).then_some(FileMapping { address, length: end - address, offset, ..*self })
+        let length = end.checked_sub(address).filter(|length| *length > 0)?;
+        let offset = self.offset.checked_add(address - self.address)?;
+        Some(FileMapping { address, length, offset, ..*self })
     }
 }
 
