@@ -21,4 +21,7 @@ pub trait Platform: Sync {
     }
     /// A number that nobody can predict.
     fn random(&self) -> u64;
+    /// Provides huge pages for the mapped memory at `address`, a multiple of 2 MiB as is `length`, and fills all of it. What it holds stays. Best
+    /// effort: where there are none, nothing happens.
+    fn provide_huge(&self, _address: *mut u8, _length: usize) {}
 }

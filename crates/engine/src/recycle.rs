@@ -119,6 +119,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn reclaim(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
         let mut recycled = self.drain()?;
+        self.give_back_lines()?;
         self.for_idle_shards(|idle| {
             recycled += idle.drain()?;
             idle.give_back_lines()?;

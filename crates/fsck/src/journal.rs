@@ -63,7 +63,7 @@ impl<M: Memory> Checker<'_, M> {
             // The seal does not cover the valid word, and what lay there before is of another turn: the rename was stopped
             // before its first step.
             let arrived = self.image.verified(step.dentry, &mut Name::default());
-            if !arrived.is_some_and(|(dentry, facts)| dentry.standing(&facts).is_some()) {
+            if arrived.is_none_or(|(dentry, facts)| dentry.standing(&facts).is_none()) {
                 return Standing::Stale;
             }
         }

@@ -5,7 +5,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::Platform;
-use engine::dram::Owner;
+use engine::dram::{HUGE_PAGE_BYTES, Owner};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -29,6 +29,27 @@ pub static PLATFORM: LinuxPlatform = LinuxPlatform { pid: AtomicU32::new(0), sta
 pub fn now_ns() -> i64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+}
+
+/// Asks the kernel to do something about mapped memory that leaves its content as it is; whether it did. By the bare system call, since the advice
+/// to collapse is in no binding.
+fn advise(address: *mut u8, length: usize, advice: i32) -> bool {
+    let result: isize;
+    // SAFETY: madvise with an advice that changes no content (the callers pass no other) touches no memory of Rust's; the kernel refuses what is not
+    // mapped. The clobbered registers are those of the system call.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_madvise as isize => result,
+            in("rdi") address,
+            in("rsi") length,
+            in("rdx") advice as isize,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
 }
 
 impl Platform for LinuxPlatform {
@@ -90,6 +111,16 @@ impl Platform for LinuxPlatform {
             // Without the call (a strict sandbox) a number that at least differs from run to run.
             _ => (now_ns() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (&raw const bytes as u64),
         }
+    }
+
+    fn provide_huge(&self, address: *mut u8, length: usize) {
+        for huge in (0..length).step_by(HUGE_PAGE_BYTES as usize) {
+            // A huge page is made only where there is a page to begin with.
+            if !advise(address.wrapping_add(huge), 4096, libc::MADV_POPULATE_WRITE) {
+                return;
+            }
+        }
+        advise(address, length, libc::MADV_COLLAPSE);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::{INODES_PER_SEGMENT, SEGMENT_BLOCKS};
 use crate::fs::{Fs, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Memory};
+use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
 
 /// Words of bits of a segment.
 const SEGMENT_WORDS: u64 = INODES_PER_SEGMENT / 64;
@@ -91,6 +91,12 @@ impl<M: Memory> Thread<'_, M> {
         }
         let last = self.slot.inodes_count.load(Relaxed).checked_sub(1).ok_or(Error::NoInodes)?;
         self.slot.inodes_count.store(last, Relaxed);
+        if let Some(next) = last.checked_sub(1) {
+            // The next file will be this one.
+            let offset = self.fs.inode_offset(self.slot.inodes[next as usize].load(Relaxed))?;
+            self.fs.pm.prefetch(offset);
+            self.fs.pm.prefetch(offset + LINE_BYTES);
+        }
         Ok(self.slot.inodes[last as usize].load(Relaxed))
     }
 

@@ -337,7 +337,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = fresh.cachelet;
         self.fill_cachelet(cachelet, fresh.inode, fresh.number, generation, &fresh.property, 0)?;
         cachelet.accessed_ns.store(fresh.moment_ns, Relaxed);
-        if fresh.property.flags & PROPERTY_INLINE == 0 {
+        if fresh.property.flags & PROPERTY_INLINE == 0 && fresh.xattrs == 0 {
             cachelet.dirty.store(PLAIN, Relaxed);
         }
         if fresh.property.kind() == Some(FileKind::Directory) {
@@ -383,6 +383,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
+        self.fs.prefetch_bucket(hash);
         let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
         self.settle_names()?;
         self.recycle_some();

@@ -84,10 +84,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Error::Invalid);
         }
+        let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
+        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket(hash));
         self.retry_when_full(|| {
             let mut patience = Patience::default();
             loop {
-                match self.rename_once(from, to, flags, &permit) {
+                match self.rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
                     Err(Error::Busy) => continue,
                     Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut patience)?,
@@ -102,7 +104,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Whether a name is a directory's in which names can be found.
     fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
         let (_pin, cachelet) = self.pin_indexed(directory)?;
-        match self.found(&self.side(cachelet, (directory, name)))? {
+        let hash = self.fs.hash_name(directory.number, name);
+        match self.found(&Side { directory: cachelet, number: directory.number, name, hash })? {
             Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
             _ => Ok(false),
         }
@@ -112,6 +115,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         &self,
         from: (Node, &[u8]),
         to: (Node, &[u8]),
+        hashes: [NameHash; 2],
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
@@ -125,8 +129,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = self.side(old_directory, from);
-        let new = self.side(new_directory, to);
+        let old = Side { directory: old_directory, number: from.0.number, name: from.1, hash: hashes[0] };
+        let new = Side { directory: new_directory, number: to.0.number, name: to.1, hash: hashes[1] };
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
         let victim = self.found(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)
@@ -171,11 +175,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         let again = self.fs.find(old.number, old.name, old.hash)?;
         let stayed = again.is_some_and(|hit| hit.dentry_offset == source.dentry_offset);
         if stayed && !moving { Ok(()) } else { Err(Error::Busy) }
-    }
-
-    fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
-        let hash = self.fs.hash_name(name.0.number, name.1);
-        Side { directory, number: name.0.number, name: name.1, hash }
     }
 
     fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {

@@ -79,7 +79,6 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         LockRange::new(base, asked.l_start, asked.l_len)?
     };
     if matches!(command, libc::F_GETLK | F_OFD_GETLK) {
-        let kind = kind.ok_or(Errno::EINVAL)?;
         let conflict = who.process.conflict(who.caller.thread, fd, range, kind, of_description)?;
         tell(&mut asked, conflict);
         return user::write(address, &asked).map(|()| done(0));
