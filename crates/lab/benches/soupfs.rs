@@ -17,6 +17,8 @@ const NAMES: usize = 1000;
 const ROUNDS: usize = 15;
 const CALLS: [&str; 4] = ["create", "unlink", "mkdir", "rmdir"];
 
+/// One call on a path.
+type Act<'c> = &'c dyn Fn(&[u8]) -> posix::Result<()>;
 /// Nanoseconds per call of each stretch.
 type Times = [Vec<f64>; CALLS.len()];
 
@@ -40,7 +42,7 @@ impl System {
     fn round(&mut self) {
         let paths: Vec<Vec<u8>> = (0..NAMES).map(|number| format!("/directory/name{number}").into_bytes()).collect();
         let calls = &*self.calls;
-        let acts: [&dyn Fn(&[u8]) -> posix::Result<()>; CALLS.len()] = [
+        let acts: [Act<'_>; CALLS.len()] = [
             &|path| calls.create(path, 0o644),
             &|path| calls.unlink(path),
             &|path| calls.mkdir(path, 0o755),

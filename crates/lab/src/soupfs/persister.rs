@@ -518,8 +518,7 @@ impl<M: Memory> Volume<M> {
         if lines.owner.load() != owner && old_mode != attributes.mode {
             let kind = old_mode & 0xf000;
             let both = old_mode & attributes.mode & 0xfff | kind;
-            let durable = self.region.persist(self.region.set64(&lines.identity, identity_word(both, line.links)));
-            let _ = durable;
+            self.region.persist(self.region.set64(&lines.identity, identity_word(both, line.links)));
             self.region.persist(self.region.set64(&lines.owner, owner));
         }
         self.store_attributes(inode, lines, line.links);
