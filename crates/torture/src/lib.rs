@@ -18,4 +18,5 @@ pub mod machine;
 pub mod oracle;
 pub mod places;
 pub mod planted;
+pub mod races;
 pub mod workload;

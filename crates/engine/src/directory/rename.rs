@@ -7,7 +7,7 @@
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::{Named, PreparedName};
-use super::remove::DroppedLink;
+use super::remove::{DroppedLink, Patience};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, References};
@@ -27,6 +27,10 @@ struct Side<'f, 'n> {
     number: u64,
     name: &'n [u8],
     hash: NameHash,
+}
+
+fn side<'f, 'n>(directory: &'f Cachelet, name: (Node, &'n [u8]), hash: NameHash) -> Side<'f, 'n> {
+    Side { directory, number: name.0.number, name: name.1, hash }
 }
 
 /// What a side's name leads to. No reference is taken: eviction spares what is being renamed.
@@ -87,16 +91,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
         hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket(hash));
         self.retry_when_full(|| {
+            let mut patience = Patience::default();
             loop {
                 match self.rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
                     Err(Error::Busy) => continue,
+                    Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut patience)?,
                     result => return result,
                 }
             }
         })?;
         self.after_removal(from.0)?;
         if to.0 != from.0 { self.after_removal(to.0) } else { Ok(()) }
+    }
+
+    /// Whether a name is a directory's in which names can be found.
+    fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
+        let (_pin, cachelet) = self.pin_indexed(directory)?;
+        match self.found(&side(cachelet, (directory, name), self.fs.hash_name(directory.number, name)))? {
+            Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
+            _ => Ok(false),
+        }
     }
 
     fn rename_once(
@@ -117,8 +132,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = Side { directory: old_directory, number: from.0.number, name: from.1, hash: hashes[0] };
-        let new = Side { directory: new_directory, number: to.0.number, name: to.1, hash: hashes[1] };
+        let old = side(old_directory, from, hashes[0]);
+        let new = side(new_directory, to, hashes[1]);
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
         let victim = self.found(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)
@@ -135,9 +150,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        self.check_kinds(&source, victim.as_ref(), flags)?;
-        if victim.is_some_and(|victim| victim.inode == source.inode) {
-            return Ok(());
+        let same = victim.is_some_and(|victim| victim.inode == source.inode);
+        let fits = self.check_kinds(&source, victim.as_ref(), flags);
+        if same || fits.is_err() {
+            self.check_at_once(old, &source, victim.as_ref())?;
+            return fits;
         }
         if let Some(victim) = victim
             && victim.kind == FileKind::Directory
@@ -146,8 +163,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         {
             return self.index_victim(pin, victim);
         }
-        let _moving = self.guard_tree(old, new, &source, victim.as_ref(), flags)?;
+        let _moving = match self.guard_tree(old, new, &source, victim.as_ref(), flags) {
+            Err(error) => return self.check_at_once(old, &source, victim.as_ref()).and(Err(error)),
+            guarded => guarded?,
+        };
         self.rename_prepared(old, new, source, victim, flags, permit)
+    }
+
+    /// That two names which were looked at one after the other were there at the same moment, and no rename under way between them: else `Busy`.
+    /// Pinned since before, so a dentry that is still found was there all the time.
+    fn check_at_once(&self, old: &Side<'f, '_>, source: &Found<'f>, victim: Option<&Found<'f>>) -> Result<()> {
+        let moving =
+            self.is_renaming(source.cachelet) || victim.is_some_and(|victim| self.is_renaming(victim.cachelet));
+        let again = self.fs.find(old.number, old.name, old.hash)?;
+        let stayed = again.is_some_and(|hit| hit.dentry_offset == source.dentry_offset);
+        if stayed && !moving { Ok(()) } else { Err(Error::Busy) }
     }
 
     fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
@@ -272,7 +302,16 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(OldPlace::Exchanged(name));
         }
         let (uid, gid) = (old.directory.uid.load(Relaxed), old.directory.gid.load(Relaxed));
-        let new = NewNode { kind: FileKind::Character, permissions: 0, uid, gid, device: 0, target: b"" };
+        let new = NewNode {
+            kind: FileKind::Character,
+            permissions: 0,
+            uid,
+            gid,
+            device: 0,
+            target: b"",
+            extended: &[],
+            access_list: false,
+        };
         match self.make_unnamed(old.directory, &new, 1) {
             Ok(node) => Ok(OldPlace::Whiteout(name, node)),
             Err(error) => Err(self.give_up_name(&name, error)),
