@@ -4,7 +4,7 @@ use crate::caller::Caller;
 use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
-use crate::path::{Last, LastLink, Outcome, PathBuffer, Place, inside};
+use crate::path::{LastLink, Outcome, PathBuffer, Place, inside};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Attributes, Changes, Error, Node};
 use pmem::{BLOCK_BYTES, Memory};
@@ -93,14 +93,17 @@ impl<M: Memory> Caller<'_, '_, M> {
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Attributes>> {
-        let parent = inside!(self.resolve_parent(place, path, buffer)?);
-        if let (Last::Name(name), false) = (&parent.last, parent.slash) {
-            let attributes = self.thread.stat_name(parent.directory.node(), name.bytes())?;
-            if attributes.kind != FileKind::Symlink || last_link == LastLink::Stay {
-                return Ok(Outcome::Inside(attributes));
+        let found = inside!(self.at_last(place, path, buffer, |directory, name, slash| {
+            if slash || matches!(name, b"" | b"." | b"..") {
+                return Ok(None);
             }
+            let attributes = self.thread.stat_name(directory, name)?;
+            let is_end = attributes.kind != FileKind::Symlink || last_link == LastLink::Stay;
+            Ok(is_end.then_some(attributes))
+        })?);
+        if let Some(attributes) = found {
+            return Ok(Outcome::Inside(attributes));
         }
-        drop(parent);
         self.at_path(place, path, last_link, buffer, |node| self.stat(node))
     }
 

@@ -359,6 +359,8 @@ fn is_privileged(target: &Target) -> bool {
 
 /// Whether anything that a program is given leads into the mount.
 fn names_mount(server: &Server, who: &Who<'_>, target: &Target, before: &Before<'_>) -> bool {
+    /// Where a shell was before: not a place where anybody goes.
+    const OLD: &[u8] = b"OLDPWD=";
     let mut inherits = false;
     who.process.descriptors(&mut |_, descriptor| {
         inherits |= !descriptor.cloexec;
@@ -373,7 +375,8 @@ fn names_mount(server: &Server, who: &Who<'_>, target: &Target, before: &Before<
     let given = || unsafe {
         (has_list(target.lists) && entries(list(target.lists)).any(names))
             || (has_list(target.lists + 1)
-                && entries(list(target.lists + 1)).any(|entry| !is_ours(entry) && names(entry)))
+                && entries(list(target.lists + 1))
+                    .any(|entry| !is_ours(entry) && !entry.starts_with(OLD) && names(entry)))
     };
     inherits || who.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
 }

@@ -284,9 +284,9 @@ pub fn directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
 
 /// After a walk left the mount: puts the path to go on with into `path`; its length.
 pub fn go_on(server: &Server, exit: Exit, rest: &[u8], path: &mut [u8; PATH_ROOM_BYTES]) -> Result<usize> {
-    let above = match exit {
-        Exit::Absolute => b"",
-        Exit::AboveRoot => server.above(),
+    let (above, rest) = match exit {
+        Exit::Absolute => (&b""[..], rest),
+        Exit::AboveRoot => climb(server.above(), rest),
     };
     let slash = exit == Exit::AboveRoot && above.len() > 1 && !rest.is_empty();
     let length = above.len() + usize::from(slash) + rest.len();
@@ -298,4 +298,43 @@ pub fn go_on(server: &Server, exit: Exit, rest: &[u8], path: &mut [u8; PATH_ROOM
     path[length - rest.len()..length].copy_from_slice(rest);
     path[length] = 0;
     Ok(length)
+}
+
+/// Goes further up from a directory as long as a path says so: the directories above the mount need not be there on the machine.
+fn climb<'a>(mut directory: &'a [u8], mut rest: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+    loop {
+        let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
+        let component = rest[slashes..].split(|&byte| byte == b'/').next().unwrap_or_default();
+        match component {
+            b"." => {}
+            b".." => {
+                let end = directory.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                directory = &directory[..end.max(1)];
+            }
+            _ => return (directory, &rest[slashes..]),
+        }
+        rest = &rest[slashes + component.len()..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_goes_up_as_far_as_it_says() {
+        assert_eq!(climb(b"/a/b", b""), (&b"/a/b"[..], &b""[..]));
+        assert_eq!(climb(b"/a/b", b"x/../y"), (&b"/a/b"[..], &b"x/../y"[..]));
+        assert_eq!(climb(b"/a/b", b"..//./../x"), (&b"/"[..], &b"x"[..]));
+        assert_eq!(climb(b"/a/b", b"../../../.."), (&b"/"[..], &b""[..]));
+        assert_eq!(climb(b"/a/b", b"..x"), (&b"/a/b"[..], &b"..x"[..]));
+    }
+
+    #[test]
+    fn the_mount_is_found_by_its_bytes() {
+        assert_eq!(below(b"/m/d", b"/m/d"), Some(4));
+        assert_eq!(below(b"/m/d", b"/m/d/x"), Some(4));
+        assert_eq!(below(b"/m/d", b"/m/dx"), None);
+        assert_eq!(below(b"/m/d", b"/m"), None);
+    }
 }

@@ -17,7 +17,7 @@ pub const PATH_BYTES_MAX: usize = posix::path::PATH_BYTES_MAX;
 pub fn check(address: u64, bytes: u64) -> Result<()> {
     const FIRST_PAGE: u64 = 4096;
     const KERNEL: u64 = 1 << 47;
-    let fits = address >= FIRST_PAGE && address < KERNEL && bytes <= KERNEL - address;
+    let fits = (FIRST_PAGE..KERNEL).contains(&address) && bytes <= KERNEL - address;
     if fits { Ok(()) } else { Err(EFAULT) }
 }
 
