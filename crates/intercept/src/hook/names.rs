@@ -863,22 +863,22 @@ fn unsupported(call: &mut Call<'_>, by: By) -> Result<Verdict> {
     by_node(call, by, AT_EMPTY_PATH, LastLink::Follow, &mut |_, _| Err(Errno::EOPNOTSUPP))
 }
 
-/// As [`unsupported`], for calls whose first argument is a path.
+/// As `unsupported`, for calls whose first argument is a path.
 pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(0))
 }
 
-/// As [`unsupported`], for calls whose second argument is a path.
+/// As `unsupported`, for calls whose second argument is a path.
 pub fn unsupported_second(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(1))
 }
 
-/// As [`unsupported`], for calls with a directory and a path.
+/// As `unsupported`, for calls with a directory and a path.
 pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, at(0))
 }
 
-/// As [`unsupported`], for calls with two paths, either of which may be ours, or none at all.
+/// As `unsupported`, for calls with two paths, either of which may be ours, or none at all.
 pub fn unsupported_paths(call: &mut Call<'_>) -> Result<Verdict> {
     for index in [0, 1] {
         let address = call.arguments()[index];
@@ -890,7 +890,7 @@ pub fn unsupported_paths(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// As [`unsupported`], for move_mount.
+/// As `unsupported`, for move_mount.
 pub fn unsupported_at_at(call: &mut Call<'_>) -> Result<Verdict> {
     for by in [at(0), at(2)] {
         if unsupported(call, by)?.next != Next::Native {

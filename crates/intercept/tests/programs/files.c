@@ -261,6 +261,7 @@ static void memory(void) {
     close(fd);
 }
 
+static int status;
 static int status_of(pid_t child) { int s = -1; waitpid(child, &s, 0); return WIFEXITED(s) ? WEXITSTATUS(s) : -WTERMSIG(s); }
 
 static void processes(char *self) {
@@ -269,10 +270,12 @@ static void processes(char *self) {
     lseek(fd, 2, SEEK_SET);
     pid_t child = fork();
     if (!child) { char c; read(fd, &c, 1); close(fd); chdir("d"); _exit(c == '2' && !access("f", F_OK) ? 5 : 1); }
-    printf("fork %d position %ld cwd %d\n", status_of(child), (long)lseek(fd, 0, SEEK_CUR), access("d/f", F_OK));
+    status = status_of(child);
+    printf("fork %d position %ld cwd %d\n", status, (long)lseek(fd, 0, SEEK_CUR), access("d/f", F_OK));
     child = vfork();
     if (!child) { dup2(fd, 1); dup2(fd, 30); close(fd); chdir("d"); execl("/bin/sh", "sh", "-c", "echo from the shell; pwd >&30; test -e f && exit 6", (char *)0); _exit(1); }
-    printf("vfork %d position %ld cwd %d 30 closed %d\n", status_of(child), (long)lseek(fd, 0, SEEK_CUR), access("d/f", F_OK), fcntl(30, F_GETFD));
+    status = status_of(child);
+    printf("vfork %d position %ld cwd %d 30 closed %d\n", status, (long)lseek(fd, 0, SEEK_CUR), access("d/f", F_OK), fcntl(30, F_GETFD));
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, "spawned", O_CREAT | O_WRONLY | O_TRUNC, 0644);
@@ -334,9 +337,10 @@ static void sockets(void) {
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
     *head = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
     memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    SAY(sendmsg(pair[0], &message, 0));
+    long sent = sendmsg(pair[0], &message, 0);
     close(fd);
     printf("received %d\n", status_of(child));
+    printf("sent %ld\n", sent);
     struct sockaddr_un address = {AF_UNIX, "socket"};
     int server = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
     SAY(connect(client, (void *)&address, sizeof address));
@@ -359,7 +363,8 @@ static void sockets(void) {
     int f = open("fifo", O_RDONLY);
     char c[8] = "";
     read(f, c, 4);
-    printf("%s %d\n", c, status_of(child));
+    status = status_of(child);
+    printf("%s %d\n", c, status);
 }
 
 static int inherit(char **v) {
