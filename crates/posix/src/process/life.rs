@@ -17,8 +17,10 @@ use engine::dram::Owner;
 use engine::{Node, Thread};
 use pmem::Memory;
 
+/// The slot that is kept for whoever has to make room, and is in nobody's way: it does not count among those that were ever used.
+const SPARE: u32 = SLOTS - 1;
 /// Slots that are looked at for dead processes whenever one is made.
-const LOOKS: u32 = 2;
+const LOOKS: u32 = 1;
 
 fn state_of(slot: &Slot) -> SlotState {
     let number = slot.state.load(Acquire);
@@ -59,12 +61,11 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Claims a slot for the calling process.
     fn claim_slot(&self, thread: &Thread<'f, M>) -> Result<u32> {
-        if let Some(index) = self.try_claim_slot(0..SLOTS - 1)? {
+        if let Some(index) = self.try_claim_slot(0..SPARE)? {
             return Ok(index);
         }
-        // The last one is kept for whoever has to make room.
         self.reap(thread)?;
-        self.try_claim_slot(0..SLOTS - 1)?.ok_or(Errno::ENFILE)
+        self.try_claim_slot(0..SPARE)?.ok_or(Errno::ENFILE)
     }
 
     fn try_claim_slot(&self, range: core::ops::Range<u32>) -> Result<Option<u32>> {
@@ -73,7 +74,9 @@ impl<'f, M: Memory> Processes<'f, M> {
             let slot = self.areas.slot(index)?;
             if slot.pid.load(Relaxed) == 0 && slot.pid.compare_exchange(0, me.pid, AcqRel, Relaxed).is_ok() {
                 slot.started.store(me.started, Release);
-                self.areas.header()?.slots_high.fetch_max(index + 1, AcqRel);
+                if index != SPARE {
+                    self.areas.header()?.slots_high.fetch_max(index + 1, AcqRel);
+                }
                 return Ok(Some(index));
             }
         }
@@ -122,10 +125,10 @@ impl<'f, M: Memory> Processes<'f, M> {
         if self.me != 0 {
             return self.reap_all(thread);
         }
-        // The one that is kept for this, or if somebody is at it, any.
-        let index = match self.try_claim_slot(SLOTS - 1..SLOTS)? {
-            None => self.try_claim_slot(0..SLOTS - 1)?,
-            kept => kept,
+        // Any slot will do; there may be none but the spare one, and somebody at that, who does the same.
+        let index = match self.try_claim_slot(0..SPARE)? {
+            None => self.try_claim_slot(SPARE..SLOTS)?,
+            found => found,
         };
         let Some(index) = index else { return Ok(0) };
         let reaped = Processes { me: index + 1, ..*self }.reap_all(thread);
@@ -135,7 +138,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     pub(super) fn reap_all(&self, thread: &Thread<'f, M>) -> Result<u32> {
         let mut reaped = 0;
-        for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+        for index in (0..self.areas.header()?.slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
             reaped += self.reap_if_dead(thread, index)? as u32;
         }
         Ok(reaped)
