@@ -5,7 +5,7 @@ mod support;
 use engine::format::{FORMAT_VERSION, SlotTag};
 use engine::format::{
     FileKind, JOURNAL_SLOT_BYTES, JournalRecord, LogPageKind, MAGIC, Move, PROPERTY_INLINE, Property, ROOT_INODE,
-    Valid, slot_word,
+    slot_word,
 };
 use fsck::FindingKind::{self, *};
 use fsck::{EXIT_ERRORS_LEFT, EXIT_OPERATIONAL, Repair, Severity};
@@ -222,7 +222,9 @@ const STORIES: &[Story] = &[
     story(&[DentryKind], "a name says that a file is a pipe", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.kind = FileKind::Fifo);
     }),
-    story(&[DentryReserved], "a valid word has its reserved bit set", |p| p.flip(p.find("docs/file-01").dentry, 2)),
+    story(&[DentryTurn, Orphan], "a valid word is of another use of its line", |p| {
+        p.flip(p.find("docs/file-01").dentry, 2)
+    }),
     story(&[RootNamed, Orphan], "a name leads to the root", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| {
             (facts.inode, facts.kind) = (ROOT_INODE, FileKind::Directory);
@@ -248,7 +250,7 @@ const STORIES: &[Story] = &[
         p.change_dentry(filled.dentry, |facts, _| (facts.inode, facts.kind) = (moved.number, FileKind::Regular));
     }),
     story(&[Orphan], "a name is gone and its file is not", |p| {
-        p.set(p.find("docs/file-01").dentry, Valid { valid: false, moment_ns: 1 }.word());
+        p.unmake(p.find("docs/file-01").dentry);
     }),
     story(&[LinksWrong], "a file counts a link too many", |p| {
         p.change_property(p.find("docs/file-00").number, |property| property.links = 3);
@@ -394,7 +396,7 @@ fn what_a_crash_may_leave_is_a_note_on_an_image_that_was_not_left() {
             p.change_identity(FREE_INODE, 8, 0, 1);
         }),
         (FreeInodeNotZero, |p| p.set(p.inode_offset(FREE_INODE) + 216, 9)),
-        (Orphan, |p| p.set(p.find("docs/file-01").dentry, Valid { valid: false, moment_ns: 1 }.word())),
+        (Orphan, |p| p.unmake(p.find("body").dentry)),
         (LinksWrong, |p| p.change_property(p.find("docs/file-00").number, |property| property.links = 3)),
         (BeyondEnd, |p| p.change_property(p.find("body").number, |property| property.size_bytes = 5000)),
         (JournalTorn, |p| p.set(journal(p, 7), 0x1234_0000_0001)),

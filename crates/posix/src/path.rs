@@ -356,6 +356,27 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         walk.into_parent(rest)
     }
 
+    /// Gives the directory, the last component (empty: the path is the root) and whether a slash comes behind it to `call`. As
+    /// [`Caller::resolve_parent`], but nothing is kept.
+    pub(crate) fn at_last<T>(
+        &self,
+        place: &Place,
+        path: &[u8],
+        buffer: &mut PathBuffer,
+        call: impl FnOnce(Node, &[u8], bool) -> Result<T>,
+    ) -> Result<Outcome<T>> {
+        let mut walk = self.walk(place, path)?;
+        let rest = match inside!(walk.run_all(path, buffer)?) {
+            Some(rest) => rest,
+            None => buffer.rest(),
+        };
+        let (component, after) = split(rest);
+        if !component.is_empty() {
+            self.check_search(walk.current.node())?;
+        }
+        call(walk.current.node(), component, !after.is_empty()).map(Outcome::Inside)
+    }
+
     /// The file of a path.
     pub fn resolve(
         &self,

@@ -22,7 +22,7 @@ use crate::error::{Corruption, Result};
 use crate::format::{
     Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS,
     JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move, Property, ROOT_INODE, SEGMENT_BLOCKS, SlotTag, Valid,
-    dentry_lines, slot_address, slot_tag, slot_word,
+    dentry_lines, short_generation, slot_address, slot_tag, slot_word,
 };
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -233,19 +233,19 @@ impl<M: Memory> Fs<M> {
         for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
             let dentry = pm.get(Pm::<Dentry>::new(offset))?;
             if Valid::from_word(dentry.valid.load()).valid {
-                let word = Valid { valid: false, moment_ns: record.moment_ns }.word();
-                pm.flush(pm.retract(&dentry.valid, word)).unfenced();
+                pm.flush(pm.retract(&dentry.valid, dentry.gone(record.moment_ns))).unfenced();
                 changed = true;
             }
         }
         Ok(changed)
     }
 
-    /// Whether a new name's valid word was written: its seal does not cover it, and the word of lines that were free is zero. If it is not there, the
+    /// Whether a new name's valid word was written: its seal does not cover it, and what lay there before is of another turn. If it is not there, the
     /// rename was stopped before its first step, and the old name counts. A later operation may have written it since; the steps are due all the
     /// same.
     fn arrived(&self, step: &Move) -> Result<bool> {
-        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load() != 0)
+        let facts = self.verified_dentry(step.dentry)?;
+        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.standing(&facts).is_some())
     }
 
     fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
@@ -272,7 +272,7 @@ impl<M: Memory> Fs<M> {
         if step.directory != 0 {
             let inode = self.inode(facts.inode)?;
             let fits = self.inode_offset(facts.inode)? == step.directory
-                && inode.generation(facts.inode).is_some()
+                && inode.generation(facts.inode).map(short_generation) == Some(facts.generation)
                 && inode.kind.load() == FileKind::Directory as u32
                 && step.parent == facts.parent;
             if !fits {
@@ -383,7 +383,7 @@ impl<M: Memory> Fs<M> {
         }
         let Some(slot) = page.slots.get(index + AHEAD_INODES) else { return };
         if let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(slot_address(slot.load())))
-            && let Ok(inode) = self.inode_offset(dentry.inode.load())
+            && let Ok(inode) = self.inode_offset(dentry.number())
         {
             (0..3).for_each(|line| self.pm.prefetch(inode + line * LINE_BYTES));
         }
@@ -403,21 +403,23 @@ impl<M: Memory> Fs<M> {
         let Some(facts) = dentry.verified(&self.pm).filter(|facts| facts.parent == owner) else {
             return Entry::Unfinished;
         };
-        let valid = Valid::from_word(dentry.valid.load_acquire());
+        let Some(valid) = dentry.standing(&facts) else { return Entry::Unfinished };
         if !valid.valid {
             return Entry::Dead { moment_ns: valid.moment_ns };
         }
-        match self.verified_kind(facts.inode) {
+        match self.verified_kind(&facts) {
             Some(kind) if kind == facts.kind => Entry::Name { facts, offset, moment_ns: valid.moment_ns },
             _ => Entry::Unfinished,
         }
     }
 
-    /// The kind of an inode of which identity and attributes verify.
-    fn verified_kind(&self, number: u64) -> Option<FileKind> {
+    /// The kind of the inode that a dentry names, if identity and attributes verify and are of the life that the dentry names: before an inode is used
+    /// again it is not erased.
+    fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
+        let number = facts.inode;
         self.segment_start(number / INODES_PER_SEGMENT)?;
         let inode = self.inode(number).ok()?;
-        let generation = inode.generation(number)?;
+        let generation = inode.generation(number).filter(|it| short_generation(*it) == facts.generation)?;
         inode.property(number, generation)?;
         FileKind::from_bits(inode.kind.load())
     }
@@ -489,22 +491,27 @@ impl<M: Memory> Fs<M> {
                     Err(Corruption::Inode(number).into())
                 }
                 None => {
-                    self.clear_unborn(inode);
+                    self.clear_unborn(inode, number);
                     Ok(())
                 }
             }
         })
     }
 
-    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero.
-    fn clear_unborn(&self, inode: &Inode) {
-        let begun = inode.birth.load() >> 32 != 0;
-        let linked = [&inode.parent, &inode.log, &inode.xattrs].iter().any(|word| word.load() != 0);
-        let written = linked || inode.accessed_ns.load() != 0 || inode.inline.iter().any(|word| word.load() != 0);
-        if begun || written {
-            self.erase_inode(inode).unfenced();
+    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero, and a property entry that the create
+    /// has left must not be of the next life's generation.
+    fn clear_unborn(&self, inode: &Inode, number: u64) {
+        let half_made = inode.property(number, inode.next_generation()).is_some();
+        let begun = half_made || inode.birth.load() >> 32 != 0;
+        if begun || inode.parent.load() != 0 || !inode.is_plain() {
+            self.end_life(inode);
         }
         self.count(ORPHANS, begun as u64);
+    }
+
+    /// Erases an inode, and uses the next generation up: a create may have begun it.
+    fn end_life(&self, inode: &Inode) {
+        self.erase_inode(inode, inode.next_generation() as u64).unfenced();
     }
 
     fn keep_inode(&self, number: u64) -> Result<()> {
@@ -529,13 +536,17 @@ impl<M: Memory> Fs<M> {
             if is_directory {
                 self.unmark_log(inode, number)?;
             }
-            self.erase_inode(inode).unfenced();
+            self.end_life(inode);
             return Ok(());
         }
         self.keep_inode(number)?;
         // A directory has one name, the root none.
         if is_directory && (links == 1) != (number != ROOT_INODE) {
             self.count(DAMAGED, 1);
+        }
+        if !is_directory && inode.parent.load() != 0 {
+            // Of an earlier life: a torn create may have left it, since the birth word does not certify it.
+            self.pm.flush(self.pm.retract(&inode.parent, 0)).unfenced();
         }
         let mut settled = Property { links: if is_directory { property.links } else { links }, ..property };
         if !is_directory {
@@ -630,8 +641,8 @@ impl<M: Memory> Fs<M> {
             let line = rest.trailing_zeros() as u64;
             rest &= rest - 1;
             let dentry = self.pm.get(Pm::<Dentry>::new(block * BLOCK_BYTES + line * LINE_BYTES))?;
-            // A dentry that no slot names must not verify when its lines are handed out, and a crash leaves the slot of the next one
-            // without its bytes. Nor must its valid word be older than itself, which its seal does not cover.
+            // Which of the free lines began a dentry is not known any more: what looks like a valid word may be a part of a name, and a dentry
+            // may be one that a create has not finished, with a valid word.
             if dentry.seal.load() != 0 || dentry.valid.load() != 0 {
                 self.pm.flush(self.pm.set64(&dentry.seal, 0).and(self.pm.retract(&dentry.valid, 0))).unfenced();
             }

@@ -60,7 +60,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
     }
 
     fn close(&self, file: Handle) -> Result<()> {
-        Front::close(self, file).map_err(Error::errno)
+        self.close_open(file).map_err(Error::errno)
     }
 
     fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
@@ -97,7 +97,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
     }
 
     fn access(&self, path: &[u8], mode: u32) -> Result<()> {
-        let attributes = Calls::stat(self, path)?;
+        let attributes = self.stat(path)?;
         self.options.credentials.check(&attributes, Want(mode & 7))
     }
 
@@ -130,15 +130,14 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
                 return Err(Errno::ENOTDIR);
             }
         }
-        Front::rename(self, who, (&one.directory, one.name()), (&two.directory, two.name()), flags)
-            .map_err(Error::errno)
+        self.rename_held(who, (&one.directory, one.name()), (&two.directory, two.name()), flags).map_err(Error::errno)
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let who = &self.options.credentials;
         let file = self.resolve(who, from, false).map_err(Error::errno)?;
         let parent = self.resolve_new(who, to, false).map_err(Error::errno)?;
-        Front::link(self, who, &file, &parent.directory, parent.name()).map_err(Error::errno)
+        self.link_held(who, &file, &parent.directory, parent.name()).map_err(Error::errno)
     }
 
     fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
@@ -152,7 +151,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
         let link = self.resolve(&self.options.credentials, path, false).map_err(Error::errno)?;
-        Front::read_link(self, &link).map_err(Error::errno)
+        self.read_link_held(&link).map_err(Error::errno)
     }
 
     fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
@@ -171,7 +170,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
         let who = &self.options.credentials;
         let directory = self.resolve(who, path, true).map_err(Error::errno)?;
         who.check(&self.attributes(directory.at), Want::READ)?;
-        let told = Front::read_directory(self, &directory, 0, &mut |entry| {
+        let told = self.read_directory_held(&directory, 0, &mut |entry| {
             visit(entry.name, entry.number);
             true
         });
@@ -180,7 +179,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
 
     fn path_of(&self, directory: &[u8]) -> Result<Vec<u8>> {
         let directory = self.resolve(&self.options.credentials, directory, true).map_err(Error::errno)?;
-        Front::path_of(self, &directory).map_err(Error::errno)
+        self.path_of_held(&directory).map_err(Error::errno)
     }
 
     fn drop_caches(&self) -> Result<()> {

@@ -141,7 +141,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     /// Closes a file.
-    pub fn close(&self, handle: Handle) -> Result<()> {
+    pub fn close_open(&self, handle: Handle) -> Result<()> {
         let (at, _) = self.opened(handle)?;
         if self.files.0.at(handle).state.swap(0, AcqRel) != 1 {
             return Err(Errno::EBADF.into());
@@ -153,7 +153,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     pub(super) fn close_all(&self) -> Result<()> {
         for handle in 1..self.files.0.high() {
             if self.files.0.at(handle).state.load(Acquire) == 1 {
-                self.close(handle)?;
+                self.close_open(handle)?;
             }
         }
         Ok(())
@@ -202,6 +202,20 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
             self.fs.write(&mut file, offset, bytes, now_ns())?;
         }
         Ok(bytes.len())
+    }
+
+    /// Sets the length of a file that somebody holds; permissions are his matter.
+    pub fn truncate_held(&self, file: &Held<'_, P, N>, length: u64) -> Result<()> {
+        match self.attributes(file.at).kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        if length > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        let mut locked = self.inodes.write(file.at.inode);
+        self.fs.truncate(&mut locked.exclusive()?, length, now_ns())
     }
 
     /// Sets the length of an open file.

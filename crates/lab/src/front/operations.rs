@@ -64,7 +64,7 @@ fn may_change(who: &Credentials<'_>, directory: &Attributes) -> Result<()> {
 
 impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     /// Attributes of a file.
-    pub fn stat(&self, file: &Held<'_, P, N>) -> Attributes {
+    pub fn stat_held(&self, file: &Held<'_, P, N>) -> Attributes {
         self.attributes(file.at)
     }
 
@@ -128,7 +128,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     /// Gives a file another name.
-    pub fn link(
+    pub fn link_held(
         &self,
         who: &Credentials<'_>,
         file: &Held<'_, P, N>,
@@ -252,7 +252,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     /// renameat2.
-    pub fn rename(
+    pub fn rename_held(
         &self,
         who: &Credentials<'_>,
         from: (&Held<'_, P, N>, &[u8]),
@@ -428,7 +428,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     /// Tells the names of a directory after a cookie.
-    pub fn read_directory(
+    pub fn read_directory_held(
         &self,
         directory: &Held<'_, P, N>,
         cookie: u64,
@@ -442,7 +442,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     /// Target of a symbolic link.
-    pub fn read_link(&self, link: &Held<'_, P, N>) -> Result<Vec<u8>> {
+    pub fn read_link_held(&self, link: &Held<'_, P, N>) -> Result<Vec<u8>> {
         let attributes = self.attributes(link.at);
         if attributes.kind != FileKind::Symlink {
             return Err(Errno::EINVAL.into());

@@ -241,7 +241,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         if *followed > LINKS_FOLLOWED_MAX {
             return Err(Errno::ELOOP.into());
         }
-        let mut text = self.read_link(link)?;
+        let mut text = self.read_link_held(link)?;
         if text.is_empty() {
             return Err(Errno::ENOENT.into());
         }
@@ -299,7 +299,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     /// The path of a directory from the root: by the names in memory, or by searching each parent for its child's number.
-    pub fn path_of(&self, directory: &Held<'_, P, N>) -> Result<Vec<u8>> {
+    pub fn path_of_held(&self, directory: &Held<'_, P, N>) -> Result<Vec<u8>> {
         let mut names = Vec::new();
         let mut here = directory.clone();
         while here.at.inode != self.root.inode {

@@ -1,5 +1,5 @@
 //! Directories: blocks of entries of various lengths, searched from the first to the last. Removing joins an entry with the one before it; adding takes the room
-//! behind an entry. In memory there is only the first block that may have room.
+//! behind an entry. In memory there is only where room may be.
 
 use super::format::{DENTRY_BYTES, Dentry, Inode, dentry_bytes};
 use super::journal::Transaction;
@@ -50,7 +50,6 @@ pub(super) struct Adding {
     room: Room,
     header: u64,
     number: u64,
-    page: u64,
 }
 
 impl<M: Memory> Pmfs<M> {
@@ -169,20 +168,20 @@ impl<M: Memory> Pmfs<M> {
     /// Looks for room for a name, and writes it there: nobody sees it before the changes that [`add`](Self::add) makes.
     pub(super) fn prepare_add(
         &self,
-        info: &PmfsInfo,
+        info: &mut PmfsInfo,
         name: &[u8],
         number: u64,
         kind: FileKind,
         transaction: &mut Transaction<'_, M>,
     ) -> Result<Adding> {
         let need = dentry_bytes(name.len() as u64);
-        let (page, room) = self.find_room(info, need)?;
+        let room = self.find_room(info, need)?;
         let (at, length) = match &room {
             Room::Behind { at, length, .. } => (*at, *length),
             Room::Free { entry } => (entry.at, entry.length),
             Room::Block { at, .. } => (*at, BLOCK_BYTES),
         };
-        let adding = Adding { at, room, header: header(length, name.len() as u64, kind), number, page };
+        let adding = Adding { at, room, header: header(length, name.len() as u64, kind), number };
         if let Err(error) = self.write_dentry(&adding, name, transaction) {
             self.abandon_add(adding);
             return Err(error);
@@ -212,13 +211,7 @@ impl<M: Memory> Pmfs<M> {
     }
 
     /// Makes a name that was prepared be seen. The directory's inode is logged, and gets the block that it may have grown by.
-    pub(super) fn add(
-        &self,
-        info: &mut PmfsInfo,
-        inode: &Inode,
-        adding: &Adding,
-        transaction: &mut Transaction<'_, M>,
-    ) -> Result<()> {
+    pub(super) fn add(&self, inode: &Inode, adding: &Adding, transaction: &mut Transaction<'_, M>) -> Result<()> {
         match &adding.room {
             Room::Free { .. } => {
                 let dentry = self.dentry(adding.at)?;
@@ -236,7 +229,6 @@ impl<M: Memory> Pmfs<M> {
                 transaction.set(&inode.blocks, inode.blocks.load() + 1);
             }
         }
-        info.room_from = adding.page;
         Ok(())
     }
 
@@ -247,23 +239,35 @@ impl<M: Memory> Pmfs<M> {
         }
     }
 
-    fn find_room(&self, info: &PmfsInfo, need: u64) -> Result<(u64, Room)> {
+    /// Room in a block, if there is enough.
+    fn room_in(&self, block: u64, need: u64) -> Result<Option<Room>> {
+        let mut room = None;
+        self.scan_block(block, &mut |entry| {
+            let used = if entry.number == 0 { 0 } else { dentry_bytes(entry.name_length) };
+            if entry.length - used >= need {
+                room = Some(match used {
+                    0 => Room::Free { entry: *entry },
+                    _ => Room::Behind { before: *entry, at: entry.at + used, length: entry.length - used },
+                });
+            }
+            Ok(room.is_some())
+        })?;
+        Ok(room)
+    }
+
+    fn find_room(&self, info: &mut PmfsInfo, need: u64) -> Result<Room> {
         let inode = self.inode(info.inode)?;
         let pages = Self::pages(inode);
+        while let Some(block) = info.roomy.last() {
+            if let Some(room) = self.room_in(*block, need)? {
+                return Ok(room);
+            }
+            info.roomy.pop();
+        }
         for page in info.room_from.min(pages)..pages {
-            let mut room = None;
-            self.scan_block(self.block_of(inode, page)?, &mut |entry| {
-                let used = if entry.number == 0 { 0 } else { dentry_bytes(entry.name_length) };
-                if entry.length - used >= need {
-                    room = Some(match used {
-                        0 => Room::Free { entry: *entry },
-                        _ => Room::Behind { before: *entry, at: entry.at + used, length: entry.length - used },
-                    });
-                }
-                Ok(room.is_some())
-            })?;
-            if let Some(room) = room {
-                return Ok((page, room));
+            info.room_from = page;
+            if let Some(room) = self.room_in(self.block_of(inode, page)?, need)? {
+                return Ok(room);
             }
         }
         let mut growing = Growing::new(Tree(inode.root.load()));
@@ -272,7 +276,7 @@ impl<M: Memory> Pmfs<M> {
             Ok((at, _)) => {
                 // The transaction's first fence is this thread's, and covers it.
                 flushed.unfenced();
-                Ok((pages, Room::Block { at, growing }))
+                Ok(Room::Block { at, growing })
             }
             Err(error) => {
                 self.abandon(growing);
@@ -323,8 +327,7 @@ impl<M: Memory> Pmfs<M> {
     ) -> Result<()> {
         transaction.set(&self.dentry(removing.at)?.number, 0);
         transaction.set(&self.dentry(removing.grown.0)?.header, removing.grown.1);
-        // Which page of the directory it is, is not worth the search when it may be any before.
-        info.room_from = 0;
+        info.note_room(removing.at);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! Every call that changes something costs three fences: undo entries (and whatever becomes visible), the changes, the end of the transaction.
 //!
 //! Where this differs from PMFS as published: undo entries carry a checksum, so one fence makes all of a transaction's durable (PMFS relies on the order of
-//! stores within a line and fences each); each shard has a journal of its own instead of parts of one; a first block that may have room is kept in memory, so that
+//! stores within a line and fences each); each shard has a journal of its own instead of parts of one; where room may be is kept in memory, so that
 //! adding a name does not search for room from the beginning; the table of inodes lies in a row; a clean mount scans, too. No extents of 2 MiB pages, no write protection.
 
 mod directory;
@@ -50,9 +50,31 @@ pub struct Pmfs<M: Memory> {
 #[derive(Debug)]
 pub struct PmfsInfo {
     inode: u64,
-    /// Of a directory the first page that may have room.
+    /// Of a directory the first page that was not searched for room since it was loaded, or had some.
     room_from: u64,
+    /// Blocks from which names were removed since.
+    roomy: Vec<u64>,
 }
+
+impl PmfsInfo {
+    fn new(inode: u64) -> PmfsInfo {
+        PmfsInfo { inode, room_from: 0, roomy: Vec::new() }
+    }
+
+    /// Notes that the block of an entry has room.
+    fn note_room(&mut self, entry: u64) {
+        let block = entry / BLOCK_BYTES * BLOCK_BYTES;
+        if self.roomy.len() >= ROOMY_MAX {
+            self.roomy.clear();
+            self.room_from = 0;
+        } else if self.roomy.last() != Some(&block) {
+            self.roomy.push(block);
+        }
+    }
+}
+
+/// Blocks with room that are remembered; beyond that the search begins anew.
+const ROOMY_MAX: usize = 1 << 16;
 
 /// Free inodes, under one lock, as PMFS has it.
 #[derive(Debug, Default)]
@@ -219,7 +241,7 @@ impl<M: Memory> Pmfs<M> {
             transaction.set(&inode.mode_links, pair(attributes.mode, attributes.links));
             Ok(())
         })?;
-        let info = PmfsInfo { inode: place, room_from: 0 };
+        let info = PmfsInfo::new(place);
         Ok(Made { file: Loaded { attributes, info, inode: place }, entry })
     }
 
@@ -242,7 +264,7 @@ impl<M: Memory> Pmfs<M> {
         };
         transaction.begin();
         rest(&mut transaction)?;
-        self.add(directory.info, above, &adding, &mut transaction)?;
+        self.add(above, &adding, &mut transaction)?;
         self.touch(&mut transaction, directory, above, links, now_ns);
         transaction.end();
         Ok(())
@@ -352,6 +374,7 @@ impl<M: Memory> Pmfs<M> {
             }
             None => None,
         };
+        let there = to.as_mut().map_or(&mut *from.info, |to| &mut *to.info);
         let adding = match taken {
             Some(_) => None,
             None => Some(self.prepare_add(there, to_name.bytes, file.number, file_kind, &mut transaction)?),
@@ -361,11 +384,7 @@ impl<M: Memory> Pmfs<M> {
         transaction.begin();
         // Where the new name's entry lies behind the old one, that entry becomes shorter: so the name first, then what becomes of the old one.
         if let Some(adding) = &adding {
-            let (info, inode) = match (&mut to, to_inode) {
-                (Some(to), Some(inode)) => (&mut *to.info, inode),
-                _ => (&mut *from.info, from_inode),
-            };
-            self.add(info, inode, adding, &mut transaction)?;
+            self.add(to_inode.unwrap_or(from_inode), adding, &mut transaction)?;
         }
         let with_kind = |header: u64, kind: FileKind| header & !(0xff << 24) | (kind as u64) << 24;
         if let Some(dentry) = taken_dentry {
@@ -379,7 +398,7 @@ impl<M: Memory> Pmfs<M> {
             }
             _ => {
                 transaction.set(&old_dentry.number, 0);
-                from.info.room_from = 0;
+                from.info.note_room(old);
             }
         }
         let links = |directory: &Exclusive<'_, PmfsInfo>, change: i64| {
@@ -498,7 +517,7 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
         let place = self.inode_offset(number)?;
         self.region.note_read(place, INODE_BYTES);
         let attributes = self.attributes_of(self.inode(place)?, number)?;
-        Ok(Loaded { attributes, info: PmfsInfo { inode: place, room_from: 0 }, inode: place })
+        Ok(Loaded { attributes, info: PmfsInfo::new(place), inode: place })
     }
 
     fn forget(&self, _: u64, _: PmfsInfo) -> Result<()> {
