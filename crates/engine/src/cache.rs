@@ -7,7 +7,7 @@
 //! - What a cachelet says is on the image, except where `dirty` says otherwise (links and times that are recovered from dentries).
 
 use crate::dram::{
-    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING, PLAIN, References,
+    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING, PLAIN, References,
     RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
@@ -226,7 +226,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Error::NotFound);
             }
             let state = References::from_word(cachelet.references.load(Acquire));
-            if state.flags & FLAG_READABLE == 0 || (state.flags & FLAG_DELETED != 0 && state.references == 0) {
+            if state.flags & FLAG_READABLE == 0 || (state.flags & FLAG_DELETED != 0 && !state.is_used()) {
                 return Err(Error::NotFound);
             }
             if self.reference(cachelet) {
@@ -256,6 +256,26 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// Marks a file as held by the tables of the layer above, or takes the mark away; the same again changes nothing. The last user of a file
+    /// without names frees it. Calls for one file come one after the other; to set the mark the caller has a reference.
+    pub fn set_held(&self, node: Node, held: bool) -> Result<()> {
+        let cachelet = self.cachelet(node)?;
+        let flag = References::flag(FLAG_HELD);
+        if held {
+            cachelet.references.fetch_or(flag, AcqRel);
+            return Ok(());
+        }
+        let before = References::from_word(cachelet.references.fetch_and(!flag, AcqRel));
+        if before.references == 0 && before.flags & FLAG_DELETED != 0 {
+            self.make_room()?;
+            let pin = self.pin();
+            self.retire_if_unused(node.cachelet, cachelet);
+            drop(pin);
+            self.recycle_some();
+        }
+        Ok(())
+    }
+
     /// Gives up a file without a name that was made for an operation which failed. The only reference is the caller's. Pinned.
     pub(crate) fn discard_unnamed(&self, node: Node) {
         let Ok(cachelet) = self.cachelet(node) else { return };
@@ -275,8 +295,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn retire_if_unused(&self, index: u32, cachelet: &Cachelet) {
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
-        if state.references != 0 || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0
-        {
+        if state.is_used() || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0 {
             return;
         }
         if cachelet.references.compare_exchange(word, word | References::flag(FLAG_DEAD), AcqRel, Acquire).is_ok() {

@@ -53,6 +53,11 @@ impl<M: Memory> Fs<M> {
         &self.dram
     }
 
+    /// The machine around it.
+    pub fn platform(&self) -> &'static dyn Platform {
+        self.platform
+    }
+
     /// Where the image's areas are.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry

@@ -94,6 +94,16 @@ impl Platform for LinuxPlatform {
         }
     }
 
+    fn is_process_alive(&self, owner: Owner) -> bool {
+        match process_status(owner.pid, None) {
+            Ok(process) if owner.started != 0 && process.started != owner.started => false,
+            // The first thread may have ended before others.
+            Ok(process) => !matches!(process.state, b'Z' | b'X' | b'x') || process.threads > 1,
+            Err(Errno::NOENT | Errno::SRCH) => exists_unseen(owner.pid),
+            Err(_) => true,
+        }
+    }
+
     fn random(&self) -> u64 {
         let mut bytes = [0u8; 8];
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
@@ -125,6 +135,7 @@ fn exists_unseen(pid: u32) -> bool {
 /// What /proc says of a process or thread.
 struct Status {
     state: u8,
+    threads: u64,
     started: u64,
 }
 
@@ -167,9 +178,11 @@ fn parse_status(text: &[u8]) -> Option<Status> {
     let command_end = text.iter().rposition(|&byte| byte == b')')?;
     let mut fields = text.get(command_end + 2..)?.split(|&byte| byte == b' ');
     let state = *fields.next()?.first()?;
-    // State is field 3, the start time field 22.
-    let started = core::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
-    Some(Status { state, started })
+    let mut number = |skipped| core::str::from_utf8(fields.nth(skipped)?).ok()?.parse().ok();
+    // State is field 3, the number of threads field 20, the start time field 22.
+    let threads = number(16)?;
+    let started = number(1)?;
+    Some(Status { state, threads, started })
 }
 
 #[cfg(test)]
@@ -180,7 +193,7 @@ mod tests {
     fn a_status_is_parsed_behind_an_odd_command() {
         let line = b"77 (a) R (b c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21\n";
         let status = parse_status(line).unwrap();
-        assert_eq!((status.state, status.started), (b'S', 4711));
+        assert_eq!((status.state, status.threads, status.started), (b'S', 17, 4711));
         assert!(parse_status(b"77 (cut").is_none());
         assert!(parse_status(b"77 (cut) S 1 2").is_none());
     }

@@ -98,7 +98,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             state.links = state.links.saturating_sub(1);
             if state.links == 0 {
-                state.flags |= FLAG_DELETED | if state.references == 0 { FLAG_DEAD } else { 0 };
+                state.flags |= FLAG_DELETED | if state.is_used() { 0 } else { FLAG_DEAD };
             }
             if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
                 return Ok(DroppedLink { others: state.links != 0, dead: state.flags & FLAG_DEAD != 0 });
@@ -240,7 +240,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let word = victim.references.load(Acquire);
             let mut state = References::from_word(word);
             state.links = 0;
-            state.flags |= FLAG_DELETED | if state.references == 0 { FLAG_DEAD } else { 0 };
+            state.flags |= FLAG_DELETED | if state.is_used() { 0 } else { FLAG_DEAD };
             if victim.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
                 if state.flags & FLAG_DEAD != 0 {
                     self.retire(RetiredKind::Inode, victim.number.load(Relaxed), index as u64);

@@ -29,10 +29,6 @@ struct Side<'f, 'n> {
     hash: NameHash,
 }
 
-fn side<'f, 'n>(directory: &'f Cachelet, name: (Node, &'n [u8]), hash: NameHash) -> Side<'f, 'n> {
-    Side { directory, number: name.0.number, name: name.1, hash }
-}
-
 /// What a side's name leads to. No reference is taken: eviction spares what is being renamed.
 #[derive(Clone, Copy)]
 struct Found<'f> {
@@ -108,7 +104,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Whether a name is a directory's in which names can be found.
     fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
         let (_pin, cachelet) = self.pin_indexed(directory)?;
-        match self.found(&side(cachelet, (directory, name), self.fs.hash_name(directory.number, name)))? {
+        let hash = self.fs.hash_name(directory.number, name);
+        match self.found(&Side { directory: cachelet, number: directory.number, name, hash })? {
             Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
             _ => Ok(false),
         }
@@ -132,8 +129,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = side(old_directory, from, hashes[0]);
-        let new = side(new_directory, to, hashes[1]);
+        let old = Side { directory: old_directory, number: from.0.number, name: from.1, hash: hashes[0] };
+        let new = Side { directory: new_directory, number: to.0.number, name: to.1, hash: hashes[1] };
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
         let victim = self.found(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)

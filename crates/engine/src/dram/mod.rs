@@ -13,8 +13,8 @@ mod slot;
 
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
-    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING,
-    FLAG_UNNAMED, PLAIN, References,
+    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
+    FLAG_RENAMING, FLAG_UNNAMED, MAPPED, MAPPED_KEPT, PLAIN, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
 pub use slot::{Intent, IntentKind, MAGAZINE_INODES, Owner, RETIRED_MAX, Retired, RetiredKind, ThreadSlot};
@@ -32,6 +32,11 @@ pub const GROUP_BLOCKS: u64 = 512;
 pub const BUCKETS_MIN: u64 = 1024;
 /// Thread slots of a region: as many threads may be inside the engine at once.
 pub const SLOTS_MAX: u64 = 1024;
+
+/// Bytes of the area for the layers above, but for what they keep of each file. Sparse, like all areas.
+pub const UPPER_BYTES: u64 = 256 << 20;
+/// What that area has more of for each cachelet.
+pub const UPPER_FILE_BYTES: u64 = 32;
 
 /// State of a block that holds dentries.
 #[repr(C, align(16))]
@@ -103,7 +108,7 @@ impl DramLayout {
         let cachelets_max = files + 2 * SLOTS_MAX;
         let buckets_max = files.next_power_of_two().max(BUCKETS_MIN);
         let overflow_max = buckets_max;
-        let upper_bytes = 64 << 20;
+        let upper_bytes = UPPER_BYTES + UPPER_FILE_BYTES * cachelets_max;
         DramLayout {
             slots: place(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
             block_bits: place(groups_count * GROUP_BLOCKS / 8, 4096),
