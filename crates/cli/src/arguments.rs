@@ -83,6 +83,9 @@ pub struct Mkfs {
     /// How many files it may hold; one per 2 KiB unless given.
     #[arg(long, short = 'N', value_name = "N")]
     pub inodes: Option<u64>,
+    /// Make the file system of another paper, to compare with: nova, pmfs or soupfs.
+    #[arg(long, value_name = "SYSTEM", value_parser = parse_system, conflicts_with_all = ["label", "inodes", "sparse", "json"])]
+    pub system: Option<lab::substrate::System>,
     /// Overwrite what is there.
     #[arg(long, short)]
     pub force: bool,
@@ -94,10 +97,23 @@ pub struct Mkfs {
     pub json: bool,
 }
 
+/// A system of the lab by its name.
+fn parse_system(name: &str) -> Result<lab::substrate::System, String> {
+    let known = lab::substrate::System::ALL;
+    known.into_iter().find(|system| system.name() == name).ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|system| system.name()).collect();
+        format!(
+            "there are {} (without --system it is DirectFS; ByVFS is a way to mount nova or pmfs: -o front=byvfs)",
+            names.join(", ")
+        )
+    })
+}
+
 /// Arguments of `mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime, uid=N, gid=N, allow_other ...
+An image of another system (mkfs --system) takes front=conventional, front=byvfs or front=cachelet: how names are found.
 
 Examples:
   directfs mount /dev/shm/work.img /mnt/work

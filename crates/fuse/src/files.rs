@@ -469,7 +469,13 @@ impl Files {
     ) -> Result<u64> {
         let source = self.handle(from.0)?;
         let target = self.handle(to.0)?;
-        let (from, to) = ((&*source, from.1), (&*target, to.1));
-        self.call_changing(asker, target.node(), |caller| caller.copy_range(from, to, length, buffer))
+        let ends = ((&*source, from.1), (&*target, to.1));
+        let copy = |caller: Calling<'_, '_>| caller.copy_range(ends.0, ends.1, length, buffer);
+        let count = self.call_changing(asker, target.node(), copy)?;
+        if let Some(inherited) = &self.inherited {
+            inherited.moved(from.0, from.1 + count);
+            inherited.moved(to.0, to.1 + count);
+        }
+        Ok(count)
     }
 }

@@ -24,4 +24,4 @@ pub use error::{MountError, OptionError};
 pub use inherited::{Inherited, NAME as INHERITED_NAME};
 pub use mounting::{mount_device, open_device, remount};
 pub use options::{Cache, MountOptions};
-pub use server::{Ended, Server, Stopper, serve, serve_device};
+pub use server::{Ended, Server, Stopper, serve, serve_device, serve_other};

@@ -22,6 +22,7 @@ pub mod directfs;
 pub mod error;
 pub mod front;
 pub mod inode;
+pub mod mount;
 pub mod nova;
 pub mod physical;
 pub mod pmfs;

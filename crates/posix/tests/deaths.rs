@@ -1,8 +1,9 @@
-//! Death between any two instructions: a process is stepped into an operation and killed there; another gives back what it held, and nothing
-//! is left.
+//! Death behind any store: a process is stepped into an operation, instruction by instruction, and killed there; another gives back what it
+//! held, and nothing is left.
 //!
-//! By default each operation dies at about forty places, other ones with other seeds; with `DEATHS=all` in the environment, at every instruction. `DEATHS_IN`
-//! chooses the operations whose name has that in it.
+//! A first run finds the instructions behind which the shared tables look different than before: between two of these all deaths are the same.
+//! By default each operation dies behind about forty of them, evenly chosen; with `DEATHS=all` in the environment, behind every one. `DEATHS_IN` chooses
+//! the operations whose name has that in it.
 
 mod common;
 
@@ -12,9 +13,8 @@ use engine::{Fs, Node, Thread};
 use posix::OpenFile;
 use posix::process::{FileMapping, Fork, LockKind, LockRange, Process, Processes, Usage};
 
-const SEED: u64 = 20_261_121;
-/// Deaths of each operation, about.
-const DEATHS: u64 = 40;
+/// Deaths of each operation.
+const DEATHS: usize = 40;
 
 /// What an operation finds: files that are there, and a dead process that nobody has reaped.
 #[derive(Clone, Copy)]
@@ -303,10 +303,67 @@ impl Victim {
         count
     }
 
+    /// Goes on to the end of the operation: how many instructions there were, and those behind which the tables had changed.
+    fn find_stores(&self, tables: &Tables) -> (u64, Vec<u64>) {
+        let (mut stores, mut seen) = (Vec::new(), tables.fingerprint());
+        let mut done = 0;
+        while self.step(1) == 1 {
+            done += 1;
+            let now = tables.fingerprint();
+            if now != seen {
+                stores.push(done);
+                seen = now;
+            }
+        }
+        (done, stores)
+    }
+
     fn kill(self) {
         // SAFETY: a child that was not waited for, so the pid is still its own.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         assert_eq!(wait_for_stop(self.pid), None);
+    }
+}
+
+/// The tables of an image, as the file behind the DRAM region has them.
+struct Tables {
+    file: std::fs::File,
+    areas: [std::ops::Range<u64>; 2],
+}
+
+impl Tables {
+    fn new(scratch: &Scratch) -> Tables {
+        let mut entries = std::fs::read_dir(scratch.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        let path = entries.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("directfs-")).unwrap();
+        let layout = scratch.image.fs().dram().layout;
+        // Files' marks and counts are in the first cachelets.
+        let cachelets = layout.cachelets..layout.cachelets + 4096;
+        let areas = [cachelets, layout.upper..layout.upper + layout.upper_bytes];
+        Tables { file: std::fs::File::open(path).unwrap(), areas }
+    }
+
+    /// A number that differs where anything in the tables does. Pages that nobody touched are holes in the file.
+    fn fingerprint(&self) -> u64 {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::FileExt;
+        let mut sum = 0u64;
+        let mut page = [0u8; 4096];
+        for area in &self.areas {
+            let mut at = area.start;
+            loop {
+                // SAFETY: an open file.
+                let data = unsafe { libc::lseek(self.file.as_raw_fd(), at as i64, libc::SEEK_DATA) };
+                if data < 0 || data as u64 >= area.end {
+                    break;
+                }
+                self.file.read_exact_at(&mut page, data as u64).unwrap();
+                for word in page.as_chunks::<8>().0 {
+                    sum = (sum ^ u64::from_le_bytes(*word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+                }
+                at = data as u64 + 4096;
+            }
+        }
+        sum
     }
 }
 
@@ -321,7 +378,7 @@ fn make_files(session: &Session<'_, '_>) -> Scene {
     Scene { files: [file("a"), file("b"), directory, file("lost")] }
 }
 
-fn die_everywhere(operation: &Operation, seed: u64) {
+fn die_everywhere(operation: &Operation) {
     let scratch = Scratch::new();
     let fs = scratch.image.fs();
     {
@@ -335,39 +392,39 @@ fn die_everywhere(operation: &Operation, seed: u64) {
         let before = all.usage().unwrap();
         let mut known = references(fs);
         let whole = Victim::new(&parent, &thread, operation, &scene);
-        let length = whole.step(u64::MAX);
+        let (length, stores) = whole.find_stores(&Tables::new(&scratch));
         whole.kill();
-        let stride = if std::env::var("DEATHS").is_ok_and(|all| all == "all") { 1 } else { length.div_ceil(DEATHS) };
-        let mut at = seed % stride;
+        let everywhere = std::env::var("DEATHS").is_ok_and(|all| all == "all");
+        let stride = if everywhere { 1 } else { stores.len().div_ceil(DEATHS) };
         let mut left = 0;
-        while at < length {
-            settle(&all, &parent, &thread, &before, operation.name, at);
+        let mut last = 0;
+        for &at in stores.iter().step_by(stride).chain([&length]) {
+            settle(&all, &parent, &thread, &before, operation.name, last);
             if operation.name.contains("no name") {
                 // The name went, and what the scene held of it is all that keeps the file.
                 thread.release(scene.files[3], 1);
                 known -= 1;
-                assert_eq!(references(fs), known, "{} killed at {at}: a file without a name stayed", operation.name);
+                assert_eq!(references(fs), known, "{} killed at {last}: a nameless file stayed", operation.name);
                 scene.files[3] = session.open("lost", libc::O_RDWR | libc::O_CREAT).unwrap().node();
                 known += 1;
             }
             let now = references(fs);
-            assert!(
-                now >= known && now - known <= operation.own_references,
-                "{} at {at}: {known} {now}",
-                operation.name
-            );
-            left += now - known;
-            known = now;
+            let lost = now.checked_sub(known).expect("references given back twice");
+            assert!(lost <= operation.own_references, "{} killed at {last}: {lost} references", operation.name);
+            left += lost;
+            (known, last) = (now, at);
             let victim = Victim::new(&parent, &thread, operation, &scene);
             victim.step(at);
             victim.kill();
-            at += stride;
             if slots_used(fs) > 900 {
                 break;
             }
         }
-        settle(&all, &parent, &thread, &before, operation.name, at);
-        println!("{}: {length} instructions, stride {stride}, {left} references left to the engine", operation.name);
+        settle(&all, &parent, &thread, &before, operation.name, last);
+        let (name, stores) = (operation.name, stores.len());
+        println!(
+            "{name}: {length} instructions, {stores} stores, every {stride}th; {left} references left to the engine"
+        );
         parent.exit(&thread);
         assert_eq!(all.usage().unwrap(), Usage::default());
         for node in scene.files {
@@ -394,9 +451,8 @@ fn settle(all: &Processes<'_>, parent: &Process<'_>, thread: &Thread<'_>, before
 
 #[test]
 fn whoever_dies_in_an_operation_leaves_nothing_behind() {
-    println!("seed {SEED}");
     let only = std::env::var("DEATHS_IN").unwrap_or_default();
     for operation in OPERATIONS.iter().filter(|operation| operation.name.contains(&only)) {
-        die_everywhere(operation, SEED);
+        die_everywhere(operation);
     }
 }

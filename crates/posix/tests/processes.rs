@@ -519,3 +519,107 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
         unsafe { (libc::close(ready[0]), libc::close(ready[1])) };
     });
 }
+
+#[test]
+fn processes_that_would_wait_for_each_other_in_a_ring_are_told() {
+    alone(|thread, first, session| {
+        let all = first.all();
+        let ring = [first, all.register(thread, 0).unwrap(), all.register(thread, 0).unwrap()];
+        let (exclusive, names) = (Some(LockKind::Exclusive), ["a", "b", "c"]);
+        let range = LockRange::new(0, 5, 5).unwrap();
+        for (own, process) in ring.iter().enumerate() {
+            for (fd, name) in names.iter().enumerate() {
+                process.install(thread, fd as u32, open(session, name), false).unwrap();
+            }
+            let done = process.lock_range(thread, own as u32, range, exclusive, false, true);
+            assert_eq!(done, Ok(Locked::Done));
+        }
+        let wait_for = |process: usize, fd| ring[process].lock_range(thread, fd, range, exclusive, false, true);
+        assert!(matches!(wait_for(0, 1), Ok(Locked::Blocked(_))));
+        assert!(matches!(wait_for(1, 2), Ok(Locked::Blocked(_))));
+        assert_errno(wait_for(2, 0), Errno::EDEADLK);
+        // Without waiting it is no deadlock, and a description waits for nobody.
+        let now = ring[2].lock_range(thread, 0, range, exclusive, false, false);
+        assert!(matches!(now, Ok(Locked::Blocked(_))));
+        assert!(matches!(ring[2].lock_range(thread, 0, range, exclusive, true, true), Ok(Locked::Blocked(_))));
+        // The second one gives up: then the third may wait.
+        ring[1].end_wait();
+        assert!(matches!(wait_for(2, 0), Ok(Locked::Blocked(_))));
+        ring[1..].iter().for_each(|process| process.exit(thread));
+    });
+}
+
+#[test]
+fn a_mount_s_locks_and_those_of_processes_see_each_other() {
+    alone(|thread, process, session| {
+        let front = process.all().register(thread, 0).unwrap();
+        process.install(thread, 3, open(session, "a"), false).unwrap();
+        let node = process.file(thread, 3).unwrap().node();
+        let range = LockRange::new(0, 0, 10).unwrap();
+        let exclusive = Some(LockKind::Exclusive);
+        assert_eq!(front.lock_foreign(thread, node, (77, 4711), Some(range), exclusive), Ok(Locked::Done));
+        assert!(matches!(front.lock_foreign(thread, node, (78, 1), Some(range), exclusive), Ok(Locked::Blocked(_))));
+        let conflict = process.conflict(thread, 3, range, exclusive, false).unwrap().unwrap();
+        assert_eq!(conflict.pid, 4711);
+        assert_eq!(front.lock_foreign(thread, node, (77, 4711), None, exclusive), Ok(Locked::Done));
+        assert!(matches!(process.flock(thread, 3, exclusive), Ok(Locked::Blocked(_))));
+        front.exit(thread);
+        assert_eq!(process.flock(thread, 3, exclusive), Ok(Locked::Done), "the front's locks went with it");
+        assert!(process.conflict(thread, 3, range, exclusive, false).unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_program_begins_without_what_the_threads_of_the_one_before_were_at() {
+    alone(|thread, process, session| {
+        process.set_threads();
+        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 4, open(session, "b"), true).unwrap();
+        process.add_mapping(thread, &mapping(process.file(thread, 3).unwrap().node(), 0x10000, 0x1000)).unwrap();
+        // Two threads that exec ends inside calls: of one the descriptor was closed meanwhile.
+        std::mem::forget(process.file(thread, 3).unwrap());
+        process.install(thread, 5, open(session, "c"), false).unwrap();
+        std::mem::forget(process.file(thread, 5).unwrap());
+        process.remove(thread, 5);
+        assert_eq!(process.all().usage().unwrap().files, 3);
+        let process = process.all().resume(thread, Some(process.index())).unwrap().unwrap();
+        let usage = process.all().usage().unwrap();
+        assert_eq!((usage.files, usage.mappings), (1, 0));
+        assert!(process.descriptor(3).is_some() && process.descriptor(4).is_none());
+    });
+}
+
+#[test]
+fn exec_gives_a_process_that_shared_its_table_one_of_its_own() {
+    alone(|thread, process, session| {
+        process.install(thread, 3, open(session, "a"), false).unwrap();
+        let index = process.prepare_fork(thread, Fork { shares_files: true, ..Fork::default() }).unwrap();
+        let pid = fork(|| {
+            let fs = thread.fs();
+            let thread = fs.enter().unwrap();
+            let all = Processes::new(fs).unwrap();
+            all.adopt(&thread, index).unwrap();
+            let child = all.resume(&thread, Some(index)).unwrap().unwrap();
+            assert_ne!(child.index(), index);
+            assert!(child.remove(&thread, 3));
+            0
+        });
+        process.note_child(index, pid);
+        assert_eq!(wait(pid), 0);
+        assert!(process.descriptor(3).is_some(), "not the child's any more");
+        process.all().reap(thread).unwrap();
+        assert_eq!(process.all().usage().unwrap().processes, 1);
+    });
+}
+
+#[test]
+fn lengths_and_starts_of_locks_are_checked() {
+    let range = |base, start, length| LockRange::new(base, start, length);
+    assert_eq!(range(100, -10, 5), Ok(LockRange { start: 90, last: 94 }));
+    assert_eq!(range(0, 10, -10), Ok(LockRange { start: 0, last: 9 }));
+    assert_eq!(range(0, i64::MAX, 1), Ok(LockRange { start: i64::MAX as u64, last: i64::MAX as u64 }));
+    assert_errno(range(0, 9, -10), Errno::EINVAL);
+    assert_errno(range(5, -6, 0), Errno::EINVAL);
+    assert_errno(range(0, i64::MAX, 2), Errno::EOVERFLOW);
+    assert_errno(range(u64::MAX, 0, 0), Errno::EOVERFLOW);
+}

@@ -14,7 +14,7 @@ use super::{EXIT_NOT_FOUND, EXIT_NOT_RUN, Failure, keeper, namespace};
 use anyhow::{Context, Result, bail};
 use engine::format::FileKind;
 use engine::{Node, Thread};
-use fuse::{Cache, Inherited, MountOptions};
+use fuse::{Cache, Inherited, MountError, MountOptions};
 use intercept::contract::Contract;
 use pmem::Direct;
 use posix::image::{Image, OpenImage};
@@ -171,7 +171,12 @@ fn enter() -> Result<()> {
     let here = std::env::current_dir().ok();
 
     namespace::own_users()?;
-    let device = fuse::open_device()?;
+    let device = fuse::open_device().map_err(|error| match error {
+        MountError::Device { source } => anyhow::anyhow!(
+            "cannot open /dev/fuse: {source}; let this user open it, load the module (modprobe fuse), or give the container the device"
+        ),
+        other => other.into(),
+    })?;
     let child =
         process.prepare_fork(&thread, Fork { shares_memory: false, shares_files: false, shares_directory: false })?;
     drop(thread);

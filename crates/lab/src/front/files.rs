@@ -204,6 +204,20 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Ok(bytes.len())
     }
 
+    /// Sets the length of a file that somebody holds; permissions are his matter.
+    pub fn truncate_held(&self, file: &Held<'_, P, N>, length: u64) -> Result<()> {
+        match self.attributes(file.at).kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        if length > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        let mut locked = self.inodes.write(file.at.inode);
+        self.fs.truncate(&mut locked.exclusive()?, length, now_ns())
+    }
+
     /// Sets the length of an open file.
     pub fn truncate_open(&self, handle: Handle, length: u64) -> Result<()> {
         if length > i64::MAX as u64 {

@@ -29,6 +29,7 @@ pub use byvfs::ByVfsNames;
 pub use dcache::DentryCache;
 pub use mindex::Mindex;
 pub use names::Names;
+pub use operations::Wish;
 
 use crate::error::Result;
 use crate::physical::{MountOptions, PhysicalFs};
@@ -90,9 +91,18 @@ pub struct Held<'f, P: PhysicalFs, N: Names<P>> {
     at: At,
 }
 
+/// A file with a reference that its owner must give back, by [`Front::take_back`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept(At);
+
 impl<'f, P: PhysicalFs, N: Names<P>> Held<'f, P, N> {
     fn into_at(self) -> At {
         ManuallyDrop::new(self).at
+    }
+
+    /// For tables that cannot borrow from the front.
+    pub fn keep(self) -> Kept {
+        Kept(self.into_at())
     }
 }
 
@@ -149,6 +159,17 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     pub fn root(&self) -> Held<'_, P, N> {
         N::retain(self, self.root);
         Held { front: self, at: self.root }
+    }
+
+    /// A further reference to a file that somebody keeps.
+    pub fn hold(&self, kept: &Kept) -> Held<'_, P, N> {
+        N::retain(self, kept.0);
+        Held { front: self, at: kept.0 }
+    }
+
+    /// The reference itself.
+    pub fn take_back(&self, kept: Kept) -> Held<'_, P, N> {
+        Held { front: self, at: kept.0 }
     }
 
     /// Files in memory.

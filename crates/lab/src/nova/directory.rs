@@ -25,8 +25,8 @@ pub struct Names {
 fn hash(name: &[u8]) -> u64 {
     let low = crc32c(0, name) as u64;
     let mixed = (low | (crc32c(!0, name) as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // Not zero, for a cookie of zero means the beginning, and the last bits for twins.
-    (mixed >> 1 | 1 << 62) & !TWINS
+    // Not zero, for a cookie of zero means the beginning; the last bits are for twins, the first two for those who count on from it.
+    (mixed >> 2 | 1 << 61) & !TWINS
 }
 
 pub(super) fn names(info: &NovaInfo) -> Result<&Names> {

@@ -441,7 +441,7 @@ impl<M: Memory> Volume<M> {
         // A file that was never durable under its old name needs no order.
         let was_cancelled = self.cancel(&inode, old_entry);
         let after = inode.state().added.as_ref().map(|added| Arc::clone(&added.mark)).filter(|mark| !mark.is_done());
-        let directory = to.as_deref_mut().unwrap_or(&mut *from);
+        let directory = to.unwrap_or(&mut *from);
         inode.state().parent = directory.info.inode.offset;
         let is_replacing = replaced.is_some();
         let after = after.filter(|_| inode.is_directory());

@@ -90,13 +90,13 @@ impl<M: Memory> Volume<M> {
     /// Persists what is on the dirty list. What is listed again meanwhile is for the next time, but for what can now be freed.
     fn drain(&self) -> Result<()> {
         let _draining = self.draining.read().unwrap_or_else(PoisonError::into_inner);
-        let until = self.sequence();
         for _ in 0..2 {
             let mut count = lock(&self.dirty).len();
             while count > 0
                 && let Some(inode) = self.next_dirty()
             {
-                self.persist(&inode, until)?;
+                // Of now, not of the beginning: whatever it had when it was taken off the list has to be done, since nobody lists it again.
+                self.persist(&inode, self.sequence())?;
                 count -= 1;
             }
         }
@@ -518,8 +518,7 @@ impl<M: Memory> Volume<M> {
         if lines.owner.load() != owner && old_mode != attributes.mode {
             let kind = old_mode & 0xf000;
             let both = old_mode & attributes.mode & 0xfff | kind;
-            let durable = self.region.persist(self.region.set64(&lines.identity, identity_word(both, line.links)));
-            let _ = durable;
+            self.region.persist(self.region.set64(&lines.identity, identity_word(both, line.links)));
             self.region.persist(self.region.set64(&lines.owner, owner));
         }
         self.store_attributes(inode, lines, line.links);

@@ -1,7 +1,18 @@
 //! Power cuts in random runs.
 
 use super::explore::{Effort, record};
-use super::model::{Drawer, Operation};
+use super::image::Image;
+use super::machine::{IMAGE_BYTES, bytes, formatted, mount, region};
+use super::model::{Drawer, Operation, dump};
+use engine::Changes;
+use lab::calls::Calls;
+use lab::inode::AttributeCell;
+use lab::physical::{Exclusive, PhysicalFs};
+use lab::soupfs::SoupFs;
+use pmem::{CrashImage, Direct, Grain, Recorder};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Names and files to begin with, durable.
 pub fn setup() -> Vec<Operation> {
@@ -21,7 +32,7 @@ pub fn setup() -> Vec<Operation> {
 
 /// How many runs; more by `SOUPFS_CRASH_RUNS`.
 fn runs() -> u64 {
-    std::env::var("SOUPFS_CRASH_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(60)
+    std::env::var("SOUPFS_CRASH_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(40)
 }
 
 #[test]
@@ -49,4 +60,41 @@ fn any_crash_leaves_what_soft_updates_promise() {
 
 fn short(operation: &Operation) -> String {
     format!("{operation:?}").replace("108, ", "").replace("109, ", "")
+}
+
+#[test]
+fn no_crash_gives_a_new_owner_the_permissions_that_were_for_the_old_one() {
+    let mapping = formatted(IMAGE_BYTES);
+    let fs = mount(&mapping, Direct);
+    fs.create(b"/file", 0o4755).expect("created");
+    fs.unmount().expect("unmounted");
+    let recorder = Arc::new(Recorder::new());
+    let image = region(&mapping, Arc::clone(&recorder));
+    let fs = SoupFs::mount_with(image, Duration::ZERO, 0).expect("mounted");
+    let number = dump(&fs).expect("a tree").find(b"/file").expect("it is there").0;
+    let mut loaded = fs.load(number).expect("loaded");
+    let attributes = AttributeCell::new(&loaded.attributes);
+    let initial = bytes(&mapping);
+    recorder.start();
+    let mut file = Exclusive { number, attributes: &attributes, info: &mut loaded.info };
+    let changes = Changes { uid: Some(1000), permissions: Some(0o600), ..Changes::default() };
+    fs.change(&mut file, &changes, 7).expect("changed");
+    fs.sync_file(&mut file).expect("synced");
+    recorder.stop();
+    let log = recorder.take();
+    let mut crash = CrashImage::new(initial, &log);
+    let mut seen = BTreeSet::new();
+    loop {
+        let mut image = crash.durable().to_vec();
+        for state in crash.states(Grain::Word, 8, 1000, 1) {
+            state.apply(&mut image);
+            let word = |at: u64| Image(&image).word(number * 64 + at);
+            seen.insert((word(8) >> 32, word(0) >> 32 & 0o7777));
+            state.undo(&mut image);
+        }
+        if !crash.advance() {
+            break;
+        }
+    }
+    assert_eq!(seen, BTreeSet::from([(0, 0o4755), (0, 0o600), (1000, 0o600)]));
 }

@@ -167,7 +167,7 @@ impl Recording {
         self.judge_tree(&found, returned, begun)?;
         drop(fs);
         if draw.is_multiple_of(effort.use_every) {
-            let scans_first = draw / effort.use_every % 2 == 0;
+            let scans_first = (draw / effort.use_every).is_multiple_of(2);
             self.use_image(machine, image, &found, &reachable, &table, scans_first)?;
         }
         Ok(())

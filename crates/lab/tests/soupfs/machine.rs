@@ -3,7 +3,7 @@
 use lab::front::{ByVfs, FrontOptions};
 use lab::physical::{MkfsOptions, MountOptions, PhysicalFs};
 use lab::soupfs::SoupFs;
-use pmem::{Direct, MappedRegion, Mapping, Memory, Recorder};
+use pmem::{Direct, MappedRegion, Mapping, Memory};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use std::time::Duration;
 pub const IMAGE_BYTES: u64 = 96 * 4096;
 pub const START_NS: i64 = 1_700_000_000_000_000_000;
 
-pub type Recorded = Arc<Recorder>;
 pub type Soup = SoupFs<Direct>;
 
 pub fn mapping(bytes: u64) -> Arc<Mapping> {

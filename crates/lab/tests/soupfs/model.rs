@@ -354,14 +354,14 @@ impl Drawer {
                 24 => Operation::Chmod(path, (number % 0o1000) as u32),
                 25 => Operation::PersistOne(number),
                 26 => {
-                    if number % 3 == 0 {
+                    if number.is_multiple_of(3) {
                         Operation::Persist
                     } else {
                         Operation::SyncFile(path)
                     }
                 }
                 _ => {
-                    if number % 4 == 0 {
+                    if number.is_multiple_of(4) {
                         Operation::Sync
                     } else {
                         Operation::Persist

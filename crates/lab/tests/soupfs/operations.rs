@@ -252,7 +252,7 @@ fn damage_is_an_error_not_a_panic_or_a_loop() {
             0 => random.next(),
             1 => 0,
             2 => lines[random.below(lines.len() as u64) as usize],
-            _ => random.next() % (2 << 20) & !63,
+            _ => (random.next() % (2 << 20)) & !63,
         };
         let at = line + random.below(8) * 8;
         region(&mapping, Direct).write_bytes(at, &value.to_le_bytes()).expect("inside").unflushed();

@@ -88,7 +88,7 @@ impl<M: Memory> Actor<'_, '_, M> {
     }
 
     /// What any close does to the record locks of the process on a file.
-    fn release_locks(&self, entry: u32) -> Result<()> {
+    pub(super) fn release_locks(&self, entry: u32) -> Result<()> {
         let Some(file) = file_of(entry) else { return Ok(()) };
         let cachelet = self.areas().file(file)?.node().cachelet;
         super::locks::release_process(self, cachelet, self.table)
@@ -103,7 +103,7 @@ impl<M: Memory> Actor<'_, '_, M> {
 
 impl<'f, M: Memory> Process<'f, M> {
     #[inline]
-    fn entry(&self, fd: u32) -> u32 {
+    pub(super) fn entry(&self, fd: u32) -> u32 {
         match self.table.descriptors.get(fd as usize) {
             Some(word) => word.load(Acquire),
             None => self.far_entry(fd),

@@ -69,16 +69,13 @@ impl<'f, M: Memory> Process<'f, M> {
     pub fn import(&self, thread: &Thread<'f, M>, token: Token, fd: u32, cloexec: bool, last: bool) -> Result<()> {
         let actor = self.all.act(thread, self.index)?;
         actor.reach(self.table_index, fd)?;
-        if let Some(descriptor) = self.descriptor(fd) {
-            // What was there is closed.
-            actor.close(fd, entry_of(descriptor.file, false))?;
-        }
         actor.with_tokens(|| {
             let entry = actor.areas().token(token.index).map_err(|_| Errno::EBADF)?;
             let file = file_of(entry.file.load(Acquire)).ok_or(Errno::EBADF)?;
             if entry.secret.load(Acquire) != token.secret || token.secret == 0 {
                 return Err(Errno::EBADF);
             }
+            actor.release_locks(self.entry(fd))?;
             actor.take_into(file, Place::Descriptor(self.table_index, fd), entry_of(file, cloexec))?;
             if last { actor.drop_token(token.index) } else { Ok(()) }
         })

@@ -27,5 +27,5 @@ printf '#!%s/bin/inner\n' "$PWD" >outer; printf '#!/bin/sh\necho "inner $1" | se
 : >empty; [ -s empty ] || echo empty; [ f -nt here ] && echo newer; [ -x script ] && echo executable; test -w f && echo writable
 read -r -N 3 n <f; echo "$n"; mapfile -t lines <loop; echo ${#lines[@]}; echo $(<f); cp /bin/echo own; ./own "copied program"; ln -s own linked; ./linked via link
 umask 077; : >private; stat -c %a private; umask 022; ulimit -n 64; exec 20</dev/null; echo limit; [ -e /dev/fd/20 ] && echo fd20
-cat /dev/fd/3 3<f; cat /proc/self/fd/0 <f; ls -l /proc/self/fd/7 7<f | sed 's|.*/||'; readlink /proc/$$/cwd | sed 's|.*/||'
+cat /dev/fd/3 3<f; cat /proc/self/fd/0 <f; ls -l /proc/self/fd/7 7<f | sed 's|.*/||'; readlink /proc/self/cwd | sed 's|.*/||'
 echo last >&1 | cat; (exec >final; echo final); cat final; trap 'echo bye' EXIT; kill -0 $$; echo "$BASH_SUBSHELL" "$(echo $BASH_SUBSHELL)"
