@@ -114,7 +114,7 @@ fn paths_lead_into_the_mount_and_out() {
         cd /; cat .$M/file ${M#/}/file; cd /tmp; cat ../$M/file ..$M/file
         cd $M; test ! -e ../file; cat ../directfs-test/file; ls -d ../../etc; mkdir -p $M/a/b; cd a/b; pwd; cat ../../file
         env -i /bin/cat $M/file; env -i /bin/sh -c "cat $M/file; /bin/pwd"
-        exec 7< $M/file; readlink /proc/self/cwd; cat <&7; cat /proc/self/fd/7 </dev/null
+        exec 7< $M/file; test "$(readlink /proc/self/fd/7)" = $M/file; readlink /proc/self/cwd; cat <&7; cat /proc/self/fd/7 </dev/null
     "#;
     let told = told(output(system.command(Path::new("sh")).args(["-c", script])));
     let inside = told.lines().filter(|line| *line == "inside").count();

@@ -244,7 +244,7 @@ impl Default for MountOptions {
 /// A file system on an image. See the module for who locks what.
 ///
 /// A call that returns has done what its system promises (NOVA and PMFS: everything durable; SoupFS: durable by the next period or
-/// `sync`), and whatever the system, a crash at any instant leaves each call done or not done.
+/// `sync`), and a crash at any instant leaves each call done or not done (but for what SoupFS says of renames and writes).
 pub trait PhysicalFs: Send + Sync + Sized + 'static {
     /// What watches or slows the image's memory.
     type Memory: Memory;

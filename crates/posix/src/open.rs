@@ -122,7 +122,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         loop {
             if !exclusive {
                 match self.lookup(directory, name) {
-                    Ok(file) => return self.open_existing(file, flags),
+                    Ok(file) => {
+                        let found = self.open_existing(file, flags)?;
+                        if let Found::File(opened) = &found {
+                            opened.file.set_found_in(directory.number);
+                        }
+                        return Ok(found);
+                    }
                     Err(Errno::ENOENT) if flags & O_CREAT != 0 => {}
                     Err(other) => return Err(other),
                 }
@@ -131,6 +137,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 // Whoever makes a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
                     let file = OpenFile::new(made.into_node()?, FileKind::Regular, flags);
+                    file.set_found_in(directory.number);
                     return Ok(Found::File(Opened { file, created: true }));
                 }
                 // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
@@ -177,12 +184,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return self.create_path(place, path, flags, (mode, umask), buffer);
         }
         let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
-        let found = inside!(self.resolve(place, path, last_link, buffer)?);
+        let (found, directory) = inside!(self.resolve_in(place, path, last_link, buffer)?);
         let file = if flags & O_TMPFILE == O_TMPFILE {
             self.open_unnamed(found.node(), flags, mode, umask)?
         } else {
             self.open_held(found, flags)?
         };
+        file.set_found_in(directory);
         Ok(Outcome::Inside(Opened { file, created: false }))
     }
 

@@ -23,7 +23,8 @@ pub struct OpenFile {
     number: AtomicU64,
     /// Position; for a directory the cookie to go on after.
     position: AtomicU64,
-    /// Where the scan of a directory was; only a hint, so its two parts need not fit together.
+    /// Where the scan of a directory was; only a hint, so its two parts need not fit together. Of other files: the directory in which `open` found
+    /// the name, for who asks for a path; zero if that is not known.
     hint_page: AtomicU64,
     /// See `hint_page`.
     hint_version: AtomicU32,
@@ -80,6 +81,18 @@ impl OpenFile {
     /// The kind of file; a description in shared memory that holds nonsense counts as a pipe, with which nothing can be done here.
     pub fn kind(&self) -> FileKind {
         FileKind::from_bits(self.kind.load(Relaxed)).unwrap_or(FileKind::Fifo)
+    }
+
+    /// The number of the directory in which `open` found a file that is none; zero: not known. The name may have gone since.
+    pub fn found_in(&self) -> u64 {
+        if self.kind() == FileKind::Directory { 0 } else { self.hint_page.load(Relaxed) }
+    }
+
+    /// Notes where `open` found the name.
+    pub(crate) fn set_found_in(&self, directory: u64) {
+        if self.kind() != FileKind::Directory {
+            self.hint_page.store(directory, Relaxed);
+        }
     }
 
     /// The flags of `open` as they are now.

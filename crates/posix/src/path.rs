@@ -385,6 +385,20 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Held<'t, 'f, M>>> {
+        self.resolve_in(place, path, last_link, buffer).map(|outcome| match outcome {
+            Outcome::Inside((found, _)) => Outcome::Inside(found),
+            Outcome::Left(exit) => Outcome::Left(exit),
+        })
+    }
+
+    /// The file of a path, and the number of the directory in which its name was found.
+    pub(crate) fn resolve_in(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<(Held<'t, 'f, M>, u64)>> {
         let mut walk = self.walk(place, path)?;
         let mut tail = inside!(walk.run_all(path, buffer)?);
         loop {
@@ -392,20 +406,23 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             let (component, after) = split(rest);
             let slash = !after.is_empty();
             if component.is_empty() {
-                return Ok(Outcome::Inside(walk.current));
+                let number = walk.current.node().number;
+                return Ok(Outcome::Inside((walk.current, number)));
             }
             match walk.step(component)? {
                 Step::At(found) => {
                     if slash {
                         self.check_directory(found.node())?;
                     }
-                    return Ok(Outcome::Inside(found));
+                    return Ok(Outcome::Inside((found, walk.current.node().number)));
                 }
                 Step::Above => {
                     buffer.set(b"")?;
                     return Ok(Outcome::Left(Exit::AboveRoot));
                 }
-                Step::Link(link) if last_link == LastLink::Stay && !slash => return Ok(Outcome::Inside(link)),
+                Step::Link(link) if last_link == LastLink::Stay && !slash => {
+                    return Ok(Outcome::Inside((link, walk.current.node().number)));
+                }
                 Step::Link(link) => {
                     // The slash stays behind the target, which must be a directory then.
                     buffer.set(if slash { b"/" } else { b"" })?;

@@ -1,14 +1,14 @@
 //! Programs that start others: those get the library too, whatever environment they are given.
 //!
 //! A program that lies in the mount is copied to memory and run from there; a script is given to its interpreter here, if the kernel could not find the one or the
-//! other. Into some programs nothing can be loaded (static ones, those of another C library, those that change the user): they would not see the mount, and work
-//! on another directory without a word. If anything in what they are given names the mount, they are started by the launcher's helper, or refused with a line.
+//! other. Into some programs nothing can be loaded (static ones, those of another C library, those that change the user), and some make system calls by code of their own
+//! (Go): they would not see the mount, and work on another directory without a word. If anything in what they are given names the mount, they are started by the launcher's helper, or refused with a line.
 //! (What such a program finds out by itself is not seen here.)
 //!
 //! Invariants: the program's own lists and strings are not touched; what is added lives on this stack or in the thread's context, and is not needed any more when a
 //! child that shares our memory lets its parent go on.
 
-use super::call::Call;
+use super::call::{Call, waiting};
 use super::context::Inside;
 use super::dispatch::done;
 use super::entry::{Frame, Verdict};
@@ -18,7 +18,7 @@ use super::paths::{self, Directory, Spot};
 use super::processes::{self, Who};
 use super::programs::{HEAD_BYTES, Kind, kind_of};
 use super::server::Server;
-use super::{stack, sys, user};
+use super::{signals, stack, sys, user};
 use crate::contract;
 use core::mem::MaybeUninit;
 use engine::Node;
@@ -208,6 +208,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             }
             Kind::Static => b"a static program",
             Kind::Foreign => b"a program for another C library",
+            Kind::Own => b"a program that makes system calls by itself",
             Kind::Unknown | Kind::Dynamic => match &file {
                 File::Theirs if is_privileged(&target) => b"a program that changes the user or has capabilities",
                 _ => b"",
@@ -529,7 +530,11 @@ impl Start<'_> {
         stack::set_leaving(true);
         // SAFETY: lists and strings live on this stack, in the thread's context and in the library. The call returns only if it failed, and then
         // changed nothing.
-        let result = unsafe { sys::call(number, arguments) };
+        let result = unsafe {
+            // The new program would inherit them blocked.
+            signals::deliver_now();
+            waiting(number, arguments)
+        };
         stack::set_leaving(false);
         done(result)
     }

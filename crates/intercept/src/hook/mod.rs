@@ -42,8 +42,7 @@
 //!   dlopen, is.)
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
 //! - *Bad pointers.* Those into the first page or the kernel's half are refused with EFAULT; others that cannot be read cost a program a signal where it would have got EFAULT.
-//! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory. So does a process of itself for names of files (not of
-//!   directories): /proc/self/fd says the inode number.
+//! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
 //! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
 
 pub mod call;

@@ -411,16 +411,29 @@ pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mu
     Ok(start)
 }
 
-/// What names an open file: the path of a directory; of other files, whose names are not kept, the mount and the inode number.
+/// What names an open file: its path, as far as that is known; otherwise the mount and the inode number, as for a file that was removed.
 pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
     if file.kind() == FileKind::Directory {
         return path_of(server, caller, file.node(), into);
     }
+    let mut name = [0u8; 255];
+    if let Ok(directory) = caller.thread.node(file.found_in(), None) {
+        let directory = posix::Held::owned(caller.thread, directory);
+        if let Ok(length) = caller.thread.name_of(directory.node(), file.node().number, &mut name) {
+            let room = into.len() - 1 - length;
+            let start = path_of(server, caller, directory.node(), &mut into[..room])?;
+            into[room - 1] = b'/';
+            into[room..room + length].copy_from_slice(&name[..length]);
+            into[room + length] = 0;
+            return Ok(start);
+        }
+    }
+    const DELETED: &[u8] = b" (deleted)";
     let mut digits = [0u8; 20];
     let count = crate::contract::write_number(file.node().number, &mut digits);
     let mut start = into.len() - 1;
     into[start] = 0;
-    for part in [&digits[..count], b"/#", server.mount()] {
+    for part in [DELETED, &digits[..count], b"/#", server.mount()] {
         start -= part.len();
         into[start..start + part.len()].copy_from_slice(part);
     }

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-/// Bytes that are looked at: headers and the loader's name lie there in every program that linkers make.
-pub const HEAD_BYTES: usize = 1024;
+/// Bytes that are looked at: headers, notes and the loader's name lie there in every program that linkers make.
+pub const HEAD_BYTES: usize = 4096;
 /// Bytes of a script's first line, as the kernel has it.
 const LINE_BYTES_MAX: usize = 255;
 
@@ -18,6 +18,8 @@ pub enum Kind {
     Static,
     /// With another loader.
     Foreign,
+    /// With the loader, but most system calls are made by code of its own: a program in Go.
+    Own,
     /// Something else: the kernel knows what to say.
     Unknown,
 }
@@ -48,6 +50,7 @@ fn script(head: &[u8]) -> Kind {
 fn program(head: &[u8]) -> Option<Kind> {
     const X86_64: u16 = 62;
     const PT_INTERP: u32 = 3;
+    const PT_NOTE: u32 = 4;
     const HEADER_BYTES: usize = 56;
     const EXECUTABLE: u16 = 2;
     const SHARED: u16 = 3;
@@ -58,17 +61,41 @@ fn program(head: &[u8]) -> Option<Kind> {
         return None;
     }
     let table = usize::try_from(long(32)?).ok()?;
+    let mut kind = Kind::Static;
     for index in 0..usize::from(half(56)?) {
         let header = table.checked_add(index * HEADER_BYTES)?;
-        if word(header)? != PT_INTERP {
-            continue;
-        }
         let (start, bytes) = (usize::try_from(long(header + 8)?).ok()?, usize::try_from(long(header + 32)?).ok()?);
-        let loader = head.get(start..start.checked_add(bytes)?)?;
-        let name = loader.rsplit(|&byte| byte == b'/').next()?;
-        return Some(if name.starts_with(b"ld-linux-x86-64.so") { Kind::Dynamic } else { Kind::Foreign });
+        match (word(header)?, &kind) {
+            (PT_INTERP, Kind::Static) => {
+                let loader = head.get(start..start.checked_add(bytes)?)?;
+                let name = loader.rsplit(|&byte| byte == b'/').next()?;
+                kind = if name.starts_with(b"ld-linux-x86-64.so") { Kind::Dynamic } else { Kind::Foreign };
+            }
+            // Notes that lie further behind are not those of Go's linker.
+            (PT_NOTE, Kind::Dynamic) if head.get(start..).is_some_and(|notes| has_go_note(notes, bytes)) => {
+                kind = Kind::Own;
+            }
+            _ => {}
+        }
     }
-    Some(Kind::Static)
+    Some(kind)
+}
+
+/// Whether one of the notes is by Go.
+fn has_go_note(notes: &[u8], bytes: usize) -> bool {
+    const HEAD: usize = 12;
+    let notes = &notes[..bytes.min(notes.len())];
+    let word = |at: usize| notes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize);
+    let mut at = 0;
+    while let (Some(name), Some(content)) = (word(at), word(at + 4)) {
+        let text = at + HEAD;
+        if name == 4 && notes.get(text..text + 4) == Some(b"Go\0\0") {
+            return true;
+        }
+        let padded = |bytes: usize| bytes.saturating_add(3) & !3;
+        at = text.saturating_add(padded(name)).saturating_add(padded(content));
+    }
+    false
 }
 
 #[cfg(test)]
@@ -99,6 +126,9 @@ mod tests {
             // Whatever is cut off: no panic.
             kind_of(&bytes[..length]);
         }
+        let note = b"\x04\0\0\0\x08\0\0\0\x04\0\0\0Go\0\0buildid\0";
+        assert!(has_go_note(note, note.len()) && !has_go_note(note, 12) && !has_go_note(&note[..15], note.len()));
+        assert!(!has_go_note(&[0xff; 64], 64));
         assert_eq!(kind_of(b"hello"), Kind::Unknown);
         assert_eq!(kind_of(b""), Kind::Unknown);
     }

@@ -200,6 +200,19 @@ unsafe fn defer(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
+/// Lets the signals come that wait, in the middle of a call that holds nothing in the engine; from then on until the next call handlers run at once.
+///
+/// # Safety
+/// The thread holds nothing in the engine, and a handler may leave by a jump.
+pub unsafe fn deliver_now() {
+    // SAFETY: the words are this thread's.
+    unsafe { (*thread_words()).passive = 1 };
+    if deferred() != 0 {
+        // SAFETY: by the caller's promise.
+        unsafe { directfs_deliver() };
+    }
+}
+
 /// Lets the signals come that waited for a call.
 ///
 /// # Safety

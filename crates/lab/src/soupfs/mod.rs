@@ -17,7 +17,7 @@
 //!
 //! | module | what | paper |
 //! | --- | --- | --- |
-//! | [`format`] | every byte of the image, what holds for what is on the medium | 2 |
+//! | [`mod@format`] | every byte of the image, what holds for what is on the medium | 2 |
 //! | [`chain`] | hash-table directories and the two views of their lists | 2 (Fig. 1): latest buckets, latest and consistent next |
 //! | [`inode`] | dependency nodes and what each orders | 2: "semantic-aware dependency tracking" |
 //! | [`names`] | what system calls do to names | 2 |
@@ -37,7 +37,8 @@
 //!   empty one: the latter may be gone, and the former still at its old name).
 //! - A file's size is one that it had since; each of its words is one that was there since, or zero where it was cut off meanwhile. Never another file's bytes.
 //! - Owner and permissions: never more than both of before and after allow.
-//! - Space may be marked in use that is not; link counts may be too high. A [`scan`] finds both later.
+//! - Space may be marked in use that is not; link counts may be too high. A [`scan`] finds both later. Until it has, the figures of free space are too low, and who finds
+//!   no space waits for it.
 //!
 //! # What differs from the paper
 //!
@@ -46,6 +47,7 @@
 //! - An inode is two lines (a directory three), because the lab's fronts want a word in it that they may use; only the first is ever flushed.
 //! - What a crash leaves in `latest_next` is told from live links by the number of the mount in the link. (The paper: "might be inconsistent after crashes", hence not followed.)
 //! - A directory's inode names its entry. This makes a directory's rename atomic, and keeps a directory from having two names.
+//! - A directory that was changed keeps its latest buckets in memory until it is removed or the file system unmounted: entries' latest links may lead through them.
 //! - RENAME_EXCHANGE is refused (EINVAL), as Linux does for file systems without it: it changes two names at once.
 
 pub mod chain;

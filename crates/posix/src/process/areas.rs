@@ -40,13 +40,13 @@ const _: () = assert!(DIRECTORY_PAGES as u32 * PAGE_DESCRIPTORS == super::DESCRI
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum SlotState {
-    /// Nobody's, or claimed by the process `pid` and not used yet.
+    /// Nobody's, or claimed and not used yet.
     Free = 0,
-    /// Made by its parent (which is `pid` still) for a child that has not come yet.
+    /// Made by its parent (which is the owner still) for a child that has not come yet.
     Prepared = 2,
-    /// Of the process `pid`.
+    /// In use.
     Live = 3,
-    /// Its process is gone; `reaper` takes it apart.
+    /// Its process is gone; somebody takes it apart.
     Dying = 4,
     /// Its process is gone and what it held given back, but for its descriptor table, which others use.
     Table = 5,
@@ -91,10 +91,9 @@ pub(super) struct Slot {
     pub table: AtomicU32,
     /// When the process started.
     pub started: AtomicU64,
-    /// The process; zero: free. Claimed by compare-and-swap.
-    pub pid: AtomicU32,
-    /// Ticket of who takes the slot apart. Claimed by compare-and-swap.
-    pub reaper: AtomicU32,
+    /// The process (low half) and the ticket of who takes the slot apart (high half). Zero: free. Both are claimed by compare-and-swap, and freed by one
+    /// store, so that no reaper of the past can take a slot for the one it knew.
+    pub owner: AtomicU64,
     /// Prepared: where the kernel stores the child's pid.
     pub child_pid: AtomicI32,
     /// The umask.
@@ -139,6 +138,29 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 4096);
 // SAFETY: as above.
 unsafe impl Layout for Slot {}
+
+impl Slot {
+    /// The process; zero: the slot is free.
+    pub fn pid(&self) -> u32 {
+        self.owner.load(Acquire) as u32
+    }
+
+    /// Ticket of who takes the slot apart; zero: nobody.
+    pub fn reaper(&self) -> u32 {
+        (self.owner.load(Acquire) >> 32) as u32
+    }
+
+    /// Becomes the reaper in place of `before`; whether it did. The process is still the same then.
+    pub fn claim_reaping(&self, pid: u32, before: u32, reaper: u32) -> bool {
+        let word = |reaper: u32| pid as u64 | (reaper as u64) << 32;
+        self.owner.compare_exchange(word(before), word(reaper), AcqRel, Acquire).is_ok()
+    }
+
+    /// Nobody takes the slot apart any more.
+    pub fn end_reaping(&self) {
+        self.owner.fetch_and(u32::MAX as u64, AcqRel);
+    }
+}
 
 /// Pages of the descriptors that are not in the slot.
 #[repr(C, align(4096))]

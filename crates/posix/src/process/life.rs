@@ -1,9 +1,9 @@
 //! Birth and death of processes: slots, forks, exec, and what a dead process leaves behind.
 //!
 //! Invariants
-//! - A slot is claimed by compare-and-swap of `pid` from zero, and free again when `pid` is stored zero, which is the last store.
-//! - A slot is taken apart by who has its `reaper` word, which is claimed by compare-and-swap, also from a reaper that died. Every step of taking
-//!   apart can be done again.
+//! - A slot is claimed by compare-and-swap of its owner word from zero, and free again when that is stored zero, which is the last store.
+//! - A slot is taken apart by its reaper, who is named in the same word and gets there by compare-and-swap, also in place of a reaper that died. Every step of
+//!   taking apart can be done again.
 //! - A descriptor table is that of the slot with the same index. Where it is shared (CLONE_FILES) its slot stays, without a process, until the last
 //!   process that uses it is gone.
 //! - A child's slot is its parent's until the kernel has stored the child's pid in it, which it does before the child runs and before the parent can die.
@@ -72,7 +72,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         let me = self.platform().identity();
         for index in range {
             let slot = self.areas.slot(index)?;
-            if slot.pid.load(Relaxed) == 0 && slot.pid.compare_exchange(0, me.pid, AcqRel, Relaxed).is_ok() {
+            let owner = &slot.owner;
+            if owner.load(Relaxed) == 0 && owner.compare_exchange(0, me.pid as u64, AcqRel, Relaxed).is_ok() {
                 slot.started.store(me.started, Release);
                 if index != SPARE {
                     self.areas.header()?.slots_high.fetch_max(index + 1, AcqRel);
@@ -90,7 +91,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         let high = self.areas.header()?.slots_high.load(Acquire).min(SLOTS);
         for index in index.into_iter().filter(|index| *index < SLOTS).chain(0..high) {
             let slot = self.areas.slot(index)?;
-            let mine = slot.pid.load(Acquire) == me.pid && slot.started.load(Acquire) == me.started;
+            let mine = slot.pid() == me.pid && slot.started.load(Acquire) == me.started;
             if mine && state_of(slot) == SlotState::Live {
                 return self.process(index)?.begin_anew(thread).map(Some);
             }
@@ -108,7 +109,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         }
         // While they do not fit together the slot is known by `child_pid`.
         slot.started.store(0, Release);
-        slot.pid.store(me.pid, Release);
+        let with_me = |owner: u64| Some(owner & !(u32::MAX as u64) | me.pid as u64);
+        let _ = slot.owner.fetch_update(AcqRel, Acquire, with_me);
         slot.started.store(me.started, Release);
         if !change_state(slot, SlotState::Prepared, SlotState::Live) {
             return Err(Errno::ESRCH);
@@ -160,30 +162,30 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     fn is_slot_alive(&self, slot: &Slot) -> bool {
-        self.is_alive(slot.pid.load(Acquire), slot.started.load(Acquire))
+        self.is_alive(slot.pid(), slot.started.load(Acquire))
     }
 
-    fn is_dead(&self, slot: &Slot) -> bool {
-        match state_of(slot) {
-            _ if slot.pid.load(Acquire) == 0 => false,
-            SlotState::Table => false,
+    fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
+        Ok(match state_of(slot) {
+            _ if slot.pid() == 0 => false,
+            // A table goes with its last user.
+            SlotState::Table => !self.is_shared(index)?,
             SlotState::Dying => true,
             SlotState::Free | SlotState::Live => !self.is_slot_alive(slot),
             SlotState::Prepared => match slot.child_pid.load(Acquire) {
                 0 => !self.is_slot_alive(slot),
                 child => !self.is_alive(child as u32, 0),
             },
-        }
+        })
     }
 
     /// Takes a slot apart if its process is dead and nobody living is at it; whether it did.
     pub(super) fn reap_if_dead(&self, thread: &Thread<'f, M>, index: u32) -> Result<bool> {
         let slot = self.areas.slot(index)?;
-        if self.me == index + 1
-            || !self.is_dead(slot)
-            || !self.bury_parent(thread, slot)?
-            || !self.claim_corpse(slot)?
-        {
+        if self.me == index + 1 || !self.is_dead(index, slot)? {
+            return Ok(false);
+        }
+        if !self.bury_parent(thread, slot)? || !self.claim_corpse(index, slot)? {
             return Ok(false);
         }
         self.take_apart(thread, index)?;
@@ -198,31 +200,40 @@ impl<'f, M: Memory> Processes<'f, M> {
             return Ok(true);
         }
         let parent_slot = self.areas.slot(parent - 1)?;
-        if self.is_dead(parent_slot) {
+        if self.is_dead(parent - 1, parent_slot)? {
             self.reap_if_dead(thread, parent - 1)?;
         }
-        Ok(!self.is_dead(parent_slot))
+        Ok(!self.is_dead(parent - 1, parent_slot)?)
     }
 
     /// Becomes the one who takes a slot apart.
-    fn claim_corpse(&self, slot: &Slot) -> Result<bool> {
-        let reaper = slot.reaper.load(Acquire);
-        if reaper == self.me {
+    fn claim_corpse(&self, index: u32, slot: &Slot) -> Result<bool> {
+        let (pid, reaper) = (slot.pid(), slot.reaper());
+        if reaper == self.me || (reaper != 0 && self.is_slot_alive(self.areas.slot(reaper - 1)?)) {
             return Ok(false);
         }
-        if reaper != 0 && self.is_slot_alive(self.areas.slot(reaper - 1)?) {
+        if pid == 0 || !slot.claim_reaping(pid, reaper, self.me) {
             return Ok(false);
         }
-        if slot.reaper.compare_exchange(reaper, self.me, AcqRel, Acquire).is_err() {
-            return Ok(false);
-        }
-        // It may have been taken apart, and used again, since it was found dead.
+        // It may have been taken apart, and used again by the same process, since it was found dead.
         let state = state_of(slot);
-        let claimed = self.is_dead(slot) && (state == SlotState::Dying || change_state(slot, state, SlotState::Dying));
+        let claimed =
+            self.is_dead(index, slot)? && (state == SlotState::Dying || change_state(slot, state, SlotState::Dying));
         if !claimed {
-            slot.reaper.store(0, Release);
+            slot.end_reaping();
         }
         Ok(claimed)
+    }
+
+    /// Of what a dead reaper had begun to take apart it is the reaper no more: its ticket will be another's.
+    fn disown_corpses(&self, index: u32) -> Result<()> {
+        for other in (0..self.areas.header()?.slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
+            let slot = self.areas.slot(other)?;
+            if other != index && slot.reaper() == index + 1 {
+                slot.claim_reaping(slot.pid(), index + 1, 0);
+            }
+        }
+        Ok(())
     }
 
     /// Gives back all that a slot holds, and the slot. The caller is its reaper, and it is dying.
@@ -243,18 +254,21 @@ impl<'f, M: Memory> Processes<'f, M> {
                 actor.empty_table()?;
             }
         }
+        if self.me != index + 1 {
+            self.disown_corpses(index)?;
+        }
         if table == index && !shared {
             free_slot(slot);
             return Ok(());
         }
         if table == index {
-            slot.reaper.store(0, Release);
-            change_state(slot, SlotState::Dying, SlotState::Table);
+            set_state(slot, SlotState::Table);
+            slot.end_reaping();
         } else {
             free_slot(slot);
         }
         // Of two who leave at once each may have seen the other: whoever comes last here finds it alone.
-        self.collect_table(thread, table)
+        self.reap_if_dead(thread, table).map(drop)
     }
 
     /// Whether processes (or what is left of them) other than its own use a table.
@@ -270,21 +284,6 @@ impl<'f, M: Memory> Processes<'f, M> {
         }
         Ok(false)
     }
-
-    /// Frees a table whose own process is gone, if nobody uses it any more.
-    fn collect_table(&self, thread: &Thread<'f, M>, table: u32) -> Result<()> {
-        let slot = self.areas.slot(table)?;
-        if state_of(slot) == SlotState::Table
-            && !self.is_shared(table)?
-            && slot.reaper.compare_exchange(0, self.me, AcqRel, Acquire).is_ok()
-        {
-            if change_state(slot, SlotState::Table, SlotState::Dying) {
-                return self.take_apart(thread, table);
-            }
-            slot.reaper.store(0, Release);
-        }
-        Ok(())
-    }
 }
 
 /// Makes an empty slot free.
@@ -295,9 +294,8 @@ fn free_slot(slot: &Slot) {
     slot.child_pid.store(0, Release);
     slot.waits_in.store(0, Release);
     slot.started.store(0, Release);
-    slot.reaper.store(0, Release);
     set_state(slot, SlotState::Free);
-    slot.pid.store(0, Release);
+    slot.owner.store(0, Release);
 }
 
 impl<M: Memory> Actor<'_, '_, M> {
@@ -374,7 +372,7 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.slot.pid.load(Relaxed)
+        self.slot.pid()
     }
 
     /// Whether other threads of the process (or a process that shares the table) may make calls at the same time. Lookups cost a little more
@@ -429,7 +427,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let Ok(slot) = self.all.areas.slot(child) else { return };
         let mine = slot.parent.load(Acquire) == self.index + 1;
         if mine
-            && slot.reaper.compare_exchange(0, self.all.me, AcqRel, Acquire).is_ok()
+            && slot.claim_reaping(slot.pid(), 0, self.all.me)
             && change_state(slot, SlotState::Prepared, SlotState::Dying)
         {
             // What fails here is left to a reaper.
@@ -447,7 +445,7 @@ impl<'f, M: Memory> Process<'f, M> {
             }
             return;
         }
-        if self.slot.reaper.compare_exchange(0, self.all.me, AcqRel, Acquire).is_ok() {
+        if self.slot.claim_reaping(self.pid(), 0, self.all.me) {
             set_state(self.slot, SlotState::Dying);
             let _ = self.all.take_apart(thread, self.index);
         }
@@ -493,7 +491,7 @@ impl<'f, M: Memory> Process<'f, M> {
     fn unshare(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         let fresh = self.prepare_fork(thread, Fork::default())?;
         let moved = self.all.adopt(thread, fresh)?;
-        if self.slot.reaper.compare_exchange(0, moved.all.me, AcqRel, Acquire).is_ok() {
+        if self.slot.claim_reaping(self.pid(), 0, moved.all.me) {
             set_state(self.slot, SlotState::Dying);
             moved.all.take_apart(thread, self.index)?;
         }

@@ -32,7 +32,7 @@ impl<M: Memory> Processes<'_, M> {
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
-            usage.processes += (self.areas.slot(index)?.pid.load(Acquire) != 0) as u32;
+            usage.processes += (self.areas.slot(index)?.pid() != 0) as u32;
         }
         let counted = [
             (Kind::File, &mut usage.files),
