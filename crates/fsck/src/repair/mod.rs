@@ -16,7 +16,7 @@ mod inodes;
 mod names;
 
 use crate::check::{Checker, examine};
-use crate::finding::{Finding, FindingKind, Repair};
+use crate::finding::{Finding, FindingKind, Repair, Severity};
 use crate::report::{EXIT_CORRECTED, Options, Progress, Report};
 use edit::Mender;
 use pmem::{Memory, Region};
@@ -88,7 +88,11 @@ pub fn repair<M: Memory>(
         let possible = |finding: &&Finding| {
             !matches!(finding.repair, Repair::None | Repair::Recover) && !tried.contains(&key(finding))
         };
-        let mut chosen: Vec<_> = findings.iter().filter(possible).cloned().collect();
+        // Maps of what is free are wrong where something is damaged, and right again after it is mended.
+        let damaged =
+            findings.iter().any(|finding| finding.severity > Severity::Note && stage(finding) < Stage::Snapshot);
+        let due = |finding: &&Finding| !damaged || stage(finding) < Stage::Snapshot;
+        let mut chosen: Vec<_> = findings.iter().filter(possible).filter(due).cloned().collect();
         chosen.retain(|finding| *answers.entry(key(finding)).or_insert_with(|| decide(finding)));
         let Some(first) = chosen.iter().map(stage).min() else { break };
         let mut mender = Mender::new(checker, marked.as_deref(), now_ns);

@@ -4,12 +4,14 @@
 //! the file. Nobody serves anybody: who is there is known by locks on the image (`locks`), which end with their owners. A DRAM file that
 //! nobody uses is what a crash left; it is thrown away and the image recovered.
 
+mod alone;
 mod dram_file;
 mod error;
 mod locks;
 mod make;
 mod users;
 
+pub use alone::Alone;
 pub use error::ImageError;
 pub use make::{Made, MakeOptions, make};
 pub use users::{Users, users};
