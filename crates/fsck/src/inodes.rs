@@ -5,8 +5,8 @@ use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{
-    FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE,
-    SEGMENT_BLOCKS,
+    FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property,
+    PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
 };
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -213,7 +213,8 @@ impl<M: Memory> Checker<'_, M> {
             return self.found(FindingKind::PropertyKind, on, repair, sentence);
         }
         let inline = property.flags & PROPERTY_INLINE != 0;
-        if property.flags & !PROPERTY_INLINE != 0 || (inline && kind != FileKind::Symlink) {
+        let possible = if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
+        if property.flags & !possible != 0 {
             let sentence = format_args!("a {kind:?} has property flags {:#x}", property.flags);
             return self.found(FindingKind::PropertyFlags, on, repair, sentence);
         }

@@ -196,16 +196,15 @@ impl Files {
         asker: Asker,
         parent: u64,
         name: &[u8],
-        mode: u32,
+        (mode, umask): (u32, u32),
         making: Making<'_>,
     ) -> Result<Attributes> {
         let directory = self.node(parent)?;
         self.call(asker, |caller| {
-            // The kernel has applied the umask.
             let made = match making {
-                Making::Directory => caller.mkdir(directory, name, mode, 0)?,
+                Making::Directory => caller.mkdir(directory, name, mode, umask)?,
                 Making::Symlink(target) => caller.symlink(target, directory, name)?,
-                Making::Node(device) => caller.mknod(directory, name, mode, 0, device)?,
+                Making::Node(device) => caller.mknod(directory, name, mode, umask, device)?,
             };
             self.tell(caller, made)
         })
@@ -265,12 +264,12 @@ impl Files {
         asker: Asker,
         parent: u64,
         name: &[u8],
-        mode: u32,
+        (mode, umask): (u32, u32),
         flags: i32,
     ) -> Result<(Attributes, u64)> {
         let directory = self.node(parent)?;
         self.call(asker, |caller| {
-            let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, 0)?;
+            let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, umask)?;
             let told = caller
                 .thread
                 .retain(opened.file.node())

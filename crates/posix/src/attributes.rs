@@ -153,11 +153,10 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         self.check_writable()?;
         let now_ns = crate::host::now_ns();
-        let credentials = self.credentials;
         let touch = (accessed, modified) == (Moment::Now, Moment::Now);
         let changed = self.thread.change(node, |file| {
-            if !credentials.owns(file) {
-                let refused = if touch { credentials.check(file, Want::WRITE) } else { Err(Errno::EPERM) };
+            if !self.credentials.owns(file) {
+                let refused = if touch { self.permit(file, Want::WRITE) } else { Err(Errno::EPERM) };
                 refused.map_err(Errno::refusal)?;
             }
             Ok(Changes {

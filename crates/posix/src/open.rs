@@ -7,7 +7,7 @@ use crate::names::Making;
 use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use engine::format::FileKind;
-use engine::{Attributes, Node};
+use engine::{Attributes, NewNode, Node};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -158,7 +158,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         self.check_attributes(&attributes, Want::CHANGE_NAMES)?;
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
-        let node = self.thread.create_unnamed(directory, &self.new_node(&attributes, &making))?;
+        let create = |new: &NewNode<'_>| Ok(self.thread.create_unnamed(directory, new)?);
+        let node = self.make_by(directory, &attributes, &making, create)?;
         Ok(OpenFile::new(node, FileKind::Regular, flags))
     }
 

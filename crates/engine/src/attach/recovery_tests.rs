@@ -17,7 +17,16 @@ use std::vec::Vec;
 const MIB: u64 = 1 << 20;
 
 fn new(kind: FileKind) -> NewNode<'static> {
-    NewNode { kind, permissions: 0o644, uid: 1, gid: 2, device: 0, target: b"somewhere/short" }
+    NewNode {
+        kind,
+        permissions: 0o644,
+        uid: 1,
+        gid: 2,
+        device: 0,
+        target: b"somewhere/short",
+        extended: &[],
+        access_list: false,
+    }
 }
 
 fn make(thread: &Thread<'_>, directory: Node, name: &str, kind: FileKind) -> Node {

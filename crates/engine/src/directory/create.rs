@@ -10,8 +10,8 @@ use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNA
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_INLINE, Property, SlotTag, Valid, dentry_lines,
-    slot_word,
+    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, SlotTag,
+    Valid, dentry_lines, slot_word,
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, Target};
@@ -34,6 +34,8 @@ struct PreparedInode<'f> {
     cachelet: &'f Cachelet,
     inode: &'f Inode,
     property: Property,
+    /// Root of the extended attributes that it is born with; zero: none.
+    xattrs: u64,
     moment_ns: i64,
 }
 
@@ -140,14 +142,36 @@ impl<'f, M: Memory> Thread<'f, M> {
             // inode, where recovery clears it.
             pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?);
         }
-        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, moment_ns })
+        let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, inode, &property)? };
+        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, moment_ns })
+    }
+
+    /// Writes the extended attributes that an inode is born with and lets the inode name them, durably: no checksum of the identity covers that
+    /// word. A crash from here on leaves it in a free inode, where recovery clears it. The root word.
+    fn prepare_xattrs(&self, new: &NewNode<'_>, inode: &Inode, property: &Property) -> Result<u64> {
+        let pm = &self.fs.pm;
+        let written = match new.kind {
+            // It may have a body already: whoever wants this has to see to that, too.
+            FileKind::Symlink => Err(Error::NotSupported),
+            _ => self.write_new_xattrs(new.extended),
+        };
+        let root = match written {
+            Ok(root) => root,
+            Err(error) => {
+                crate::file::free_body(self, property.root)?;
+                return Err(error);
+            }
+        };
+        let durable = pm.fence(Flushed::nothing());
+        pm.persist(pm.commit(&inode.xattrs, root, durable));
+        Ok(root)
     }
 
     /// The first property entry of a new inode. A long symlink target is written and durable when this returns.
     fn first_property(&self, new: &NewNode<'_>, moment_ns: i64) -> Result<Property> {
         let mut property = Property {
             mode: (new.kind.mode_bits() | new.permissions & 0o7777) as u16,
-            flags: 0,
+            flags: if new.access_list { PROPERTY_ACCESS_LIST } else { 0 },
             links: if new.kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid: new.gid,
@@ -163,7 +187,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             property.size_bytes = new.target.len() as u64;
             if new.target.len() <= INLINE_BYTES_MAX {
-                property.flags = PROPERTY_INLINE;
+                property.flags |= PROPERTY_INLINE;
             } else {
                 let (root, blocks, flushed) = write_new_body(self, new.target)?;
                 (property.root, property.blocks) = (root, blocks);
@@ -175,6 +199,11 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn give_up_inode(&self, fresh: &PreparedInode<'f>) -> Result<()> {
         crate::file::free_body(self, fresh.property.root)?;
+        if fresh.xattrs != 0 {
+            // As for the inline area: the number's next life finds zero.
+            self.fs.pm.persist(self.fs.pm.retract(&fresh.inode.xattrs, 0));
+            crate::file::free_body(self, fresh.xattrs)?;
+        }
         if fresh.property.flags & PROPERTY_INLINE != 0 {
             // The number's next life finds zeros.
             let pm = &self.fs.pm;
@@ -225,8 +254,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             .and(pm.set32(&inode.device, new.device))
             .and(pm.set64(&inode.born_ns, born))
             .and(pm.retract(&inode.log, 0))
-            .and(pm.retract(&inode.xattrs, 0))
             .and(pm.set64(&inode.nv_pointer, self.fs.nv_pointer(fresh.cachelet_index)));
+        if fresh.xattrs == 0 {
+            dirty = dirty.and(pm.retract(&inode.xattrs, 0));
+        }
         let sealed = Flushed::nothing().sealed();
         dirty = dirty.and(pm.commit(&inode.parent, if new.kind == FileKind::Directory { parent } else { 0 }, sealed));
         let birth = Inode::birth_word(fresh.number, kind, new.device, born, generation);

@@ -268,7 +268,16 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(OldPlace::Exchanged(name));
         }
         let (uid, gid) = (old.directory.uid.load(Relaxed), old.directory.gid.load(Relaxed));
-        let new = NewNode { kind: FileKind::Character, permissions: 0, uid, gid, device: 0, target: b"" };
+        let new = NewNode {
+            kind: FileKind::Character,
+            permissions: 0,
+            uid,
+            gid,
+            device: 0,
+            target: b"",
+            extended: &[],
+            access_list: false,
+        };
         match self.make_unnamed(old.directory, &new, 1) {
             Ok(node) => Ok(OldPlace::Whiteout(name, node)),
             Err(error) => Err(self.give_up_name(&name, error)),

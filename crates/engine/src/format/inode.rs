@@ -30,6 +30,8 @@ pub const INLINE_BYTES_MAX: usize = 48;
 
 /// Property flag: the body is in the inode's inline area (short symlinks).
 pub const PROPERTY_INLINE: u16 = 1;
+/// Property flag: the extended attributes may hold an access control list. Not for symbolic links.
+pub const PROPERTY_ACCESS_LIST: u16 = 2;
 
 /// What kind of file an inode is; the values are `S_IFMT >> 12` and `d_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
