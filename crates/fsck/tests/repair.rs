@@ -359,3 +359,41 @@ fn a_repair_leaves_an_image_whose_maps_are_built_anew() {
     attached.detach();
     assert!(plant.check().findings.is_empty());
 }
+
+#[test]
+fn what_a_repair_has_not_come_to_survives_a_mount_between() {
+    // The files whose names and maps are damaged are there for the next repair, whatever was attached and written meanwhile.
+    let mut failures = Vec::new();
+    for story in STORIES {
+        let (before, destroyed) = expected(story);
+        let image = sample();
+        let plant = Plant::new(&image);
+        (story.plant)(&plant);
+        (0..8).for_each(|word| plant.set(support::SNAPSHOT + word * 8, 0));
+        let attached = image.attach();
+        {
+            let thread = attached.enter();
+            let root = thread.root().unwrap();
+            // Writing may fail where the root is damaged; what is written must not destroy anything.
+            for index in 0..20 {
+                let name = format!("meanwhile-{index}");
+                if let Ok(node) = thread.create(root, name.as_bytes(), &support::engine_support::new_file()) {
+                    let _ = thread.write(node, 0, &[9; 20_000]);
+                    thread.release(node, 1);
+                }
+            }
+            thread.release(root, 1);
+        }
+        attached.detach();
+        let repaired = mend(&plant);
+        let lost = if repaired.after.is_sound() {
+            losses(&image, &before, &destroyed)
+        } else {
+            vec![repaired.after.to_string()]
+        };
+        if !lost.is_empty() {
+            failures.push(format!("{}: {}\nof {:?}", story.title, lost.join("\n"), repaired.mended));
+        }
+    }
+    assert!(failures.is_empty(), "{} stories\n{}", failures.len(), failures.join("\n"));
+}

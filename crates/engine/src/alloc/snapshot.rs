@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! - All of it is durable before the clean flag is, and none of it is believed unless the checksum matches and every number in it
-//!   fits: else the image is scanned as after a crash.
+//!   fits: else the image is scanned, as one on which nothing can be half-made.
 
 use super::BlockRun;
 use super::lines::SLAB_LISTED;
@@ -301,6 +301,18 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     header.inodes_used.store(figures.inodes_used, Relaxed);
     header.recovery[2].store(figures.inodes_used, Relaxed);
     Ok(true)
+}
+
+/// Marks all blocks that the last maps called used, whether they match their checksum or not: for an image with damage in it.
+pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
+    let geometry = &fs.geometry;
+    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
+        let first = index * BLOCKS_PER_WORD;
+        let behind = geometry.blocks.saturating_sub(first).min(BLOCKS_PER_WORD);
+        let used = (gather(word) | gather(word >> 1)) as u64 & (u64::MAX >> (64 - behind));
+        fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
+        Ok(())
+    })
 }
 
 /// Whether the checksum matches and every number fits the image.

@@ -5,8 +5,8 @@ use super::edit::Mender;
 use crate::image::Name;
 use crate::usage::Use;
 use engine::format::{
-    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage, PROPERTY_INLINE,
-    Property, ROOT_INODE, SEGMENT_BLOCKS,
+    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
+    PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, ROOT_INODE, SEGMENT_BLOCKS,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::mem::offset_of;
@@ -131,6 +131,9 @@ impl<M: Memory> Mender<'_, M> {
             changed_ns: self.now_ns,
             ..Property::default()
         };
+        if inode.xattrs.load() != 0 && kind != FileKind::Symlink {
+            property.flags = PROPERTY_ACCESS_LIST;
+        }
         let target = inline_length(inode);
         if kind == FileKind::Symlink && target > 0 {
             (property.flags, property.size_bytes) = (PROPERTY_INLINE, target);
@@ -185,7 +188,7 @@ fn inline_length(inode: &Inode) -> u64 {
 fn fit(property: &mut Property, kind: FileKind, inline: u64) {
     property.mode = property.mode & 0o7777 | kind.mode_bits() as u16;
     let is_inline = kind == FileKind::Symlink && property.flags & PROPERTY_INLINE != 0;
-    property.flags = if is_inline { PROPERTY_INLINE } else { 0 };
+    property.flags &= if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
     let size = property.size_bytes;
     property.size_bytes = match kind {
         FileKind::Regular => size.min(crate::bodies::SIZE_BYTES_MAX),
