@@ -20,4 +20,5 @@ pub mod model;
 pub mod oracle;
 pub mod places;
 pub mod planted;
+pub mod races;
 pub mod workload;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use torture::campaign::{self, Outcome, Plan, Progress};
 use torture::explore::{self, Effort, Explorer, Violation};
 use torture::planted::DEFECTS;
+use torture::races::{Races, races};
 use torture::workload::Group;
 
 /// Cuts the power at every instant of every operation, and looks whether the file system survives.
@@ -49,6 +50,18 @@ enum Command {
         #[arg(long)]
         defect: Option<String>,
     },
+    /// Lets threads race over the same names, and checks that what they were told has an order.
+    Races {
+        /// How long.
+        #[arg(long, default_value_t = 1.0)]
+        minutes: f64,
+        /// Draws the calls.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Threads in a history: 2 to 6.
+        #[arg(long, default_value_t = 3)]
+        threads: usize,
+    },
     /// Shows that planted defects are found.
     Planted,
     /// Names all workloads.
@@ -69,6 +82,7 @@ fn main() -> Result<ExitCode> {
     }));
     match arguments.command {
         None => run(&arguments.run),
+        Some(Command::Races { minutes, seed, threads }) => race(minutes, seed, threads),
         Some(Command::Planted) => Ok(look_for_planted()),
         Some(Command::Replay { id, defect }) => replay(&id, defect.as_deref()),
         Some(Command::List) => {
@@ -76,6 +90,28 @@ fn main() -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn race(minutes: f64, seed: u64, threads: usize) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let plan = Races { duration: Duration::from_secs_f64(minutes.max(0.0) * 60.0), histories_max: 0, seed, threads };
+    let outcome = races(&plan, &mut |outcome| {
+        let seconds = begun.elapsed().as_secs();
+        let end = if std::io::stderr().is_terminal() { "\r" } else { "\n" };
+        if std::io::stderr().is_terminal() || outcome.histories % 50_000 < 500 {
+            eprint!("{:02}:{:02}  {} histories{end}", seconds / 60, seconds % 60, outcome.histories);
+        }
+    })?;
+    outcome.violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
+    println!(
+        "{} histories of {threads} threads, {} of them with calls at once; {} calls; {} images checked afterwards; {} violations",
+        outcome.histories,
+        outcome.overlapping,
+        outcome.calls,
+        outcome.images,
+        outcome.violations.len()
+    );
+    Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {

@@ -53,6 +53,30 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.kind(cachelet)? != FileKind::Directory {
             return Err(Error::NotADirectory);
         }
+        self.read_names(cachelet, directory.number, cookie, hint, entry)
+    }
+
+    /// Whether anybody could find a name in a directory. A name is counted before it can be found, and until after it cannot any more, so the count
+    /// alone does not tell. Pinned.
+    pub(super) fn has_names(&self, directory: &Cachelet) -> Result<bool> {
+        let number = directory.number.load(Relaxed);
+        let mut found = false;
+        self.read_names(directory, number, 0, &mut DirectoryHint::default(), &mut |_| {
+            found = true;
+            false
+        })?;
+        Ok(found)
+    }
+
+    /// See `read_directory`. Pinned.
+    fn read_names(
+        &self,
+        cachelet: &Cachelet,
+        number: u64,
+        cookie: u64,
+        hint: &mut DirectoryHint,
+        entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
         let log_version = cachelet.directory.load(Acquire) >> 8;
         let mut offset = self.first_page(cachelet, cookie, hint, log_version)?;
         let mut pages = 0;
@@ -61,7 +85,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if pages > self.fs.geometry.blocks {
                 return Err(Corruption::LogPage(offset).into());
             }
-            let (page, kind) = self.fs.log_page(offset, directory.number)?;
+            let (page, kind) = self.fs.log_page(offset, number)?;
             *hint = DirectoryHint { page: offset, log_version };
             if !self.read_page(cachelet, page, kind, cookie, entry)? {
                 return Ok(());

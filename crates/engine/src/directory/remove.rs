@@ -10,8 +10,18 @@ use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind, Valid};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Flushed, Memory};
+
+/// Looks at a directory that seems to have names before anybody else's processor is given time.
+const SPINS: u32 = 100;
+/// And all looks.
+const TRIES_MAX: u32 = 200;
+
+/// How often a call has waited for a directory's count.
+#[derive(Default)]
+pub(super) struct Patience(u32);
 
 /// A link that was dropped.
 #[derive(Clone, Copy)]
@@ -150,6 +160,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
         self.make_room()?;
+        let mut patience = Patience::default();
         loop {
             let (pin, parent) = self.pin_indexed(directory)?;
             let (index, victim, number) = self.find_cachelet(directory.number, name, hash)?;
@@ -160,6 +171,11 @@ impl<'f, M: Memory> Thread<'f, M> {
                 match self.remove_directory_pinned(parent, directory.number, name, hash, index, &permit) {
                     // Another file has the name now.
                     Err(Error::Busy) => continue,
+                    Err(Error::NotEmpty) if !self.has_names(victim)? => {
+                        drop(pin);
+                        self.wait_for_counts(&mut patience)?;
+                        continue;
+                    }
                     result => result?,
                 }
                 break;
@@ -175,6 +191,18 @@ impl<'f, M: Memory> Thread<'f, M> {
             indexed?;
         }
         self.after_removal(directory)
+    }
+
+    /// Waits for those who have counted a name in a directory that cannot be found yet, or not any more. Whoever does not come on with it is
+    /// taken at his count. Not pinned.
+    pub(super) fn wait_for_counts(&self, patience: &mut Patience) -> Result<()> {
+        patience.0 += 1;
+        match patience.0 {
+            0..SPINS => core::hint::spin_loop(),
+            SPINS..TRIES_MAX => self.fs.platform.wait(&AtomicU32::new(0), 0, 1),
+            _ => return Err(Error::NotEmpty),
+        }
+        Ok(())
     }
 
     fn remove_directory_pinned(

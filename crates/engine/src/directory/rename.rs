@@ -7,7 +7,7 @@
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::PreparedName;
-use super::remove::DroppedLink;
+use super::remove::{DroppedLink, Patience};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, References};
@@ -79,16 +79,27 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         self.retry_when_full(|| {
+            let mut patience = Patience::default();
             loop {
                 match self.rename_once(from, to, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
                     Err(Error::Busy) => continue,
+                    Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut patience)?,
                     result => return result,
                 }
             }
         })?;
         self.after_removal(from.0)?;
         if to.0 != from.0 { self.after_removal(to.0) } else { Ok(()) }
+    }
+
+    /// Whether a name is a directory's in which names can be found.
+    fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
+        let (_pin, cachelet) = self.pin_indexed(directory)?;
+        match self.found(&self.side(cachelet, (directory, name)))? {
+            Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
+            _ => Ok(false),
+        }
     }
 
     fn rename_once(
@@ -126,9 +137,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        self.check_kinds(&source, victim.as_ref(), flags)?;
-        if victim.is_some_and(|victim| victim.inode == source.inode) {
-            return Ok(());
+        let same = victim.is_some_and(|victim| victim.inode == source.inode);
+        let fits = self.check_kinds(&source, victim.as_ref(), flags);
+        if same || fits.is_err() {
+            self.check_at_once(old, &source, victim.as_ref())?;
+            return fits;
         }
         if let Some(victim) = victim
             && victim.kind == FileKind::Directory
@@ -137,8 +150,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         {
             return self.index_victim(pin, victim);
         }
-        let _moving = self.guard_tree(old, new, &source, victim.as_ref(), flags)?;
+        let _moving = match self.guard_tree(old, new, &source, victim.as_ref(), flags) {
+            Err(error) => return self.check_at_once(old, &source, victim.as_ref()).and(Err(error)),
+            guarded => guarded?,
+        };
         self.rename_prepared(old, new, source, victim, flags, permit)
+    }
+
+    /// That two names which were looked at one after the other were there at the same moment, and no rename under way between them: else `Busy`.
+    /// Pinned since before, so a dentry that is still found was there all the time.
+    fn check_at_once(&self, old: &Side<'f, '_>, source: &Found<'f>, victim: Option<&Found<'f>>) -> Result<()> {
+        let moving =
+            self.is_renaming(source.cachelet) || victim.is_some_and(|victim| self.is_renaming(victim.cachelet));
+        let again = self.fs.find(old.number, old.name, old.hash)?;
+        let stayed = again.is_some_and(|hit| hit.dentry_offset == source.dentry_offset);
+        if stayed && !moving { Ok(()) } else { Err(Error::Busy) }
     }
 
     fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
