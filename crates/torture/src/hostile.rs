@@ -150,7 +150,11 @@ impl Arena {
             if let Ok(hand) = Hand::new(&fs) {
                 let read = dump::dump(&hand);
                 let sound = repaired.after.is_sound() && !repaired.needs_recovery;
-                assert!(read.is_ok() || !sound, "after a repair: {}", read.err().map_or(String::new(), |error| error.0));
+                assert!(
+                    read.is_ok() || !sound,
+                    "after a repair: {}",
+                    read.err().map_or(String::new(), |error| error.0)
+                );
             }
             let _ = fs.detach_last();
         }

@@ -319,7 +319,10 @@ pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
 fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool> {
     let geometry = &fs.geometry;
     let mut crc = 0;
-    let mut sound = figures.segments >= 1 && figures.segments <= geometry.segments_max;
+    let mut sound = figures.segments >= 1
+        && figures.segments <= geometry.segments_max
+        && figures.inodes_used < figures.segments * INODES_PER_SEGMENT
+        && figures.blocks_free <= geometry.blocks;
     read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |_, word| {
         sound &= word & word >> 1 & 0x5555_5555_5555_5555 == 0;
         Ok(())

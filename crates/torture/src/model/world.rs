@@ -101,7 +101,9 @@ impl<'t, 'f> Session<'t, 'f> {
             let before = Paths::of(model, op);
             let Some(expected) = model.apply(op) else { continue };
             let found = self.perform(op, &before, model).map_err(|what| (index, what))?;
-            if found != expected {
+            // A rename may be refused for several reasons at once; which one is told is left open.
+            let both_refused = matches!(op, Op::Rename { .. }) && found.is_err() && expected.is_err();
+            if found != expected && !both_refused {
                 return Err((index, format!("it returns {found:?} and should return {expected:?}")));
             }
             counts.calls += 1;
