@@ -243,7 +243,7 @@ impl<'c, M: Memory> Checker<'c, M> {
 pub fn check<M: Memory>(region: &Region<M>, options: &Options, progress: &mut dyn FnMut(Progress)) -> Report {
     match examine(region, options, progress) {
         Ok(checker) => checker.report,
-        Err(report) => report,
+        Err(report) => *report,
     }
 }
 
@@ -252,12 +252,12 @@ pub(crate) fn examine<'c, M: Memory>(
     region: &'c Region<M>,
     options: &Options,
     progress: &'c mut dyn FnMut(Progress),
-) -> Result<Checker<'c, M>, Report> {
+) -> Result<Checker<'c, M>, Box<Report>> {
     let begun = Instant::now();
     let (image, superblock, damage) = crate::superblock::open(region).map_err(|finding| {
         let mut report = Report::default();
         report.add(finding, options.findings_max);
-        report
+        Box::new(report)
     })?;
     let report = Report { clean: superblock.state().clean, checked: true, ..Report::default() };
     let mut checker = Checker::new(image, report, options, progress);

@@ -92,6 +92,17 @@ pub fn sequence(seed: u64, count: usize) -> Vec<Op> {
     (0..count).map(|_| draw(&mut random)).collect()
 }
 
+/// The sequence that bytes mean: two draw a call, so that a small change of the bytes is a small change of the sequence.
+pub fn decode(data: &[u8]) -> Vec<Op> {
+    let calls = data.as_chunks::<2>().0.iter().take(2000);
+    let draw_from = |bytes: &[u8; 2]| {
+        let mut random = Random((u16::from_le_bytes(*bytes) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        random.below(2);
+        draw(&mut random)
+    };
+    calls.map(draw_from).collect()
+}
+
 fn draw(random: &mut Random) -> Op {
     let at =
         |random: &mut Random| At { directory: random.below(64) as u8, name: random.below(NAMES.len() as u64) as u8 };

@@ -71,7 +71,7 @@ pub fn repair<M: Memory>(
         let checker = match examine(region, options, progress) {
             Ok(checker) => checker,
             Err(report) => {
-                repaired.after = report;
+                repaired.after = *report;
                 break;
             }
         };
