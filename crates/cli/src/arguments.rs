@@ -2,6 +2,7 @@
 
 use crate::units::parse_size;
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A persistent-memory file system in user space.
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 #[command(name = "directfs", version, about, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
+  directfs run                             a shell in a fresh file system in memory
   directfs demo                            the whole of it on a real tree, beside tmpfs
   directfs mkfs /dev/shm/work.img --size 4G
   directfs mount /dev/shm/work.img /mnt/work
@@ -33,6 +35,8 @@ pub enum Command {
     Mkfs(Mkfs),
     /// Mount an image.
     Mount(Mount),
+    /// Run a program, and everything that it starts, with an image served inside it: no mount, no privileges.
+    Run(Run),
     /// Unmount, and wait until the image is left clean.
     Umount(Umount),
     /// Say what an image is, how full it is and what its medium guarantees. Changes nothing.
@@ -52,6 +56,12 @@ pub enum Command {
     /// Copy a tree and report each finished file: the part of a demonstration that is killed.
     #[command(hide = true)]
     CopyTree(CopyTree),
+    /// Run a program whose file is in the mount; this is started by `run`, with the library in it.
+    #[command(hide = true)]
+    RunInside(RunInside),
+    /// Run a program into which nothing can be loaded, with a mount of its own; this is started by `run` and by the library.
+    #[command(hide = true)]
+    RunStatic(RunInside),
 }
 
 /// Arguments of `mkfs`.
@@ -110,6 +120,46 @@ pub struct Mount {
     /// The descriptor to write one byte to when the mount is ready.
     #[arg(long, hide = true, value_name = "FD")]
     pub ready_fd: Option<i32>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --image the files are in a fresh image in memory, which is gone when the last program of the run has ended. Without a command it runs your \
+shell ($SHELL), standing in the mount. Programs find the mount directory in DIRECTFS_MOUNT. Several runs, and mounts with -o cache=0, can use \
+an image at the same time.
+
+Examples:
+  directfs run                                     a shell in a fresh file system in memory
+  directfs run -- sh -c 'cd $DIRECTFS_MOUNT && cp -r /usr/include . && du -sh .'
+  directfs run --image /dev/shm/work.img -- make -C /mnt/directfs/project
+  directfs run --image /dev/shm/work.img --at /work -C /work/project -- git status
+
+Exit codes: those of the command (ended by a signal: the same signal); 125 this command failed, 126 the command cannot be run, 127 it was not found.")]
+pub struct Run {
+    /// The image; without it, a fresh one in memory.
+    #[arg(long, short)]
+    pub image: Option<PathBuf>,
+    /// Where programs see it: an absolute path, which need not exist. What the system has there is hidden from them.
+    #[arg(long, default_value = "/mnt/directfs", value_name = "DIR")]
+    pub at: PathBuf,
+    /// Start the command in this directory, which may be in the mount, instead of the current one.
+    #[arg(long, short = 'C', value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// Size of the image in memory, which takes memory only as it fills; half of what is available unless given.
+    #[arg(long, short, value_parser = parse_size, value_name = "SIZE", conflicts_with = "image")]
+    pub size: Option<u64>,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of the hidden `run-inside` and `run-static`.
+#[derive(Debug, Args)]
+pub struct RunInside {
+    /// The command and its arguments; for `run-static` its path, and the arguments from the zeroth on.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
 }
 
 /// How mount(8) calls its helpers: `mount.directfs IMAGE DIR [-sfnv] [-o OPTIONS]`.

@@ -1,10 +1,10 @@
 //! Attributes of files: what stat shows and what chmod and its kin change.
 
-use crate::dram::Cachelet;
+use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST};
 use crate::fs::{Node, Thread};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::{Flushed, Memory};
 
 /// What a directory's `st_size` says: its names are in a log whose length means nothing to anybody.
@@ -137,6 +137,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         if let Some(accessed_ns) = changes.accessed_ns {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+            cachelet.dirty.fetch_and(!PLAIN, AcqRel);
             // In place and alone: atomic by itself, and nothing depends on its order.
             flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, stored_access(accessed_ns))));
         }

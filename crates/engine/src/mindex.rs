@@ -218,11 +218,7 @@ impl<M: Memory> Fs<M> {
     #[inline(always)]
     fn prefetch_target(&self, target: Target) {
         match target {
-            Target::Cachelet(index) => {
-                let offset = self.dram.layout.cachelets + index as u64 * 128;
-                self.dram.region.prefetch(offset);
-                self.dram.region.prefetch(offset + 64);
-            }
+            Target::Cachelet(index) => self.dram.prefetch_cachelet(index),
             Target::Inode(offset) => self.pm.prefetch(offset),
         }
     }
@@ -420,6 +416,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn split_next(&self) -> Result<()> {
         let header = self.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        let fresh_bytes = fresh_index * bytes..(fresh_index + 1) * bytes;
+        self.fs.enter_area(layout.buckets, fresh_bytes, layout.buckets_max * bytes);
         let level = 1u64 << fresh_index.ilog2();
         let source = self.fs.dram.bucket(fresh_index - level)?;
         let fresh = self.fs.dram.bucket(fresh_index)?;
@@ -545,6 +544,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             header.overflow_next.fetch_sub(1, Relaxed);
             return Err(Error::NoMemory);
         }
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
         Ok(index as u32)
     }
 

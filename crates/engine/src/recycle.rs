@@ -4,14 +4,15 @@
 //! - The queue never overflows: an operation that retires calls [`Thread::make_room`] before it enters, and so has room for 64 records at least
 //!   ([`ROOM`] in truth) inside. Who retires more than that (the truncation of a file in many pieces) leaves and makes room again between
 //!   portions.
-//! - Recycling has two phases with one fence between them. First everything is made durably meaningless (births and seals zero); only then do
-//!   numbers, lines, blocks and cachelets go back to the allocators. A crash in the first phase leaves things that recovery finds dead
-//!   and erases; a crash in the second finds nothing that names them.
+//! - Recycling has two phases. First what could harm the next use is made durably zero, under one fence: of an inode its log, attributes, access time
+//!   and inline area, of a dentry the words of its further lines that could pass for valid words. Most have nothing of the kind, and nothing is
+//!   flushed: names bind themselves to a generation, seals to a turn. Only then do numbers, lines, blocks and cachelets go back to the allocators. A
+//!   crash in the first phase leaves things that recovery finds dead and erases; a crash in the second finds nothing that names them.
 //! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
 //! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
 
 use crate::alloc::{BlockRun, line_mask};
-use crate::dram::{IntentKind, RETIRED_MAX, RetiredKind};
+use crate::dram::{IntentKind, PLAIN, RETIRED_MAX, RetiredKind};
 use crate::error::Result;
 use crate::format::{
     Dentry, FileKind, Inode, LOG_SLOTS, LogPage, PROPERTY_INLINE, dentry_lines, slot_address, slot_tag,
@@ -33,12 +34,14 @@ struct Item {
     kind: RetiredKind,
     a: u64,
     b: u64,
-    /// Inodes: the generation of the life that ends. Dentries: lines. Zero: does not parse, skip.
+    /// Dentries: lines. Inodes: 1. Zero: does not parse, skip.
     erased: u64,
-    /// Inodes: the first log page and the xattr body, which the erased inode does not name any more.
+    /// Inodes: the first log page, the xattr body and the file's body, which nothing names any more.
     log: u64,
     /// See above.
     xattrs: u64,
+    /// See above.
+    root: u64,
 }
 
 /// Neighbours that go back together: what is removed in the order in which it was made lies side by side.
@@ -50,7 +53,7 @@ struct Gathered {
     lines: u64,
 }
 
-const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0 };
+const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0 };
 
 fn kind_of(word: u64) -> RetiredKind {
     match word & 0xff {
@@ -116,6 +119,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn reclaim(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
         let mut recycled = self.drain()?;
+        self.give_back_lines()?;
         self.for_idle_shards(|idle| {
             recycled += idle.drain()?;
             idle.give_back_lines()?;
@@ -198,16 +202,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.intent.kind.store(IntentKind::Recycle as u32, Release);
         let pm = &self.fs.pm;
         let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Blocks);
-        let mut flushed = match batch.iter().any(named) {
+        let journal = batch.iter().any(named);
+        let mut flushed = match journal {
             // The grace period is over, so every rename that named one of these dentries, or a slot in one of these pages, is finished.
             true => self.clear_journal()?,
             false => Flushed::nothing(),
         };
+        let mut erased = 0;
         for item in batch.iter_mut() {
-            flushed = flushed.and(self.erase(item));
+            let (lines, done) = self.erase(item);
+            (erased, flushed) = (erased + lines, flushed.and(done));
         }
         // Crash point: any part of the batch is erased. Recovery frees what has no names or no birth either way.
-        pm.fence(flushed);
+        if erased > 0 || journal {
+            pm.fence(flushed);
+        }
         // Before anything is free: if this thread dies half-way, things are lost until the next scan, never free twice.
         self.slot.retired_first.store(self.slot.retired_first.load(Relaxed) + count as u64, Release);
         let mut gathered = Gathered::default();
@@ -251,29 +260,38 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(count)
     }
 
-    /// First phase: makes a thing durably meaningless, up to the fence.
-    fn erase(&self, item: &mut Item) -> Flushed {
+    /// First phase: what was flushed, and how many lines.
+    fn erase(&self, item: &mut Item) -> (u64, Flushed) {
         match item.kind {
-            RetiredKind::Inode => self.erase_inode(item),
+            RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
             RetiredKind::Dentry => self.erase_dentry(item),
-            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body => Flushed::nothing(),
+            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body => (0, Flushed::nothing()),
         }
     }
 
-    fn erase_inode(&self, item: &mut Item) -> Flushed {
-        let Ok(inode) = self.fs.inode(item.a) else { return Flushed::nothing() };
-        let Some(generation) = inode.generation(item.a) else { return Flushed::nothing() };
-        item.erased = generation as u64;
+    /// The cachelet of a dead inode is as its last user left it, and says most of what is needed.
+    fn erase_retired_inode(&self, item: &mut Item) -> Result<(u64, Flushed)> {
+        let cachelet = self.fs.dram.cachelet(item.b as u32)?;
+        let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
+            && cachelet.flags.load(Relaxed) as u16 & PROPERTY_INLINE == 0;
+        item.root = if has_body { cachelet.root.load(Relaxed) } else { 0 };
+        item.erased = 1;
+        if cachelet.dirty.load(Relaxed) & PLAIN != 0 {
+            return Ok((0, Flushed::nothing()));
+        }
+        let inode = self.fs.inode(item.a)?;
         (item.log, item.xattrs) = (inode.log.load_acquire(), inode.xattrs.load_acquire());
-        self.fs.erase_inode(inode)
+        Ok(match inode.is_plain() {
+            true => (0, Flushed::nothing()),
+            false => (2, self.fs.erase_inode(inode, inode.free_word())),
+        })
     }
 
-    fn erase_dentry(&self, item: &mut Item) -> Flushed {
-        let pm = &self.fs.pm;
-        let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return Flushed::nothing() };
-        let Some(facts) = dentry.facts() else { return Flushed::nothing() };
+    fn erase_dentry(&self, item: &mut Item) -> (u64, Flushed) {
+        let Ok(dentry) = self.fs.pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
+        let Some(facts) = dentry.facts() else { return (0, Flushed::nothing()) };
         item.erased = dentry_lines(facts.name_length as usize);
-        self.fs.erase_dentry_lines(dentry, item.a, item.erased)
+        (item.erased - 1, self.fs.erase_dentry_lines(dentry, item.a, item.erased))
     }
 
     /// Second phase: gives it back.
@@ -291,11 +309,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Frees all that an inode had. It is durably erased, so nothing that it named counts; its property entries are as they were.
+    /// Frees all that an inode had.
     fn free_whole_inode(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
-        let inode = self.fs.inode(item.a)?;
-        // Bodies first: the number goes back last, for its next owner overwrites all of this.
-        let bodies = self.free_bodies(inode, item);
+        let bodies = self.free_bodies(item);
         if gathered.inode_word != item.a / 64 {
             self.free_gathered(gathered)?;
             gathered.inode_word = item.a / 64;
@@ -325,18 +341,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if lines != 0 { self.free_line_mask(slab, lines).and(inodes) } else { inodes }
     }
 
-    fn free_bodies(&self, inode: &Inode, item: &Item) -> Result<()> {
-        if item.xattrs != 0 {
-            crate::file::free_body(self, item.xattrs)?;
+    fn free_bodies(&self, item: &Item) -> Result<()> {
+        for root in [item.xattrs, item.root].into_iter().filter(|root| *root != 0) {
+            crate::file::free_body(self, root)?;
         }
-        let Some((property, _)) = inode.property(item.a, item.erased as u32) else { return Ok(()) };
-        match property.kind() {
-            Some(FileKind::Directory) => self.free_log(item.log, item.a),
-            Some(FileKind::Regular | FileKind::Symlink) if property.flags & PROPERTY_INLINE == 0 => {
-                if property.root != 0 { crate::file::free_body(self, property.root) } else { Ok(()) }
-            }
-            _ => Ok(()),
-        }
+        self.free_log(item.log, item.a)
     }
 
     /// Frees the log of a removed directory: pages, and the dentries that their slots still name.
@@ -408,13 +417,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 const _: () = assert!(LOG_SLOTS as usize >= BATCH && ROOM >= 64);
 
 impl<M: Memory> crate::fs::Fs<M> {
-    /// Ends the life of a dentry: no seal, and no valid word in any of its lines, flushed. The caller fences.
+    /// Ends the life of a dentry that does not count durably. What is flushed are its further lines; the caller fences.
     ///
-    /// The next dentry's seal does not cover its valid word: were an older one there, a torn create could leave it, and a name that never was
-    /// would tell when its directory changed.
+    /// Its first line may stay as it is: see `format::dentry`. (The seal goes lest a damaged log that names it twice frees it twice.) A further
+    /// line begins with a part of the name, which the next dentry there could take for a valid word of an earlier turn.
     fn erase_dentry_lines(&self, dentry: &Dentry, offset: u64, lines: u64) -> Flushed {
         let pm = &self.pm;
-        let mut flushed = pm.flush(pm.set64(&dentry.seal, 0).and(pm.retract(&dentry.valid, 0)));
+        pm.set64(&dentry.seal, 0).unflushed();
+        let mut flushed = Flushed::nothing();
         for line in 1..lines {
             if let Ok(first) = pm.get(Pm::<Dentry>::new(offset + line * LINE_BYTES)) {
                 flushed = flushed.and(pm.flush(pm.retract(&first.valid, 0)));
@@ -423,19 +433,20 @@ impl<M: Memory> crate::fs::Fs<M> {
         flushed
     }
 
-    /// Ends the life of an inode: no birth but the generation; `..`, log, xattrs, inline area and access time zero, flushed. The caller fences.
+    /// Ends the life of an inode: no birth but a generation, `free_word`; `..`, log, xattrs, inline area and access time zero, flushed. The caller
+    /// fences.
     ///
     /// The next life's birth certifies none of these, and shares a line with some: were they not zero before, a crash could give the new
     /// file what the old one had.
-    pub(crate) fn erase_inode(&self, inode: &Inode) -> Flushed {
+    pub(crate) fn erase_inode(&self, inode: &Inode, free_word: u64) -> Flushed {
         let pm = &self.pm;
         let first = pm
-            .retract(&inode.birth, inode.free_word())
+            .retract(&inode.birth, free_word)
             .and(pm.retract(&inode.parent, 0))
             .and(pm.retract(&inode.log, 0))
             .and(pm.retract(&inode.xattrs, 0))
             .and(pm.set64(&inode.nv_pointer, 0));
-        if inode.accessed_ns.load() == 0 && inode.inline.iter().all(|word| word.load() == 0) {
+        if inode.tail_is_zero() {
             return pm.flush(first);
         }
         let mut last = pm.set64(&inode.accessed_ns, 0);

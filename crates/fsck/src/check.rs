@@ -28,6 +28,9 @@ pub(crate) const CLIMBED: u8 = 8;
 /// Flag: the property entry says an inline body.
 pub(crate) const INLINE: u8 = 16;
 
+/// Flag: the map of a clean image says that the number is free; then what is there is of its last life, unless a name leads to it.
+pub(crate) const ENDED: u8 = 32;
+
 /// What is remembered of an inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InodeState {
@@ -39,6 +42,8 @@ pub(crate) struct InodeState {
     pub links: u32,
     /// Directories: subdirectories found.
     pub subdirectories: u32,
+    /// Which life it is.
+    pub generation: u32,
     /// [`FileKind`], or zero: not in use, or not whole.
     pub kind: u8,
     /// Flags as above.
@@ -126,6 +131,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.inodes = vec![InodeState::default(); self.image.segments.places()];
         self.check_inodes();
         self.check_directories();
+        self.forget_ended();
         self.check_bodies();
         self.check_tree();
         if self.clean {
@@ -133,6 +139,13 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
         self.count();
         self.name_paths();
+    }
+
+    /// Of free numbers that no name leads to nothing counts.
+    fn forget_ended(&mut self) {
+        for state in self.inodes.iter_mut().filter(|state| state.flags & ENDED != 0 && state.names == 0) {
+            *state = InodeState::default();
+        }
     }
 
     /// Reports a finding.

@@ -1,13 +1,13 @@
 //! Directory logs and the dentries that they name.
 
-use crate::check::{Checker, DAMAGED, InodeState, Place, REACHED};
+use crate::check::{Checker, DAMAGED, ENDED, InodeState, Place, REACHED};
 use crate::finding::{FindingKind, Repair};
 use crate::image::{Name, shown};
 use crate::report::Phase;
 use crate::usage::{Use, line_mask};
 use engine::format::{
     Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines,
-    slot_address, slot_tag,
+    short_generation, slot_address, slot_tag,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::collections::HashSet;
@@ -38,6 +38,18 @@ struct Slot {
     index: u64,
 }
 
+/// Whether a dentry's name counts as it stands.
+fn dentry_counts(dentry: &Dentry) -> bool {
+    Valid::from_word(dentry.valid.load()).valid
+}
+
+/// Whether a dentry says that it is of the directory and the slot where it was found.
+fn belongs(walk: &Walk, slot: Slot, facts: &DentryFacts) -> bool {
+    let (kind, first) = slot.page;
+    let fits = kind == LogPageKind::Compacted || facts.cookie == first.wrapping_add(slot.index);
+    facts.parent == walk.number && fits
+}
+
 impl<'c, M: Memory> Checker<'c, M> {
     /// Walks all directories: from the root down, then those that nothing leads to.
     pub fn check_directories(&mut self) {
@@ -58,7 +70,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.quiet = !self.clean;
         for place in 0..self.inodes.len() {
             let state = self.inodes[place];
-            if state.is_directory() && state.flags & REACHED == 0 {
+            if state.is_directory() && state.flags & (REACHED | ENDED) == 0 {
                 self.walk(self.image.segments.number(place), &hasher);
             }
         }
@@ -177,6 +189,10 @@ impl<'c, M: Memory> Checker<'c, M> {
         let Some((dentry, facts)) = self.image.verified(dentry_offset, &mut name) else {
             return self.report_half_made(walk, slot, dentry_offset);
         };
+        if !self.clean && !dentry_counts(dentry) && !belongs(walk, slot, &facts) {
+            let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where an earlier name was");
+            return self.found(FindingKind::SlotHalfMade, on, Repair::Recover, sentence);
+        }
         let on = Place::inode(walk.number).at(dentry_offset);
         if facts.parent != walk.number {
             let (name, parent) = (name.shown(), facts.parent);
@@ -187,7 +203,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         if !self.claim_dentry(walk.number, dentry_offset, &facts, &name, slot.offset) {
             return;
         }
-        if self.is_valid(dentry, dentry_offset, on) {
+        if self.is_valid(dentry, &facts, dentry_offset, on) {
             self.check_name(&facts, &name, on);
             if self.check_target(walk, dentry_offset, &facts, &name) {
                 walk.names.push((hasher.hash_one(name.bytes()), dentry_offset));
@@ -222,12 +238,14 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     /// Whether a dentry counts, or will once the journal's records are repeated.
-    fn is_valid(&mut self, dentry: &Dentry, offset: u64, on: Place) -> bool {
+    fn is_valid(&mut self, dentry: &Dentry, facts: &DentryFacts, offset: u64, on: Place) -> bool {
         let mut word = dentry.valid.load();
-        if word & 2 != 0 {
-            let sentence = format_args!("the reserved bit of a dentry's valid word is set");
-            let repair = Repair::SetWord { offset, word: word & !2 };
-            self.found(FindingKind::DentryReserved, on, repair, sentence);
+        if dentry.standing(facts).is_none() {
+            let mended = Valid { turn: facts.turn, ..Valid::from_word(word) }.word();
+            let repair = if self.clean { Repair::SetWord { offset, word: mended } } else { Repair::Recover };
+            let sentence = format_args!("the valid word of a dentry is of another use of its line");
+            self.found(FindingKind::DentryTurn, on, repair, sentence);
+            return false;
         }
         if !self.overlay.valid.is_empty() {
             word = self.overlay.valid.get(&offset).copied().unwrap_or(word);
@@ -268,6 +286,13 @@ impl<'c, M: Memory> Checker<'c, M> {
                 let sentence = format_args!("the name \"{name}\" in it leads to inode {number}, which is free");
                 self.found(FindingKind::DentryDangling, on, repair, sentence);
             }
+            return false;
+        }
+        if short_generation(state.generation) != facts.generation {
+            let name = shown_name.shown();
+            let repair = if self.clean { repair } else { Repair::Recover };
+            let sentence = format_args!("the name \"{name}\" in it is of another life of inode {number}");
+            self.found(FindingKind::DentryDangling, on, repair, sentence);
             return false;
         }
         if state.kind != facts.kind as u8 {

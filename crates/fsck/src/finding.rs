@@ -177,8 +177,8 @@ kinds! {
     DentryDangling = "dentry-dangling", ErrorIfClean;
     /// A name says another kind of file than its inode does.
     DentryKind = "dentry-kind", Always(Error);
-    /// Reserved bits of a dentry's valid word are set.
-    DentryReserved = "dentry-reserved", Always(Warning);
+    /// A dentry's valid word is of another use of its line than its seal.
+    DentryTurn = "dentry-turn", ErrorIfClean;
 
     /// There is no root directory.
     RootMissing = "root-missing", Always(Error);

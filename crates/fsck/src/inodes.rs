@@ -1,6 +1,6 @@
 //! The segment table, and inodes by themselves: identity, property entries, and what a free inode must not have.
 
-use crate::check::{Checker, DAMAGED, INLINE, InodeState, Place, at};
+use crate::check::{Checker, DAMAGED, ENDED, INLINE, InodeState, Place, at};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
@@ -101,7 +101,18 @@ impl<M: Memory> Checker<'_, M> {
         self.check_sequences(inode, number, generation, on);
         self.check_property(&property, kind, number, on);
         let inline = if property.flags & PROPERTY_INLINE != 0 { INLINE } else { 0 };
-        InodeState { links: property.links, kind: kind as u8, flags: inline, ..InodeState::default() }
+        let ended = if self.clean && self.is_ended(number) { ENDED } else { 0 };
+        if ended != 0 {
+            self.check_free_inode(inode, on, offset);
+        }
+        let flags = inline | ended;
+        InodeState { links: property.links, generation, kind: kind as u8, flags, ..InodeState::default() }
+    }
+
+    /// Whether the map of inodes, which counts on a clean image, says that a number is free.
+    fn is_ended(&self, number: u64) -> bool {
+        let word = self.image.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
+        self.image.word(word) >> (number % 64) & 1 == 0
     }
 
     fn check_free_inode(&mut self, inode: &Inode, on: Place, offset: u64) {
@@ -112,10 +123,10 @@ impl<M: Memory> Checker<'_, M> {
             let repair = Repair::Zero { offset: first, length: 64 };
             self.found(FindingKind::FreeInodeNotZero, on, repair, format_args!("it is free but has {what}"));
         }
-        if [&inode.parent, &inode.log, &inode.xattrs].iter().any(|word| word.load() != 0) {
-            let first = offset + std::mem::offset_of!(Inode, parent) as u64;
-            let repair = Repair::Zero { offset: first, length: 24 };
-            let sentence = format_args!("it is free but has a parent, a log or extended attributes");
+        if inode.log.load() != 0 || inode.xattrs.load() != 0 {
+            let first = offset + std::mem::offset_of!(Inode, log) as u64;
+            let repair = Repair::Zero { offset: first, length: 16 };
+            let sentence = format_args!("it is free but has a log or extended attributes");
             self.found(FindingKind::FreeInodeNotZero, on, repair, sentence);
         }
     }

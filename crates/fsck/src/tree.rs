@@ -41,6 +41,10 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn report_orphan(&mut self, number: u64) {
+        // A removed file's inode stays as it was until it is used again: only a clean image says which ones are free.
+        if !self.clean && self.image.inode(number).is_some_and(|(inode, _)| inode.is_plain()) {
+            return;
+        }
         let repair = if self.clean { Repair::Reconnect { number } } else { Repair::Recover };
         self.found(FindingKind::Orphan, Place::inode(number), repair, format_args!("no name leads to it"));
     }

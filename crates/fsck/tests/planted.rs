@@ -2,7 +2,7 @@
 
 mod support;
 
-use engine::format::{FORMAT_VERSION, MAGIC, ROOT_INODE, SlotTag, Valid, slot_word};
+use engine::format::{FORMAT_VERSION, MAGIC, ROOT_INODE, SlotTag, slot_word};
 use fsck::FindingKind::{self, *};
 use fsck::{EXIT_ERRORS_LEFT, EXIT_OPERATIONAL, Repair, Severity};
 use pmem::BLOCK_BYTES;
@@ -67,7 +67,7 @@ fn what_a_crash_may_leave_is_a_note_on_an_image_that_was_not_left() {
             p.change_identity(FREE_INODE, 8, 0, 1);
         }),
         (FreeInodeNotZero, |p| p.set(p.inode_offset(FREE_INODE) + 216, 9)),
-        (Orphan, |p| p.set(p.find("docs/file-01").dentry, Valid { valid: false, moment_ns: 1 }.word())),
+        (Orphan, |p| p.unmake(p.find("body").dentry)),
         (LinksWrong, |p| p.change_property(p.find("docs/file-00").number, |property| property.links = 3)),
         (BeyondEnd, |p| p.change_property(p.find("body").number, |property| property.size_bytes = 5000)),
         (JournalTorn, |p| p.set(journal(p, 7), 0x1234_0000_0001)),

@@ -4,7 +4,7 @@ mod support;
 
 use engine::Node;
 use engine::format::{FileKind, ROOT_INODE, State, Superblock};
-use fsck::{EXIT_CORRECTED, Finding, Options, Repair, Repaired, Severity, repair};
+use fsck::{EXIT_CORRECTED, Finding, FindingKind, Options, Repair, Repaired, Severity, repair};
 use pmem::{BLOCK_BYTES, CrashImage, Direct, Grain, Memory, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -179,9 +179,11 @@ fn preening_takes_no_name_away() {
 }
 
 #[test]
-fn a_damaged_image_that_was_not_left_cleanly_keeps_its_files_too() {
+fn a_damaged_image_that_was_not_left_cleanly_keeps_every_file_that_a_name_still_says() {
+    // A file that nothing names looks like one that was removed, whose inode stays until it is used again.
+    let named_otherwise = [FindingKind::DentryTarget, FindingKind::RootNamed, FindingKind::DirectoryNames];
     let mut failures = Vec::new();
-    for story in STORIES {
+    for story in STORIES.iter().filter(|story| !story.kinds.iter().any(|kind| named_otherwise.contains(kind))) {
         let (before, destroyed) = expected(story);
         let image = sample();
         let plant = Plant::new(&image);

@@ -89,7 +89,7 @@ impl Adapter {
 }
 
 fn asker(request: &Request) -> Asker {
-    Asker { uid: request.uid(), gid: request.gid() }
+    Asker { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
 fn errno(error: Errno) -> fuser::Errno {

@@ -3,6 +3,7 @@
 use crate::adapter::Adapter;
 use crate::error::MountError;
 use crate::files::Files;
+use crate::inherited::Inherited;
 use crate::mounting::{self, Unmounted};
 use crate::options::MountOptions;
 use crate::signals::Signals;
@@ -240,4 +241,30 @@ pub fn serve(
     }
     drop(watch);
     server.wait().map(Ended::Cleanly)
+}
+
+/// Serves an image on a device whose mount was made by [`crate::mount_device`], until that is gone: unmounted, or its namespace has ended.
+pub fn serve_device(
+    image: Image,
+    device: OwnedFd,
+    options: &MountOptions,
+    inherited: Option<Inherited>,
+) -> Result<(), MountError> {
+    let broken = |source| MountError::Session { path: image_name(), source };
+    let files = Arc::new(Files::new(image, options)?.inherit(inherited));
+    let mut config = Config::default();
+    config.n_threads = Some(threads(options));
+    // Another descriptor of the device would have to be opened where the mount was made.
+    config.clone_fd = false;
+    let session = Session::from_fd(Adapter::new(Arc::clone(&files), options.cache), device, SessionACL::All, config);
+    session.map_err(broken)?.run().map_err(broken)?;
+    if let Some(files) = Arc::into_inner(files) {
+        files.into_image().close()?;
+    }
+    Ok(())
+}
+
+/// What messages call a mount that nobody else sees.
+fn image_name() -> PathBuf {
+    PathBuf::from("the private mount")
 }

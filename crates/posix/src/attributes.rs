@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
+use crate::path::{Last, LastLink, Outcome, PathBuffer, Place, inside};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Attributes, Changes, Error, Node};
 use pmem::{BLOCK_BYTES, Memory};
@@ -84,6 +85,25 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.stat(node)?)
     }
 
+    /// stat by path. Takes no reference on the file where the last component is not followed further.
+    pub fn stat_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Attributes>> {
+        let parent = inside!(self.resolve_parent(place, path, buffer)?);
+        if let (Last::Name(name), false) = (&parent.last, parent.slash) {
+            let attributes = self.thread.stat_name(parent.directory.node(), name.bytes())?;
+            if attributes.kind != FileKind::Symlink || last_link == LastLink::Stay {
+                return Ok(Outcome::Inside(attributes));
+            }
+        }
+        drop(parent);
+        self.at_path(place, path, last_link, buffer, |node| self.stat(node))
+    }
+
     /// stat by name, without taking a reference. Symbolic links are not followed.
     pub fn stat_name(&self, directory: Node, name: &[u8]) -> Result<Attributes> {
         if !self.credentials.checked {
@@ -99,6 +119,14 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::EINVAL);
         }
         self.check(node, want).map(drop)
+    }
+
+    /// access(2) for a file whose attributes are at hand.
+    pub fn access_attributes(&self, attributes: &Attributes, want: Want) -> Result<()> {
+        if want.0 & !7 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.check_attributes(attributes, want)
     }
 
     /// chmod.

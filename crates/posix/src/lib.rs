@@ -20,6 +20,7 @@ mod names;
 mod open;
 mod open_file;
 pub mod path;
+pub mod process;
 mod xattr;
 
 pub use attributes::{FileSystemStatus, Moment};

@@ -377,9 +377,15 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         flags: u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        let known = rename_flags(flags)?;
+        rename_flags(flags)?;
         let old = inside!(self.resolve_parent(from_place, from, buffer)?);
         let new = inside!(self.resolve_parent(to_place, to, buffer)?);
+        self.rename_resolved(&old, &new, flags).map(Outcome::Inside)
+    }
+
+    /// renameat2 of what two paths came to, for fronts that walk them one by one.
+    pub fn rename_resolved(&self, old: &Parent<'t, 'f, M>, new: &Parent<'t, 'f, M>, flags: u32) -> Result<()> {
+        let known = rename_flags(flags)?;
         let Last::Name(old_name) = &old.last else { return Err(Errno::EBUSY) };
         let Last::Name(new_name) = &new.last else {
             return Err(if known.no_replace { Errno::EEXIST } else { Errno::EBUSY });
@@ -389,7 +395,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if old.slash || new.slash {
             self.check_rename_slashes(from, old.slash, to, new.slash, known)?;
         }
-        self.rename(from, to, flags).map(Outcome::Inside)
+        self.rename(from, to, flags)
     }
 
     /// A slash behind a name means a directory: behind the old name what is there, behind the new one what it becomes.

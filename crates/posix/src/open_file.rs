@@ -29,10 +29,14 @@ pub struct OpenFile {
     hint_version: AtomicU32,
     /// [`FileKind`] as a number.
     kind: AtomicU32,
-    /// For whoever keeps these in a table: users of the description. Zero: free.
-    pub users: AtomicU32,
+    /// In the table that processes share: what refers to the description.
+    pub(crate) users: AtomicU32,
+    /// There: ticket of who changes `users`.
+    pub(crate) lock: AtomicU32,
+    /// There: ticket of who made it; zero: free.
+    pub(crate) claimed: AtomicU32,
     /// Zero.
-    reserved: [AtomicU32; 5],
+    reserved: [AtomicU32; 3],
 }
 const _: () = assert!(size_of::<OpenFile>() == 64);
 
@@ -50,9 +54,22 @@ impl OpenFile {
             hint_page: AtomicU64::new(0),
             hint_version: AtomicU32::new(0),
             kind: AtomicU32::new(kind as u32),
-            users: AtomicU32::new(1),
-            reserved: [const { AtomicU32::new(0) }; 5],
+            users: AtomicU32::new(0),
+            lock: AtomicU32::new(0),
+            claimed: AtomicU32::new(0),
+            reserved: [const { AtomicU32::new(0) }; 3],
         }
+    }
+
+    /// Makes a free entry of the shared table like `file`, but for what belongs to the table.
+    pub(crate) fn fill(&self, file: &OpenFile) {
+        self.cachelet.store(file.cachelet.load(Relaxed), Relaxed);
+        self.flags.store(file.flags.load(Relaxed), Relaxed);
+        self.number.store(file.number.load(Relaxed), Relaxed);
+        self.position.store(file.position.load(Relaxed), Relaxed);
+        self.hint_page.store(file.hint_page.load(Relaxed), Relaxed);
+        self.hint_version.store(file.hint_version.load(Relaxed), Relaxed);
+        self.kind.store(file.kind.load(Relaxed), Relaxed);
     }
 
     /// The file.

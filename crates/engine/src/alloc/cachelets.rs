@@ -8,6 +8,7 @@
 //!   in `mapped` and the batch's length in `device`.
 //! - Index 0 is never handed out and ends every list.
 
+use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::fs::Thread;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -50,7 +51,10 @@ impl<M: Memory> Thread<'_, M> {
     fn cachelet_of_shard(&self) -> Result<Option<u32>> {
         let first = self.slot.cachelet_list.load(Relaxed);
         if first != 0 {
-            self.slot.cachelet_list.store(self.fs.dram.cachelet(first)?.next.load(Relaxed), Relaxed);
+            let next = self.fs.dram.cachelet(first)?.next.load(Relaxed);
+            self.slot.cachelet_list.store(next, Relaxed);
+            // The next file will get that one.
+            self.fs.dram.prefetch_cachelet(next);
             self.slot.cachelets_count.store(self.slot.cachelets_count.load(Relaxed).saturating_sub(1), Relaxed);
             return Ok(Some(first));
         }
@@ -111,7 +115,8 @@ impl<M: Memory> Thread<'_, M> {
     /// Takes a range that nobody used yet; whether there was one.
     fn take_range(&self) -> Result<bool> {
         let next = &self.fs.header()?.cachelets_next;
-        let max = self.fs.dram.layout.cachelets_max.min(u32::MAX as u64);
+        let layout = &self.fs.dram.layout;
+        let max = layout.cachelets_max.min(u32::MAX as u64);
         // Looked at first, so that the counter does not run away when there are none.
         if next.load(Relaxed) >= max {
             return Ok(false);
@@ -120,6 +125,8 @@ impl<M: Memory> Thread<'_, M> {
         if first >= max {
             return Ok(false);
         }
+        let bytes = size_of::<Cachelet>() as u64;
+        self.fs.enter_area(layout.cachelets, first * bytes..(first + RANGE) * bytes, max * bytes);
         self.slot.cachelet_next.store(first as u32, Relaxed);
         self.slot.cachelet_end.store((first + RANGE).min(max) as u32, Relaxed);
         Ok(true)

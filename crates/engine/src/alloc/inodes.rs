@@ -6,6 +6,7 @@
 //! Invariants
 //! - A number belongs to whoever set its bit; a number in a magazine counts as taken.
 //! - Segments are added in order and never taken away. A segment is durably zero before the table names it.
+//! - What a free number's identity says is of its last life, and counts for nobody: names have generations. The numbers in a magazine say nothing.
 //! - Number 0 is nobody's: its bit is set from the beginning, and it is not counted.
 
 use crate::dram::MAGAZINE_INODES;
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::{INODES_PER_SEGMENT, SEGMENT_BLOCKS};
 use crate::fs::{Fs, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Memory};
+use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
 
 /// Words of bits of a segment.
 const SEGMENT_WORDS: u64 = INODES_PER_SEGMENT / 64;
@@ -35,6 +36,11 @@ impl<M: Memory> Fs<M> {
             used = used.saturating_sub(self.dram.slot(index)?.inodes_count.load(Relaxed) as u64);
         }
         Ok(used)
+    }
+
+    /// Whether a number is in use, or in the magazine of a shard.
+    pub(crate) fn inode_is_taken(&self, number: u64) -> Result<bool> {
+        Ok(self.dram.inode_word(number / 64)?.load(Acquire) >> (number % 64) & 1 == 1)
     }
 
     /// Takes free numbers of a segment.
@@ -78,17 +84,23 @@ impl Taken {
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// A free inode number. Its inode's birth word is durably zero, and so are its inline area and access time.
+    /// A free inode number. Log, extended attributes, inline area and access time of its inode are durably zero.
     pub(crate) fn allocate_inode(&self) -> Result<u64> {
         if self.slot.inodes_count.load(Relaxed) == 0 {
             self.refill_inodes()?;
         }
         let last = self.slot.inodes_count.load(Relaxed).checked_sub(1).ok_or(Error::NoInodes)?;
         self.slot.inodes_count.store(last, Relaxed);
+        if let Some(next) = last.checked_sub(1) {
+            // The next file will be this one.
+            let offset = self.fs.inode_offset(self.slot.inodes[next as usize].load(Relaxed))?;
+            self.fs.pm.prefetch(offset);
+            self.fs.pm.prefetch(offset + LINE_BYTES);
+        }
         Ok(self.slot.inodes[last as usize].load(Relaxed))
     }
 
-    /// Gives a number back at once; the caller made the inode durably free.
+    /// Gives a number back at once; the caller made durably zero what `allocate_inode` promises.
     pub(crate) fn free_inode(&self, number: u64) -> Result<()> {
         self.free_inodes(number / 64, 1 << (number % 64))
     }
@@ -128,9 +140,20 @@ impl<M: Memory> Thread<'_, M> {
         }
         // The magazine is emptied from its end.
         for (slot, number) in self.slot.inodes.iter().zip(taken.numbers[..taken.count].iter().rev()) {
+            self.forget_life(*number)?;
             slot.store(*number, Relaxed);
         }
         self.slot.inodes_count.store(taken.count as u32, Relaxed);
+        Ok(())
+    }
+
+    /// Takes the last life's birth away from a number that is about to get another one, so that nobody finds it by its number meanwhile. Nothing
+    /// depends on it after a crash, so it is not flushed; and the next owner finds the line in its cache.
+    fn forget_life(&self, number: u64) -> Result<()> {
+        let inode = self.fs.inode(number)?;
+        if inode.birth.load() != inode.free_word() {
+            self.fs.pm.retract(&inode.birth, inode.free_word()).unflushed();
+        }
         Ok(())
     }
 

@@ -29,6 +29,8 @@ pub(crate) const SLAB_OWNED: u32 = 3;
 const LINES_MAX: u64 = 5;
 /// Slabs of the shard's list that are tried before a new block is taken.
 const TRIES: usize = 4;
+/// A shard with more slabs than this on its list gives wholly free ones back to the blocks. Fewer it keeps: taken anew, a block must be zeroed first.
+const KEPT_SLABS: u32 = 256;
 /// A slab with fewer free lines than this, in pieces that did not fit, is not tried again until more of it is freed.
 const WORTH_LINES: u32 = 8;
 
@@ -110,8 +112,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn lines_of_mask(&self, lines: u64) -> Option<u64> {
         let free = self.slot.slab_lines.load(Relaxed);
         let line = find_run(free, lines)?;
-        self.slot.slab_lines.store(free & !line_mask(line, lines), Relaxed);
-        Some(self.slot.slab.load(Relaxed) * BLOCK_BYTES + line * LINE_BYTES)
+        let rest = free & !line_mask(line, lines);
+        self.slot.slab_lines.store(rest, Relaxed);
+        let slab = self.slot.slab.load(Relaxed) * BLOCK_BYTES;
+        // The next name will want the next free line.
+        self.fs.pm.prefetch(slab + rest.trailing_zeros() as u64 % 64 * LINE_BYTES);
+        Some(slab + line * LINE_BYTES)
     }
 
     /// Makes a slab with room for `lines` the shard's: what others freed in the present one, one of the list, or a new block.
@@ -129,7 +135,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         for _ in 0..TRIES {
             let Some((block, slab)) = self.pop_slab()? else { break };
             let free = slab.free_lines.swap(0, AcqRel);
-            if free == u64::MAX && self.slot.slab_count.load(Relaxed) > 0 {
+            if free == u64::MAX && self.slot.slab_count.load(Relaxed) > KEPT_SLABS {
                 slab.free_lines.store(free, Relaxed);
                 self.free_slab(block, slab)?;
                 continue;

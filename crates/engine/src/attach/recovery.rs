@@ -10,7 +10,7 @@
 //! dentry and log slot. Then it is dropped. Everything else is *damage*: it stays, is counted, and fsck names it.
 //! - On an image that was left cleanly (of which only the maps of what is free cannot be believed) nothing is half-made, and nothing is dropped or erased.
 //! - In a compacted page nothing is half-made: only names whose create had returned are copied there.
-//! - An identity that does not verify is not half-made if a property entry of its generation does that a create does not write.
+//! - An identity that does not verify is not half-made if a name says its generation, and a property entry of that verifies that a create does not write.
 //! - Where one flipped bit explains why a seal does not verify, the bit is put right: it was either rot, or the one word of a create that had not returned
 //!   that did not arrive, and then the create is completed.
 //!
@@ -30,7 +30,7 @@ use crate::error::{Corruption, Result};
 use crate::format::{
     Dentry, DentryFacts, FileKind, Flip, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS,
     JournalRecord, JournalSlot, LOG_SLOTS, LogPage, LogPageKind, Move, Property, ROOT_INODE, SEGMENT_BLOCKS, SlotTag,
-    Valid, dentry_lines, slot_address, slot_tag, slot_word,
+    Valid, dentry_lines, short_generation, slot_address, slot_tag, slot_word,
 };
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -53,6 +53,7 @@ const AHEAD_DENTRIES: usize = 16;
 const AHEAD_INODES: usize = 8;
 
 /// What a log slot leads to.
+#[derive(Clone, Copy)]
 enum Entry {
     /// Nothing.
     Hole,
@@ -62,8 +63,8 @@ enum Entry {
     Dead { moment_ns: u64 },
     /// A name.
     Name { facts: DentryFacts, offset: u64, moment_ns: u64 },
-    /// Something that this program cannot read: left alone.
-    Damaged,
+    /// Something that this program cannot read: left alone. Perhaps it is known which inode it names.
+    Damaged { number: u64 },
 }
 
 /// What the walk over a directory's log found.
@@ -218,11 +219,26 @@ impl<M: Memory> Fs<M> {
         Some((generation, property, sequence))
     }
 
-    /// Whether an inode that is not whole was so once: see the rules at the top.
-    fn is_damaged(&self, inode: &Inode, number: u64) -> bool {
-        let birth = inode.birth.load();
-        let changed = inode.property(number, birth as u32).is_some_and(|(_, sequence)| sequence > 0);
-        birth >> 32 != 0 && (changed || self.was_left_cleanly())
+    /// Whether the inode that a name leads to does not verify, and did so once: see the rules at the top.
+    fn is_damaged(&self, facts: &DentryFacts) -> bool {
+        let number = facts.inode;
+        let Ok(inode) = self.inode(number) else { return false };
+        let generation = inode.birth.load() as u32;
+        let changed = inode.property(number, generation).is_some_and(|(_, sequence)| sequence > 0);
+        inode.generation(number).is_none() && changed && short_generation(generation) == facts.generation
+    }
+
+    /// Whether an inode that is not whole is so by damage, whatever leads to it. A create writes no other number than what is there.
+    fn was_whole(&self, inode: &Inode, number: u64) -> bool {
+        let said = inode.number.load();
+        inode.birth.load() >> 32 != 0 && (self.was_left_cleanly() || (said != number && said != 0))
+    }
+
+    /// Whether the last clean detach said that an inode number is in use, and nobody was there since.
+    fn was_left_in_use(&self, number: u64) -> bool {
+        let offset = self.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
+        let word = self.pm.get(Pm::<Cell64>::new(offset)).map_or(0, Cell64::load);
+        self.was_left_cleanly() && word >> (number % 64) & 1 == 1
     }
 
     /// Calls `each` for the inodes of a segment.
@@ -298,19 +314,19 @@ impl<M: Memory> Fs<M> {
         for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
             let dentry = pm.get(Pm::<Dentry>::new(offset))?;
             if Valid::from_word(dentry.valid.load()).valid {
-                let word = Valid { valid: false, moment_ns: record.moment_ns }.word();
-                pm.flush(pm.retract(&dentry.valid, word)).unfenced();
+                pm.flush(pm.retract(&dentry.valid, dentry.gone(record.moment_ns))).unfenced();
                 changed = true;
             }
         }
         Ok(changed)
     }
 
-    /// Whether a new name's valid word was written: its seal does not cover it, and the word of lines that were free is zero. If it is not there, the
+    /// Whether a new name's valid word was written: its seal does not cover it, and what lay there before is of another turn. If it is not there, the
     /// rename was stopped before its first step, and the old name counts. A later operation may have written it since; the steps are due all the
     /// same.
     fn arrived(&self, step: &Move) -> Result<bool> {
-        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load() != 0)
+        let facts = self.verified_dentry(step.dentry)?;
+        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.standing(&facts).is_some())
     }
 
     fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
@@ -337,7 +353,7 @@ impl<M: Memory> Fs<M> {
         if step.directory != 0 {
             let inode = self.inode(facts.inode)?;
             let fits = self.inode_offset(facts.inode)? == step.directory
-                && inode.generation(facts.inode).is_some()
+                && inode.generation(facts.inode).map(short_generation) == Some(facts.generation)
                 && inode.kind.load() == FileKind::Directory as u32
                 && step.parent == facts.parent;
             if !fits {
@@ -431,7 +447,12 @@ impl<M: Memory> Fs<M> {
             match self.entry(slot.load_acquire(), number, page) {
                 Entry::Hole => {}
                 Entry::Unfinished => walk.garbage = true,
-                Entry::Damaged => self.count(DAMAGED, 1),
+                Entry::Damaged { number } => {
+                    self.count(DAMAGED, 1);
+                    if number != 0 {
+                        self.dram.inode_links(number)?.fetch_add(1, AcqRel);
+                    }
+                }
                 Entry::Dead { moment_ns } => {
                     walk.newest_ns = walk.newest_ns.max(moment_ns);
                     walk.garbage = true;
@@ -453,7 +474,7 @@ impl<M: Memory> Fs<M> {
         }
         let Some(slot) = page.slots.get(index + AHEAD_INODES) else { return };
         if let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(slot_address(slot.load())))
-            && let Ok(inode) = self.inode_offset(dentry.inode.load())
+            && let Ok(inode) = self.inode_offset(dentry.number())
         {
             (0..3).for_each(|line| self.pm.prefetch(inode + line * LINE_BYTES));
         }
@@ -465,34 +486,37 @@ impl<M: Memory> Fs<M> {
             return Entry::Hole;
         }
         let half_made = !self.was_left_cleanly() && page.kind(owner) == Some(LogPageKind::Append);
-        let not_whole = if half_made { Entry::Unfinished } else { Entry::Damaged };
+        let damaged = Entry::Damaged { number: 0 };
+        let not_whole = if half_made { Entry::Unfinished } else { damaged };
         let offset = slot_address(word);
         if slot_tag(word).is_none() || !self.lines_fit(offset, 1) {
-            return Entry::Damaged;
+            return damaged;
         }
-        let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return Entry::Damaged };
+        let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return damaged };
         // Here is the check that lets a create flush dentry, inode and slot under one fence: the slot counts only if all of them verify.
         let verified = dentry.verified(&self.pm).or_else(|| {
             self.put_right(offset, dentry.flip(&self.pm)?).ok()?;
             dentry.verified(&self.pm)
         });
         let Some(facts) = verified.filter(|facts| facts.parent == owner) else { return not_whole };
-        let valid = Valid::from_word(dentry.valid.load_acquire());
+        let Some(valid) = dentry.standing(&facts) else { return not_whole };
         if !valid.valid {
             return Entry::Dead { moment_ns: valid.moment_ns };
         }
-        match self.verified_kind(facts.inode) {
+        match self.verified_kind(&facts) {
             Some(kind) if kind == facts.kind => Entry::Name { facts, offset, moment_ns: valid.moment_ns },
-            None if self.inode(facts.inode).is_ok_and(|inode| self.is_damaged(inode, facts.inode)) => Entry::Damaged,
+            None if self.is_damaged(&facts) => Entry::Damaged { number: facts.inode },
             _ => not_whole,
         }
     }
 
-    /// The kind of an inode of which identity and attributes verify.
-    fn verified_kind(&self, number: u64) -> Option<FileKind> {
+    /// The kind of the inode that a dentry names, if identity and attributes verify and are of the life that the dentry names: before an inode is used
+    /// again it is not erased.
+    fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
+        let number = facts.inode;
         self.segment_start(number / INODES_PER_SEGMENT)?;
         let inode = self.inode(number).ok()?;
-        self.whole_inode(inode, number)?;
+        self.whole_inode(inode, number).filter(|(generation, ..)| short_generation(*generation) == facts.generation)?;
         FileKind::from_bits(inode.kind.load())
     }
 
@@ -562,27 +586,32 @@ impl<M: Memory> Fs<M> {
                     self.keep_inode(number)?;
                     Err(Corruption::Inode(number).into())
                 }
-                None if self.is_damaged(inode, number) => {
+                None if self.dram.inode_links(number)?.load(Acquire) > 0 || self.was_whole(inode, number) => {
                     self.keep_inode(number)?;
                     Err(Corruption::Inode(number).into())
                 }
                 None => {
-                    self.clear_unborn(inode);
+                    self.clear_unborn(inode, number);
                     Ok(())
                 }
             }
         })
     }
 
-    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero.
-    fn clear_unborn(&self, inode: &Inode) {
-        let begun = inode.birth.load() >> 32 != 0;
-        let linked = [&inode.parent, &inode.log, &inode.xattrs].iter().any(|word| word.load() != 0);
-        let written = linked || inode.accessed_ns.load() != 0 || inode.inline.iter().any(|word| word.load() != 0);
-        if begun || written {
-            self.erase_inode(inode).unfenced();
+    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero, and a property entry that the create
+    /// has left must not be of the next life's generation.
+    fn clear_unborn(&self, inode: &Inode, number: u64) {
+        let half_made = inode.property(number, inode.next_generation()).is_some();
+        let begun = half_made || inode.birth.load() >> 32 != 0;
+        if begun || inode.parent.load() != 0 || !inode.is_plain() {
+            self.end_life(inode);
         }
         self.count(ORPHANS, begun as u64);
+    }
+
+    /// Erases an inode, and uses the next generation up: a create may have begun it.
+    fn end_life(&self, inode: &Inode) {
+        self.erase_inode(inode, inode.next_generation() as u64).unfenced();
     }
 
     fn keep_inode(&self, number: u64) -> Result<()> {
@@ -605,7 +634,7 @@ impl<M: Memory> Fs<M> {
             self.keep_damaged_lines(inode, number)?;
         }
         if links == 0 && number != ROOT_INODE && !(is_directory && self.has_names(inode, number)) {
-            if self.was_left_cleanly() {
+            if self.was_left_in_use(number) {
                 return self.keep_orphan(inode, number, &property);
             }
             // Unlinked while open, or never named.
@@ -613,13 +642,17 @@ impl<M: Memory> Fs<M> {
             if is_directory {
                 self.unmark_log(inode, number)?;
             }
-            self.erase_inode(inode).unfenced();
+            self.end_life(inode);
             return Ok(());
         }
         self.keep_inode(number)?;
         // A directory has one name, the root none.
         if is_directory && (links == 1) != (number != ROOT_INODE) {
             self.count(DAMAGED, 1);
+        }
+        if !is_directory && inode.parent.load() != 0 {
+            // Of an earlier life: a torn create may have left it, since the birth word does not certify it.
+            self.pm.flush(self.pm.retract(&inode.parent, 0)).unfenced();
         }
         let mut settled = Property { links: if is_directory { property.links } else { links }, ..property };
         if !is_directory {
@@ -649,7 +682,7 @@ impl<M: Memory> Fs<M> {
             for slot in &page.slots {
                 let word = slot.load();
                 let at = slot_address(word);
-                if matches!(self.entry(word, number, page), Entry::Damaged) && self.lines_fit(at, 1) {
+                if matches!(self.entry(word, number, page), Entry::Damaged { .. }) && self.lines_fit(at, 1) {
                     let dentry = self.pm.get(Pm::<Dentry>::new(at))?;
                     let lines = dentry.facts().map_or(1, |facts| dentry_lines(facts.name_length as usize));
                     let lines = lines.min((BLOCK_BYTES - at % BLOCK_BYTES) / LINE_BYTES);
@@ -746,8 +779,8 @@ impl<M: Memory> Fs<M> {
             let line = rest.trailing_zeros() as u64;
             rest &= rest - 1;
             let dentry = self.pm.get(Pm::<Dentry>::new(block * BLOCK_BYTES + line * LINE_BYTES))?;
-            // A dentry that no slot names must not verify when its lines are handed out, and a crash leaves the slot of the next one
-            // without its bytes. Nor must its valid word be older than itself, which its seal does not cover.
+            // Which of the free lines began a dentry is not known any more: what looks like a valid word may be a part of a name, and a dentry
+            // may be one that a create has not finished, with a valid word.
             if dentry.seal.load() == 0 && dentry.valid.load() == 0 {
                 continue;
             }

@@ -6,12 +6,12 @@
 
 use super::log::ClaimedSlot;
 use super::{LINKS_MAX, NewNode, check_name};
-use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, References};
+use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
     Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, SlotTag,
-    Valid, dentry_lines, slot_word,
+    Valid, dentry_lines, next_turn, slot_word,
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, Target};
@@ -25,6 +25,21 @@ pub(super) struct PreparedName<'f> {
     pub dentry_offset: u64,
     pub slot: ClaimedSlot<'f>,
     lines: u64,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Named {
+    number: u64,
+    generation: u32,
+    kind: FileKind,
+}
+
+impl Named {
+    /// The file of a cachelet.
+    pub(super) fn of(cachelet: &Cachelet, kind: FileKind) -> Named {
+        Named { number: cachelet.number.load(Relaxed), generation: cachelet.generation.load(Relaxed), kind }
+    }
 }
 
 /// An inode that was prepared: number and cachelet are allocated, long targets are written.
@@ -228,7 +243,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         let entry = self.reserve_entry(&held)?;
         // From here to the fence: plain stores and flushes only.
         let inode = self.write_inode(fresh, new, prepared.parent)?;
-        let dentry = self.write_dentry(prepared, fresh.number, new.kind, name, fresh.moment_ns)?;
+        // As `write_inode` has just written it.
+        let generation = fresh.inode.birth.load() as u32;
+        let named = Named { number: fresh.number, generation, kind: new.kind };
+        let dentry = self.write_dentry(prepared, named, name, fresh.moment_ns)?;
         self.fill_new_cachelet(fresh)?;
         // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
@@ -272,12 +290,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn write_dentry(
         &self,
         prepared: &PreparedName<'f>,
-        inode: u64,
-        kind: FileKind,
+        named: Named,
         name: &[u8],
         moment_ns: i64,
     ) -> Result<Flushed> {
-        let flushed = self.write_dentry_alone(prepared, inode, kind, name, moment_ns)?;
+        let flushed = self.write_dentry_alone(prepared, named, name, moment_ns)?;
         let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
         let slot = self.fs.pm.commit(prepared.slot.word, word, flushed.sealed());
         Ok(self.fs.pm.flush(slot))
@@ -287,8 +304,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn write_dentry_alone(
         &self,
         prepared: &PreparedName<'f>,
-        inode: u64,
-        kind: FileKind,
+        named: Named,
         name: &[u8],
         moment_ns: i64,
     ) -> Result<Flushed> {
@@ -296,15 +312,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let offset = prepared.dentry_offset;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         let facts = DentryFacts {
-            inode,
+            inode: named.number,
+            generation: named.generation,
             parent: prepared.parent,
             cookie: prepared.slot.cookie,
-            kind,
+            kind: named.kind,
             name_length: name.len() as u8,
+            turn: next_turn(dentry.valid.load()),
         };
-        let valid = Valid { valid: true, moment_ns: moment_ns.max(0) as u64 };
+        let valid = Valid { valid: true, moment_ns: moment_ns.max(0) as u64, turn: facts.turn };
         let dirty = pm
-            .set64(&dentry.inode, inode)
+            .set64(&dentry.inode, facts.inode_word())
             .and(pm.set64(&dentry.parent, facts.parent))
             .and(pm.set64(&dentry.cookie, facts.cookie))
             .and(pm.write_bytes(offset + crate::format::DENTRY_HEADER_BYTES, name)?)
@@ -319,6 +337,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = fresh.cachelet;
         self.fill_cachelet(cachelet, fresh.inode, fresh.number, generation, &fresh.property, 0)?;
         cachelet.accessed_ns.store(fresh.moment_ns, Relaxed);
+        if fresh.property.flags & PROPERTY_INLINE == 0 && fresh.xattrs == 0 {
+            cachelet.dirty.store(PLAIN, Relaxed);
+        }
         if fresh.property.kind() == Some(FileKind::Directory) {
             // A new directory is empty: nothing to index.
             cachelet.directory.store(crate::dram::DirectoryState::Indexed as u32, Relaxed);
@@ -362,6 +383,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
+        self.fs.prefetch_bucket(hash);
         let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
         self.settle_names()?;
         self.recycle_some();
@@ -405,7 +427,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut property = self.property_now(cachelet);
         property.changed_ns = moment_ns;
         let attributes = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
-        let dentry = self.write_dentry(prepared, node.number, kind, name, moment_ns)?;
+        let dentry = self.write_dentry(prepared, Named::of(cachelet, kind), name, moment_ns)?;
         // Crash here: links are recounted from dentries, and the name is there or not.
         self.fs.pm.fence(attributes.and(dentry));
         self.publish_property(cachelet, &property);

@@ -42,7 +42,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn find_cachelet(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
         loop {
             let Some(hit) = self.fs.find(parent, name, hash)? else { return Err(Error::NotFound) };
-            let number = hit.dentry.inode.load();
+            let number = hit.dentry.number();
             let index = match self.cachelet_of_hit(&hit, hash) {
                 Ok(index) => index,
                 // Removed since the entry was read? Then the name is gone too, and the next look says so.

@@ -7,7 +7,7 @@ use super::check_name;
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, References, RetiredKind};
 use crate::error::{Error, Result};
-use crate::format::{Dentry, FileKind, Valid};
+use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
 use core::sync::atomic::AtomicU32;
@@ -98,7 +98,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             state.links = state.links.saturating_sub(1);
             if state.links == 0 {
-                state.flags |= FLAG_DELETED | if state.references == 0 { FLAG_DEAD } else { 0 };
+                state.flags |= FLAG_DELETED | if state.is_used() { 0 } else { FLAG_DEAD };
             }
             if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
                 return Ok(DroppedLink { others: state.links != 0, dead: state.flags & FLAG_DEAD != 0 });
@@ -129,8 +129,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes a dentry not count from `moment_ns` on: one store, one line.
     pub(super) fn invalidate(&self, dentry: &Dentry, moment_ns: i64) -> Flushed {
-        let word = Valid { valid: false, moment_ns: moment_ns.max(0) as u64 }.word();
-        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, word))
+        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.gone(moment_ns.max(0) as u64)))
     }
 
     /// A directory has one name less and one hole more in its log.
@@ -241,7 +240,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let word = victim.references.load(Acquire);
             let mut state = References::from_word(word);
             state.links = 0;
-            state.flags |= FLAG_DELETED | if state.references == 0 { FLAG_DEAD } else { 0 };
+            state.flags |= FLAG_DELETED | if state.is_used() { 0 } else { FLAG_DEAD };
             if victim.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
                 if state.flags & FLAG_DEAD != 0 {
                     self.retire(RetiredKind::Inode, victim.number.load(Relaxed), index as u64);

@@ -6,13 +6,13 @@
 //!
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
-use super::create::PreparedName;
+use super::create::{Named, PreparedName};
 use super::remove::{DroppedLink, Patience};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, References};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, Valid, slot_word};
+use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, slot_word};
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::lock::Held;
@@ -38,6 +38,12 @@ struct Found<'f> {
     index: u32,
     cachelet: &'f Cachelet,
     kind: FileKind,
+}
+
+impl Found<'_> {
+    fn named(&self) -> Named {
+        Named::of(self.cachelet, self.kind)
+    }
 }
 
 /// What becomes of the old name.
@@ -78,10 +84,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Error::Invalid);
         }
+        let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
+        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket(hash));
         self.retry_when_full(|| {
             let mut patience = Patience::default();
             loop {
-                match self.rename_once(from, to, flags, &permit) {
+                match self.rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
                     Err(Error::Busy) => continue,
                     Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut patience)?,
@@ -96,7 +104,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Whether a name is a directory's in which names can be found.
     fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
         let (_pin, cachelet) = self.pin_indexed(directory)?;
-        match self.found(&self.side(cachelet, (directory, name)))? {
+        let hash = self.fs.hash_name(directory.number, name);
+        match self.found(&Side { directory: cachelet, number: directory.number, name, hash })? {
             Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
             _ => Ok(false),
         }
@@ -106,6 +115,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         &self,
         from: (Node, &[u8]),
         to: (Node, &[u8]),
+        hashes: [NameHash; 2],
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
@@ -119,8 +129,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = self.side(old_directory, from);
-        let new = self.side(new_directory, to);
+        let old = Side { directory: old_directory, number: from.0.number, name: from.1, hash: hashes[0] };
+        let new = Side { directory: new_directory, number: to.0.number, name: to.1, hash: hashes[1] };
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
         let victim = self.found(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)
@@ -167,11 +177,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         if stayed && !moving { Ok(()) } else { Err(Error::Busy) }
     }
 
-    fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
-        let hash = self.fs.hash_name(name.0.number, name.1);
-        Side { directory, number: name.0.number, name: name.1, hash }
-    }
-
     fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
         match self.fs.find(side.number, side.name, side.hash)? {
             None => Ok(None),
@@ -180,7 +185,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn resolve(&self, hit: Hit<'f>) -> Result<Found<'f>> {
-        let inode = hit.dentry.inode.load();
+        let inode = hit.dentry.number();
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
         Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
@@ -438,22 +443,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             moment_ns: moment_ns.max(0) as u64,
             turn: 0,
         };
-        let mut flushed = self.write_dentry_alone(arrival, source.inode, source.kind, new.name, moment_ns)?;
+        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, moment_ns)?;
         match (place, victim) {
             (OldPlace::Exchanged(name), Some(victim)) => {
                 record.moves[1] = self.step(name, victim, old, new);
-                flushed = flushed.and(self.write_dentry_alone(name, victim.inode, victim.kind, old.name, moment_ns)?);
+                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, moment_ns)?);
             }
             (OldPlace::Whiteout(name, node), _) => {
                 record.moves[1] =
                     Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
-                flushed = flushed.and(self.write_dentry_alone(
-                    name,
-                    node.number,
-                    FileKind::Character,
-                    old.name,
-                    moment_ns,
-                )?);
+                let whiteout = Named::of(self.cachelet(*node)?, FileKind::Character);
+                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, moment_ns)?);
             }
             _ => {}
         }
@@ -485,7 +485,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn rename_steps(&self, change: &Change<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
         let pm = &self.fs.pm;
         let &Change { source, victim, arrival, place, moment_ns, .. } = change;
-        let gone = Valid { valid: false, moment_ns: moment_ns.max(0) as u64 }.word();
+        let gone_ns = moment_ns.max(0) as u64;
         for step in record.moves.iter().filter(|step| step.directory != 0) {
             pm.commit(&self.fs.inode_at(step.directory)?.parent, step.parent, durable).unflushed();
         }
@@ -493,9 +493,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
             pm.commit(name.slot.word, slot_word(name.dentry_offset, SlotTag::Dentry), durable).unflushed();
         }
-        pm.retract(&source.hit.dentry.valid, gone).unflushed();
-        if let Some(victim) = victim {
-            pm.retract(&victim.hit.dentry.valid, gone).unflushed();
+        for dentry in [Some(source), victim].into_iter().flatten().map(|found| found.hit.dentry) {
+            pm.retract(&dentry.valid, dentry.gone(gone_ns)).unflushed();
         }
         Ok(())
     }

@@ -156,8 +156,10 @@ pub struct ThreadSlot {
     pub retired: [Retired; RETIRED_MAX],
     /// Renames that are over: the turn of the next one.
     pub renames: AtomicU64,
+    /// Wholly free groups of blocks that this shard claimed after one that it had filled.
+    pub groups_filled: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved1: [AtomicU64; 422],
+    pub reserved1: [AtomicU64; 421],
 }
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.

@@ -9,11 +9,11 @@
 
 use super::map::{Tree, mark_body};
 use super::release::Supply;
-use crate::dram::{Cachelet, RetiredKind};
+use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
 use crate::fs::{Fs, Node, Thread};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, crc32c};
 
 /// Bytes before the first attribute.
@@ -332,6 +332,7 @@ impl<M: Memory> Thread<'_, M> {
     fn commit_xattrs(&self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
         let mut property = self.property(cachelet)?;
         property.changed_ns = self.fs.now_ns();
+        cachelet.dirty.fetch_and(!PLAIN, AcqRel);
         let dirty = self.fs.pm.commit(&inode.xattrs, root, durable);
         let flushed = self.fs.pm.flush(dirty);
         let committed = self.commit_property(cachelet, &property, durable)?;

@@ -3,6 +3,7 @@
 //! CRC-32C tells any flip of one bit from every other one in records as short as ours. So rot of a bit can be undone with the same
 //! certainty with which a seal is believed at all.
 
+use super::dentry::TURNS;
 use super::{DENTRY_HEADER_BYTES, FileKind};
 use super::{Dentry, Inode, LogPage, LogPageKind, NAME_BYTES_MAX, Property, dentry_lines};
 use core::mem::offset_of;
@@ -134,9 +135,13 @@ impl Dentry {
         let offset = pm.offset_of(self);
         let length = seal as u8 as usize;
         let lines = dentry_lines(length);
-        let whole =
-            length != 0 && (seal >> 16) & 0xffff == lines && FileKind::from_bits((seal >> 8) as u8 as u32).is_some();
-        if !whole || offset % BLOCK_BYTES + lines * LINE_BYTES > BLOCK_BYTES {
+        let known =
+            FileKind::from_bits((seal >> 8) as u8 as u32).is_some() && (1..=TURNS).contains(&((seal >> 24) as u8));
+        if length == 0
+            || (seal >> 16) & 0xff != lines
+            || !known
+            || offset % BLOCK_BYTES + lines * LINE_BYTES > BLOCK_BYTES
+        {
             return None;
         }
         let mut message = [0u8; 28 + NAME_BYTES_MAX];

@@ -13,7 +13,10 @@ mod log;
 mod snapshot;
 mod superblock;
 
-pub use dentry::{DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines};
+pub use dentry::{
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines, next_turn,
+    short_generation,
+};
 pub use flip::Flip;
 pub use inode::{
     FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST,

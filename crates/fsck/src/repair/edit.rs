@@ -1,12 +1,12 @@
 //! Writing to an image, and finding room on it.
 
 use super::Done;
-use crate::check::Checker;
+use crate::check::{Checker, DAMAGED, REACHED};
 use crate::image::Name;
 use crate::usage::{Use, line_mask};
 use engine::format::{
-    Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, Property, SEGMENT_BLOCKS, SlotTag, Snapshot,
-    State, Superblock, Valid, slot_word,
+    Dentry, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, Property,
+    SEGMENT_BLOCKS, SlotTag, Snapshot, State, Superblock, Valid, short_generation, slot_word,
 };
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Pm, Region, crc32c};
 use std::mem::offset_of;
@@ -76,6 +76,7 @@ impl<'c, M: Memory> Mender<'c, M> {
         let Ok(superblock) = self.region().first::<Superblock>() else { return false };
         if !self.check.clean {
             self.end_journal();
+            self.say_what_lives();
         }
         let offset = offset_of!(Superblock, snapshot) as u64;
         (0..8).filter(|word| self.get(offset + word * 8) != 0).for_each(|word| self.set(offset + word * 8, 0));
@@ -85,6 +86,32 @@ impl<'c, M: Memory> Mender<'c, M> {
         let state = State { clean: true, ..superblock.state() };
         self.set(offset_of!(Superblock, state) as u64, state.word());
         true
+    }
+
+    /// Writes the map of inodes in use, by which a clean image tells files that lost their names from files that were removed: what has a name, even one
+    /// that no slot leads to any more, is in use. Who removes a file makes its name not count first.
+    fn say_what_lives(&self) {
+        let segments = &self.check.image.segments;
+        let mut lives: Vec<bool> =
+            self.check.inodes.iter().map(|state| state.names > 0 || state.flags & (DAMAGED | REACHED) != 0).collect();
+        let geometry = self.check.image.geometry;
+        for block in geometry.data_block..geometry.copy_block() {
+            if !matches!(self.check.usage.of(block), Use::Free | Use::Dentries) {
+                continue;
+            }
+            for offset in (block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES).step_by(LINE_BYTES as usize) {
+                if let Some(place) = self.check.lost_name(offset).and_then(|number| segments.place(number)) {
+                    lives[place] = true;
+                }
+            }
+        }
+        for (words, first) in lives.chunks(INODES_PER_SEGMENT as usize).zip(&segments.used) {
+            for (index, word) in words.chunks(64).enumerate() {
+                let bits = word.iter().enumerate().fold(0, |bits, (bit, lives)| bits | (*lives as u64) << bit);
+                let number_zero = (first.0 == 0 && index == 0) as u64;
+                self.set(geometry.inode_map_block * BLOCK_BYTES + first.0 / 8 + index as u64 * 8, bits | number_zero);
+            }
+        }
     }
 
     /// Does what is left of all renames, and ends their records.
@@ -111,8 +138,11 @@ impl<'c, M: Memory> Mender<'c, M> {
                 self.set(step.directory + offset_of!(Inode, parent) as u64, step.parent);
             }
         }
-        let invalid = Valid { valid: false, moment_ns: record.moment_ns }.word();
-        record.invalidated.into_iter().filter(|dentry| *dentry != 0).for_each(|dentry| self.set(dentry, invalid));
+        record
+            .invalidated
+            .into_iter()
+            .filter(|dentry| *dentry != 0)
+            .for_each(|dentry| self.unmake(dentry, record.moment_ns));
         self.set(slot, 0);
         Ok(())
     }
@@ -181,8 +211,8 @@ impl<'c, M: Memory> Mender<'c, M> {
             let used = self.check.usage.lines(block);
             let first = block * BLOCK_BYTES;
             let mut offsets = (0..=64 - lines).map(|line| first + line * LINE_BYTES);
-            // A line may hold what a slot that could not be mended meant.
-            offsets.find(|offset| used & line_mask(*offset, lines) == 0 && self.is_blank(*offset, lines))
+            // A line may hold a name that lost its slot to damage.
+            offsets.find(|offset| used & line_mask(*offset, lines) == 0 && !self.has_name(*offset, lines))
         };
         let offset = match blocks.into_iter().find_map(in_block) {
             Some(offset) => offset,
@@ -192,14 +222,20 @@ impl<'c, M: Memory> Mender<'c, M> {
         Ok(offset)
     }
 
-    /// Whether nothing in some lines could be a dentry.
-    fn is_blank(&self, offset: u64, lines: u64) -> bool {
-        (0..lines).map(|line| offset + line * LINE_BYTES).all(|line| self.get(line) == 0 && self.get(line + 8) == 0)
+    /// Whether a name that counts begins in some lines.
+    fn has_name(&self, offset: u64, lines: u64) -> bool {
+        (0..lines).any(|line| self.check.lost_name(offset + line * LINE_BYTES).is_some())
     }
 
     /// Takes a name away.
     pub fn invalidate(&self, dentry: u64) {
-        self.set(dentry, Valid { valid: false, moment_ns: self.now_ns.max(0) as u64 }.word());
+        self.unmake(dentry, self.now_ns.max(0) as u64);
+    }
+
+    fn unmake(&self, offset: u64, moment_ns: u64) {
+        if let Some(dentry) = self.check.image.dentry(offset) {
+            self.set(offset, dentry.gone(moment_ns));
+        }
     }
 
     /// What a dentry says, if it is whole.
@@ -211,6 +247,16 @@ impl<'c, M: Memory> Mender<'c, M> {
 }
 
 impl<M: Memory> Checker<'_, M> {
+    /// The number of the inode that a name in a line stands for, if it counts, or would but for a damaged checksum.
+    fn lost_name(&self, offset: u64) -> Option<u64> {
+        let dentry: &Dentry = self.image.dentry(offset)?;
+        let facts = dentry.facts()?;
+        let counts = dentry.standing(&facts)?.valid;
+        let (inode, _) = self.image.inode(facts.inode)?;
+        let generation = inode.generation(facts.inode).unwrap_or(inode.birth.load() as u32);
+        (counts && short_generation(generation) == facts.generation).then_some(facts.inode)
+    }
+
     /// The words of the block map, if all that was left with the image matches its checksum.
     fn maps_verify(&self, figures: &Snapshot, epoch: u32) -> Option<Vec<u64>> {
         let geometry = self.image.geometry;

@@ -53,14 +53,23 @@ impl<M: Memory> Mender<'_, M> {
     /// Frees an inode with all that is in it.
     pub fn free_inode(&mut self, number: u64) -> Done {
         let (inode, offset) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
-        self.set(offset, inode.free_word());
+        self.set(offset, inode.next_generation() as u64);
         for word in (offset_of!(Inode, parent)..offset_of!(Inode, properties)).step_by(8) {
             self.set(offset + word as u64, 0);
         }
         for word in (offset_of!(Inode, accessed_ns)..INODE_BYTES as usize).step_by(8) {
             self.set(offset + word as u64, 0);
         }
+        self.mark_inode(number, false);
         Ok(())
+    }
+
+    /// Says in the map of inodes that a number is in use, or not: by it a file that lost its name is told from one that was removed.
+    pub fn mark_inode(&self, number: u64, used: bool) {
+        let offset = self.check.image.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
+        let bit = 1 << (number % 64);
+        let word = self.get(offset);
+        self.set(offset, if used { word | bit } else { word & !bit });
     }
 
     /// Writes identity or attributes anew from what is left of the other.

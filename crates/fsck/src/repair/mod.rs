@@ -153,7 +153,7 @@ fn stage(finding: &Finding) -> Stage {
         | Kind::DentryTarget
         | Kind::DentryDangling
         | Kind::DentryKind
-        | Kind::DentryReserved
+        | Kind::DentryTurn
         | Kind::RootNamed => Stage::Names,
         Kind::BlockTwice if matches!(finding.repair, Repair::CutLog { .. } | Repair::ClearWord { .. }) => Stage::Names,
         Kind::MapShape | Kind::BlockOutside | Kind::BlockTwice | Kind::BeyondEnd | Kind::XattrBody => Stage::Bodies,

@@ -5,8 +5,9 @@ use super::edit::Mender;
 use crate::image::Name;
 use crate::usage::Use;
 use engine::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FIRST_GENERATION, FileKind, Inode, LOG_SLOTS, LogPage,
-    LogPageKind, NAME_BYTES_MAX, Property, ROOT_INODE, SlotTag, Valid, dentry_lines, slot_address, slot_tag, slot_word,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FIRST_GENERATION, FileKind, INODE_BYTES, Inode, LOG_SLOTS,
+    LogPage, LogPageKind, NAME_BYTES_MAX, Property, ROOT_INODE, SlotTag, Valid, dentry_lines, next_turn,
+    short_generation, slot_address, slot_tag, slot_word,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::mem::offset_of;
@@ -116,14 +117,17 @@ impl<M: Memory> Mender<'_, M> {
             }
         };
         let cookie = first.saturating_add(index);
-        let facts = DentryFacts { inode, parent: directory, cookie, kind, name_length: name.len() as u8 };
         let dentry = self.take_lines(dentry_lines(name.len()))?;
-        self.set(dentry + offset_of!(Dentry, inode) as u64, inode);
+        let (target, _) = self.check.image.inode(inode).ok_or("there is no place for that inode")?;
+        let generation = short_generation(target.generation(inode).ok_or("its identity is damaged")?);
+        let (turn, name_length) = (next_turn(self.get(dentry)), name.len() as u8);
+        let facts = DentryFacts { inode, generation, parent: directory, cookie, kind, name_length, turn };
+        self.set(dentry + offset_of!(Dentry, inode) as u64, facts.inode_word());
         self.set(dentry + offset_of!(Dentry, parent) as u64, directory);
         self.set(dentry + offset_of!(Dentry, cookie) as u64, cookie);
         self.set_bytes(dentry + DENTRY_HEADER_BYTES, name);
         self.set(dentry + offset_of!(Dentry, seal) as u64, facts.seal(name));
-        self.set(dentry, Valid { valid: true, moment_ns: self.now_ns.max(0) as u64 }.word());
+        self.set(dentry, Valid { valid: true, moment_ns: self.now_ns.max(0) as u64, turn }.word());
         self.set(page + SLOTS + index * 8, slot_word(dentry, SlotTag::Dentry));
         Ok(())
     }
@@ -226,9 +230,13 @@ impl<M: Memory> Mender<'_, M> {
         };
         let (kind, born) = (FileKind::Directory as u32, self.now_ns as u64);
         self.write_property(number, generation.max(FIRST_GENERATION), &property, 0)?;
+        for word in (offset_of!(Inode, accessed_ns)..INODE_BYTES as usize).step_by(8) {
+            self.set(offset + word as u64, 0);
+        }
         for (field, word) in [(8, number), (16, kind as u64), (24, born), (32, ROOT_INODE), (40, 0), (48, 0), (56, 0)] {
             self.set(offset + field, word);
         }
+        self.mark_inode(number, true);
         self.set(offset, Inode::birth_word(number, kind, 0, born, generation));
         if let Some(state) = self.check.state(number) {
             (state.kind, state.links) = (kind as u8, 2);
@@ -241,8 +249,7 @@ impl<M: Memory> Mender<'_, M> {
         let free = |place: &usize| {
             let state = self.check.inodes[*place];
             let number = self.check.image.segments.number(*place);
-            let birth = self.check.image.inode_at(*place).0.birth.load();
-            state.kind == 0 && state.flags == 0 && number > ROOT_INODE && birth >> 32 == 0
+            state.kind == 0 && state.flags == 0 && number > ROOT_INODE
         };
         if let Some(place) = (0..self.check.inodes.len()).find(free) {
             return Ok(self.check.image.segments.number(place));

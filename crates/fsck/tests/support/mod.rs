@@ -145,6 +145,11 @@ impl<'i> Plant<'i> {
         self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").facts().expect("whole")
     }
 
+    /// Makes a name not count.
+    pub fn unmake(&self, dentry: u64) {
+        self.set(dentry, self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").gone(2));
+    }
+
     /// Finds a path.
     pub fn find(&self, path: &str) -> Located {
         let mut at = Located { number: ROOT_INODE, inode: self.inode_offset(ROOT_INODE), dentry: 0, slot: 0 };
@@ -193,7 +198,7 @@ impl<'i> Plant<'i> {
         let (mut facts, mut name) = (self.facts(dentry), self.name(dentry));
         change(&mut facts, &mut name);
         facts.name_length = name.len() as u8;
-        self.set(dentry + 16, facts.inode);
+        self.set(dentry + 16, facts.inode_word());
         self.set(dentry + 24, facts.parent);
         self.set(dentry + 32, facts.cookie);
         self.set_bytes(dentry + DENTRY_HEADER_BYTES, &name);

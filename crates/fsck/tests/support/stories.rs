@@ -3,8 +3,7 @@
 use super::{LOG, PARENT, Plant, SLOTS, STATE, XATTRS};
 use engine::format::SlotTag;
 use engine::format::{
-    FileKind, JOURNAL_SLOT_BYTES, JournalRecord, LogPageKind, Move, PROPERTY_INLINE, Property, ROOT_INODE, Valid,
-    slot_word,
+    FileKind, JOURNAL_SLOT_BYTES, JournalRecord, LogPageKind, Move, PROPERTY_INLINE, Property, ROOT_INODE, slot_word,
 };
 use fsck::FindingKind::{self, *};
 use pmem::BLOCK_BYTES;
@@ -231,7 +230,9 @@ pub const STORIES: &[Story] = &[
     story(&[DentryKind], "a name says that a file is a pipe", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.kind = FileKind::Fifo);
     }),
-    story(&[DentryReserved], "a valid word has its reserved bit set", |p| p.flip(p.find("docs/file-01").dentry, 2)),
+    story(&[DentryTurn, Orphan], "a valid word is of another use of its line", |p| {
+        p.flip(p.find("docs/file-01").dentry, 2)
+    }),
     story(&[RootNamed, Orphan], "a name leads to the root", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| {
             (facts.inode, facts.kind) = (ROOT_INODE, FileKind::Directory);
@@ -257,7 +258,7 @@ pub const STORIES: &[Story] = &[
         p.change_dentry(filled.dentry, |facts, _| (facts.inode, facts.kind) = (moved.number, FileKind::Regular));
     }),
     story(&[Orphan], "a name is gone and its file is not", |p| {
-        p.set(p.find("docs/file-01").dentry, Valid { valid: false, moment_ns: 1 }.word());
+        p.unmake(p.find("docs/file-01").dentry);
     }),
     story(&[LinksWrong], "a file counts a link too many", |p| {
         p.change_property(p.find("docs/file-00").number, |property| property.links = 3);

@@ -33,13 +33,33 @@
 //! - *Bad pointers.* Those into the first page or the kernel's half are left to the kernel; others that cannot be read cost a program a signal where it would have got EFAULT.
 //! - *Signals that leave by a jump* out of the dispatcher: the thread's stack stays marked as used, and later calls run on the program's.
 
+pub mod call;
+pub mod context;
 pub mod counts;
+pub mod descriptors;
 pub mod dispatch;
 pub mod entry;
 pub mod environment;
 pub mod exec;
+pub mod files;
+pub mod identity;
+pub mod links;
+pub mod locks;
+pub mod mapping;
 pub mod maps;
+pub mod names;
+pub mod open;
 pub mod patch;
+pub mod paths;
+pub mod processes;
+pub mod programs;
+pub mod server;
+pub mod signals;
+pub mod sockets;
+pub mod special;
 pub mod stack;
 pub mod start;
+pub mod status;
 pub mod sys;
+pub mod transit;
+pub mod user;
