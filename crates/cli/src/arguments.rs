@@ -243,10 +243,16 @@ pub struct Info {
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes, as fsck(8) has them: 0 no errors, 4 errors found, 8 the check could not be done, 16 wrong usage, 32 interrupted.
+Without -n, -p or -y it asks about each repair, if it runs on a terminal; else it only checks. Files whose name is lost get one in
+/lost+found. A repair that is interrupted is finished by the next one. What a crash left is no error: any mount recovers it.
+
+Exit codes, as fsck(8) has them, added up: 0 no errors, 1 errors were repaired, 4 errors are left, 8 the check could not be done, 16 wrong
+usage, 32 interrupted.
 
 Examples:
   directfs fsck -n /dev/shm/work.img
+  directfs fsck -p /dev/shm/work.img     repair what is certain, report the rest
+  directfs fsck -y /dev/shm/work.img     repair everything that can be (copy the image first)
   directfs fsck -n /dev/shm/work.img --json")]
 pub struct Fsck {
     /// The image; nobody may have it mounted.
@@ -254,10 +260,10 @@ pub struct Fsck {
     /// Check only, change nothing.
     #[arg(short = 'n', conflicts_with_all = ["yes", "preen"])]
     pub check_only: bool,
-    /// Repair everything.
+    /// Repair everything that can be.
     #[arg(short = 'y')]
     pub yes: bool,
-    /// Repair what is safe to repair.
+    /// Repair only what is certain and takes nothing away.
     #[arg(short = 'p', short_alias = 'a')]
     pub preen: bool,
     /// Print JSON.

@@ -123,7 +123,7 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     /// All parts, in the order in which they need each other.
-    pub fn run(mut self, superblock: &Superblock) -> Report {
+    pub fn run(&mut self, superblock: &Superblock) {
         self.step(Phase::Fixed, 0, 1);
         self.claim_fixed();
         self.check_segments();
@@ -139,7 +139,6 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
         self.count();
         self.name_paths();
-        self.report
     }
 
     /// Of free numbers that no name leads to nothing counts.
@@ -255,20 +254,28 @@ impl<'c, M: Memory> Checker<'c, M> {
 
 /// Checks every invariant of the image in a region, and changes nothing.
 pub fn check<M: Memory>(region: &Region<M>, options: &Options, progress: &mut dyn FnMut(Progress)) -> Report {
+    match examine(region, options, progress) {
+        Ok(checker) => checker.report,
+        Err(report) => *report,
+    }
+}
+
+/// The same, with all that the check found out; a report alone if there is nothing that could be looked at.
+pub(crate) fn examine<'c, M: Memory>(
+    region: &'c Region<M>,
+    options: &Options,
+    progress: &'c mut dyn FnMut(Progress),
+) -> Result<Checker<'c, M>, Box<Report>> {
     let begun = Instant::now();
-    let mut report = match crate::superblock::open(region) {
-        Err(finding) => {
-            let mut report = Report::default();
-            report.add(finding, options.findings_max);
-            report
-        }
-        Ok((image, superblock, damage)) => {
-            let report = Report { clean: superblock.state().clean, checked: true, ..Report::default() };
-            let mut checker = Checker::new(image, report, options, progress);
-            checker.check_superblock(superblock, damage);
-            checker.run(superblock)
-        }
-    };
-    report.duration = begun.elapsed();
-    report
+    let (image, superblock, damage) = crate::superblock::open(region).map_err(|finding| {
+        let mut report = Report::default();
+        report.add(finding, options.findings_max);
+        Box::new(report)
+    })?;
+    let report = Report { clean: superblock.state().clean, checked: true, ..Report::default() };
+    let mut checker = Checker::new(image, report, options, progress);
+    checker.check_superblock(superblock, damage);
+    checker.run(superblock);
+    checker.report.duration = begun.elapsed();
+    Ok(checker)
 }

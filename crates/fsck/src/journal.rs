@@ -37,6 +37,7 @@ impl<M: Memory> Checker<'_, M> {
     fn check_journal_slot(&mut self, index: u64, offset: u64, record: Option<JournalRecord>) {
         let standing = record.as_ref().map(|record| self.standing(record));
         let repair = match standing {
+            Some(Standing::Pending) if self.clean => Repair::CompleteRename { slot: offset },
             Some(Standing::Pending) => Repair::Recover,
             _ => Repair::ClearWord { offset },
         };

@@ -15,7 +15,8 @@ impl<M: Memory> Checker<'_, M> {
         self.step(Phase::Tree, 0, places as u64);
         if !self.state(ROOT_INODE).is_some_and(|state| state.is_directory()) {
             let sentence = format_args!("there is no root directory");
-            self.found(FindingKind::RootMissing, Place::inode(ROOT_INODE), Repair::None, sentence);
+            let number = ROOT_INODE;
+            self.found(FindingKind::RootMissing, Place::inode(number), Repair::MendInode { number }, sentence);
         }
         for place in 0..places {
             let state = self.inodes[place];

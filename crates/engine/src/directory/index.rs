@@ -156,7 +156,13 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Queues the name of a slot, if it counts, and inserts the one that was queued `AHEAD` names before.
     fn index_slot(&self, word: u64, owner: u64, pending: &mut Pending) -> Result<bool> {
-        let Some((dentry, offset, facts)) = self.fs.dentry_of_slot(word, owner)? else { return Ok(false) };
+        if word == 0 {
+            return Ok(false);
+        }
+        // Nobody creates in a directory that is not indexed, and recovery dropped what was half-made: what is not whole here is damaged. A miss would
+        // say that the name is not there.
+        let whole = self.fs.dentry_of_slot(word, owner)?.filter(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
+        let (dentry, offset, facts) = whole.ok_or(Corruption::Dentry(slot_address(word)))?;
         if !Valid::from_word(dentry.valid.load_acquire()).valid {
             return Ok(false);
         }

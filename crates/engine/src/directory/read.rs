@@ -6,7 +6,7 @@
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid};
+use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, slot_address};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Memory};
@@ -134,10 +134,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
         for index in first..page.slots.len() {
             if let Some(ahead) = page.slots.get(index + AHEAD) {
-                self.fs.pm.prefetch(crate::format::slot_address(ahead.load()));
+                self.fs.pm.prefetch(slot_address(ahead.load()));
             }
             let word = page.slots[index].load_acquire();
-            let Some((dentry, offset, facts)) = self.fs.dentry_of_slot(word, number)? else { continue };
+            let named = self.fs.dentry_of_slot(word, number)?;
+            let whole = || named.is_some_and(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
+            let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
+            // The names of an indexed directory were verified then. Where it is not, nobody is creating: what is not whole is damaged.
+            if word != 0 && !is_indexed() && !whole() && !is_indexed() {
+                return Err(Corruption::Dentry(slot_address(word)).into());
+            }
+            let Some((dentry, offset, facts)) = named else { continue };
             let valid = Valid::from_word(dentry.valid.load_acquire());
             if !valid.valid || facts.cookie <= cookie {
                 continue;

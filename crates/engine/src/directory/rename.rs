@@ -148,7 +148,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
         let same = victim.is_some_and(|victim| victim.inode == source.inode);
-        let fits = self.check_kinds(&source, victim.as_ref(), flags);
+        let fits = self.check_kinds(&source, victim.as_ref(), flags, (old.number, new.number));
         if same || fits.is_err() {
             self.check_at_once(old, &source, victim.as_ref())?;
             return fits;
@@ -191,13 +191,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
-    fn check_kinds(&self, source: &Found<'f>, victim: Option<&Found<'f>>, flags: RenameFlags) -> Result<()> {
+    /// The order of errors is Linux's: who is above whom comes before what kind they are of.
+    fn check_kinds(
+        &self,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        flags: RenameFlags,
+        (old, new): (u64, u64),
+    ) -> Result<()> {
         match victim {
             None if flags.exchange => Err(Error::NotFound),
             Some(_) if flags.no_replace => Err(Error::Exists),
             Some(victim) if !flags.exchange && source.inode != victim.inode => {
                 match (source.kind == FileKind::Directory, victim.kind == FileKind::Directory) {
+                    (true, false) if self.is_ancestor(source.inode, new)? => Err(Error::Loop),
                     (true, false) => Err(Error::NotADirectory),
+                    (false, true) if self.is_ancestor(victim.inode, old)? => Err(Error::NotEmpty),
                     (false, true) => Err(Error::IsADirectory),
                     _ => Ok(()),
                 }

@@ -46,7 +46,7 @@ unsafe impl Layout for Dentry {}
 /// Bits of the inode number in a dentry's word `inode`.
 const NUMBER_BITS: u32 = 40;
 /// The turns of a line: 1 to this. Three, so that a dentry that was written and given up before its fence does not share a turn with the next one.
-const TURNS: u8 = 3;
+pub(super) const TURNS: u8 = 3;
 
 /// The part of a generation that a dentry holds.
 pub const fn short_generation(generation: u32) -> u32 {

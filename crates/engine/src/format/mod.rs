@@ -6,6 +6,7 @@
 //! - A field is a [`Cell64`](pmem::Cell64) if nothing becomes visible by it, a [`Commit64`](pmem::Commit64) if something does.
 
 mod dentry;
+mod flip;
 mod inode;
 mod journal;
 mod log;
@@ -16,6 +17,7 @@ pub use dentry::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines, next_turn,
     short_generation,
 };
+pub use flip::Flip;
 pub use inode::{
     FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST,
     PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,

@@ -3,6 +3,7 @@
 
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine_support;
+pub mod stories;
 
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
@@ -89,6 +90,11 @@ impl<'i> Plant<'i> {
         let region = image.region(Direct);
         let geometry = Superblock::check(&region, false).expect("a whole superblock");
         Plant { region, geometry, _image: image }
+    }
+
+    /// For an image whose superblock may be damaged.
+    pub fn new_unchecked(image: &'i Image, geometry: Geometry) -> Plant<'i> {
+        Plant { region: image.region(Direct), geometry, _image: image }
     }
 
     pub fn check(&self) -> Report {

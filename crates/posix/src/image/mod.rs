@@ -6,6 +6,7 @@
 //!
 //! A process can also take part by descriptors that another one hands down to it (`lend`), as programs do that know of no path to open.
 
+mod alone;
 mod dram_file;
 mod error;
 mod lend;
@@ -13,6 +14,7 @@ mod locks;
 mod make;
 mod users;
 
+pub use alone::Alone;
 pub use error::ImageError;
 pub use lend::{Lent, Loan};
 pub use make::{Made, MakeOptions, make};
