@@ -16,7 +16,7 @@ use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
-use pmem::{Flushed, Memory, Proof};
+use pmem::{Flushed, LINE_BYTES, Memory, Proof};
 
 /// Tries of a loop that only another thread's death could make longer.
 const TRIES_MAX: usize = 1 << 20;
@@ -336,6 +336,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             changed_ns: cachelet.changed_ns.load(Relaxed),
             root: if is_directory { 0 } else { cachelet.root.load(Relaxed) },
         }
+    }
+
+    /// Asks for the line that `commit_property` will write.
+    #[inline]
+    pub(crate) fn prefetch_property(&self, cachelet: &Cachelet) {
+        let next = cachelet.sequence.load(Relaxed).wrapping_add(1);
+        self.fs.pm.prefetch(cachelet.inode.load(Relaxed) + LINE_BYTES * (1 + (next & 1) as u64));
     }
 
     /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes it; the caller fences. `proof` says that

@@ -168,8 +168,8 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The entry of a name in a chain.
-    #[inline]
+    /// The entry of a name in a chain. Part of its callers: what it finds would else travel through memory, in pieces that do not match.
+    #[inline(always)]
     fn search<'f>(
         &'f self,
         main: &'f Bucket,

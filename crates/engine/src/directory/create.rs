@@ -393,6 +393,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn link_once(&self, node: Node, directory: Node, name: &[u8], hash: NameHash) -> Result<()> {
         let (_pin, parent) = self.pin_indexed(directory)?;
         let cachelet = self.cachelet(node)?;
+        self.prefetch_property(cachelet);
         let kind = self.fs.kind(cachelet)?;
         if kind == FileKind::Directory {
             return Err(Error::IsADirectory);

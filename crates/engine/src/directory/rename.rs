@@ -188,6 +188,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = hit.dentry.number();
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
+        self.prefetch_property(cachelet);
         Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
