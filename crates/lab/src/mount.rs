@@ -1,7 +1,7 @@
 //! A lab system as a mount, over FUSE: so that any program, and the POSIX tests, can use it.
 //!
 //! The kernel asks by inode, so of the front only what lies below path walk is used; its caches stand behind the kernel's own, which are told to
-//! keep nothing. What a mount does not have: extended attributes and access lists, O_TMPFILE, fallocate, holes shown by lseek.
+//! keep nothing. No command leads here yet. What a mount does not have: extended attributes and access lists, O_TMPFILE, fallocate, holes shown by lseek.
 
 use crate::error::{Error, Result};
 use crate::front::{ByVfs, Cachelet, Conventional, Front, FrontOptions, Held, Kept, Names, Wish};
