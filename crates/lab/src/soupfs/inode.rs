@@ -4,8 +4,8 @@
 //!
 //! | node | left by | what must be durable before | the step | what comes after it is durable |
 //! | --- | --- | --- | --- | --- |
-//! | entry added | create, mkdir, symlink, link, rename | the inode (with a link count that counts the name), a directory's buckets, a link's target, the entry, their bits in the allocation table; the directory's own name; of a directory that is renamed: its earlier entry; of a replaced file: the names that it keeps | the list's link leads to the entry (past the one that it replaces) | a renamed directory's inode names the entry; the replaced inode's link count falls |
-//! | entry removed | unlink, rmdir, rename | of a rename: the new entry; of a file that keeps other names: these; of a removed directory: its own nodes | the list's link leads past the entry | the link count falls; the entry is free, the inode if it was the last |
+//! | entry added | create, mkdir, symlink, link, rename | the inode (with a link count that counts the name), a directory's buckets, a link's target, the entry, their bits in the allocation table; of a directory that is renamed: its earlier entry | the list's link leads to the entry (past the one that it replaces) | a renamed directory's inode names the entry; the replaced inode's link count falls |
+//! | entry removed | unlink, rmdir, rename | of a rename: the new entry; of a removed directory: its own nodes | the list's link leads past the entry | the link count falls; the entry is free, the inode if it was the last |
 //! | size changed | write, truncate | shrinking: the smaller size, then the pointers' removal. Growing: the data, new pointer pages and their bits, then the pointers | the size | blocks cut off are free |
 //! | attributes changed | chmod, chown, utimes, and every change of times | of chown with chmod: first the permissions that both allow | the words | |
 //!
@@ -63,8 +63,8 @@ pub struct State {
     pub freed: bool,
     /// Nodes of directories that name it, and that nobody has finished.
     pub naming_nodes: u32,
-    /// The entries that were added for it and may not be in the consistent view, oldest first.
-    pub adds: Vec<Added>,
+    /// The last entry that was added for it, while that may not be durable.
+    pub added: Option<Added>,
     /// What the front's part was, while it is not loaded.
     pub buckets: Buckets,
 }
@@ -76,7 +76,7 @@ pub struct Added {
     pub entry: u64,
     /// How far it is.
     pub mark: Arc<AddMark>,
-    /// No node waits for it: if no persister has seen it, it may be taken back.
+    /// Nothing depends on it: if no persister has seen it, it may be taken back.
     pub is_cancellable: bool,
 }
 
@@ -145,8 +145,8 @@ pub enum Change {
         mark: Arc<AddMark>,
         /// The entry whose place it took, and what that named.
         replaced: Option<(u64, Arc<Inode>)>,
-        /// What has to be durable before: a directory's earlier entry, other names of the file that is replaced.
-        after: Vec<Arc<AddMark>>,
+        /// A directory's earlier entry, to be durable before.
+        after: Option<Arc<AddMark>>,
     },
     /// An entry is no longer in the list.
     EntryRemoved {
@@ -156,8 +156,8 @@ pub enum Change {
         bucket: u32,
         /// What it named.
         inode: Arc<Inode>,
-        /// The new name that a rename gave it, or the names that it keeps, to be durable before.
-        after: Vec<Arc<AddMark>>,
+        /// The new name that a rename gave it, to be durable before.
+        after: Option<Arc<AddMark>>,
     },
     /// Content, block pointers or size.
     SizeChanged,
@@ -242,7 +242,7 @@ impl Inode {
                 evicted: false,
                 freed: false,
                 naming_nodes: 0,
-                adds: Vec::new(),
+                added: None,
                 buckets: Buckets::default(),
             }),
             file: RwLock::new(FileState { size_bytes: attributes.size_bytes, ..FileState::default() }),
@@ -253,22 +253,6 @@ impl Inode {
 }
 
 impl State {
-    /// The entries for it that are not yet in the consistent view.
-    pub fn pending_adds(&mut self) -> &mut Vec<Added> {
-        self.adds.retain(|added| !added.mark.is_done());
-        &mut self.adds
-    }
-
-    /// The same, for a node that waits for them: they can no longer be taken back.
-    pub fn wait_for_adds(&mut self, but: u64) -> Vec<Arc<AddMark>> {
-        let adds = self.pending_adds().iter_mut().filter(|added| added.entry != but);
-        adds.map(|added| {
-            added.is_cancellable = false;
-            Arc::clone(&added.mark)
-        })
-        .collect()
-    }
-
     /// Whether everything about it is in the consistent view.
     pub fn is_settled(&self) -> bool {
         self.nodes.is_empty() && !self.busy && self.naming_nodes == 0

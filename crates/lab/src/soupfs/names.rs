@@ -182,7 +182,7 @@ impl<M: Memory> Volume<M> {
         entry: u64,
         bucket: u32,
         replaced: Option<(u64, Arc<Inode>)>,
-        after: Vec<Arc<AddMark>>,
+        after: Option<Arc<AddMark>>,
     ) -> Addition {
         let sequence = self.next_sequence();
         let mark = AddMark::new(&directory.info.inode, sequence);
@@ -203,7 +203,7 @@ impl<M: Memory> Volume<M> {
         inode: &Arc<Inode>,
         entry: u64,
         bucket: u32,
-        after: Vec<Arc<AddMark>>,
+        after: Option<Arc<AddMark>>,
     ) -> Result<()> {
         let attributes = directory.attributes.get();
         if self.cancel(inode, entry) {
@@ -220,13 +220,8 @@ impl<M: Memory> Volume<M> {
 
     fn cancel(&self, inode: &Arc<Inode>, entry: u64) -> bool {
         let mut state = inode.state();
-        // Nodes of a directory wait for its name, and other nodes may wait for them.
-        if state.nodes.iter().any(|node| matches!(node.change, Change::EntryAdded { .. } | Change::EntryRemoved { .. }))
-        {
-            return false;
-        }
-        let is_it = |added: &&Added| added.entry == entry && added.is_cancellable;
-        let is_cancelled = state.pending_adds().iter().find(is_it).is_some_and(|added| added.mark.cancel());
+        let is_last = |added: &&Added| added.entry == entry && added.is_cancellable;
+        let is_cancelled = state.added.as_ref().filter(is_last).is_some_and(|added| added.mark.cancel());
         state.naming_nodes -= u32::from(is_cancelled);
         is_cancelled
     }
@@ -265,7 +260,7 @@ impl<M: Memory> Volume<M> {
             (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
             attributes.links += u32::from(new.kind == FileKind::Directory);
         });
-        self.note_addition(directory, &inode, entry, bucket, None, Vec::new());
+        self.note_addition(directory, &inode, entry, bucket, None, None);
         self.let_cancel(&inode);
         let attributes = inode.state().attributes;
         let place = inode.offset;
@@ -276,7 +271,7 @@ impl<M: Memory> Volume<M> {
 
     /// The inode's last addition may be taken back: nothing depends on it.
     fn let_cancel(&self, inode: &Arc<Inode>) {
-        if let Some(added) = inode.state().adds.last_mut() {
+        if let Some(added) = &mut inode.state().added {
             added.is_cancellable = true;
         }
     }
@@ -348,7 +343,7 @@ impl<M: Memory> Volume<M> {
         });
         touch(directory, now_ns);
         self.note(&inode, &attributes, None);
-        self.note_addition(directory, &inode, entry, bucket, None, Vec::new());
+        self.note_addition(directory, &inode, entry, bucket, None, None);
         self.let_cancel(&inode);
         Ok(entry)
     }
@@ -372,10 +367,7 @@ impl<M: Memory> Volume<M> {
             directory.attributes.update(|attributes| attributes.links = attributes.links.saturating_sub(1));
         }
         self.lose_name(file, now_ns);
-        // A file that keeps a name must have it when this one goes.
-        let keeps = file.attributes.get().links > 0;
-        let after = if keeps { inode.state().wait_for_adds(entry) } else { Vec::new() };
-        self.note_removal(directory, &inode, entry, bucket, after)
+        self.note_removal(directory, &inode, entry, bucket, None)
     }
 
     /// Counts a name less.
@@ -447,17 +439,12 @@ impl<M: Memory> Volume<M> {
             self.lose_name(other, now_ns);
         }
         // A file that was never durable under its old name needs no order.
-        let was_cancelled = !inode.is_directory() && self.cancel(&inode, old_entry);
-        let mut after = if inode.is_directory() { inode.state().wait_for_adds(0) } else { Vec::new() };
-        if let Some((old, replaced)) = &replaced {
-            let mut state = replaced.state();
-            if state.attributes.links > 0 {
-                after.extend(state.wait_for_adds(*old));
-            }
-        }
+        let was_cancelled = self.cancel(&inode, old_entry);
+        let after = inode.state().added.as_ref().map(|added| Arc::clone(&added.mark)).filter(|mark| !mark.is_done());
         let directory = to.unwrap_or(&mut *from);
         inode.state().parent = directory.info.inode.offset;
         let is_replacing = replaced.is_some();
+        let after = after.filter(|_| inode.is_directory());
         let added = self.note_addition(directory, &inode, entry, bucket, replaced, after);
         if was_cancelled {
             self.free_cancelled(old_entry)?;
@@ -466,7 +453,7 @@ impl<M: Memory> Volume<M> {
                 self.let_cancel(&inode);
             }
         } else {
-            self.note_removal(from, &inode, old_entry, old_bucket, vec![added.mark])?;
+            self.note_removal(from, &inode, old_entry, old_bucket, Some(added.mark))?;
         }
         Ok(Renamed { to_entry: added.entry, from_entry: None })
     }

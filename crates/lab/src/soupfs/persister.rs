@@ -179,12 +179,7 @@ impl<M: Memory> Volume<M> {
 
     /// What has to be done before a node, if anything.
     fn obstacle(&self, inode: &Arc<Inode>, needs: Needs) -> Option<Obstacle> {
-        if let Some(mark) = needs.after.iter().find(|mark| !mark.is_done()) {
-            return Obstacle::of_mark(inode, mark);
-        }
-        // Names only go into directories that can be reached: otherwise a file could lose its last reachable name to one that is not.
-        let own = inode.state().pending_adds().first().map(|added| Arc::clone(&added.mark));
-        if let Some(mark) = own.filter(|mark| needs.is_addition && mark.sequence < needs.sequence) {
+        if let Some(mark) = needs.after.filter(|mark| !mark.is_done()) {
             return Obstacle::of_mark(inode, &mark);
         }
         // What was renamed out of a directory must be elsewhere before the directory goes.
@@ -623,21 +618,31 @@ impl<M: Memory> Volume<M> {
     pub fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let until = self.sequence();
         self.persist(inode, until)?;
-        let marks: Vec<_> = inode.state().pending_adds().iter().map(|added| Arc::clone(&added.mark)).collect();
-        for mark in marks {
-            if let Some(directory) = mark.directory.upgrade() {
-                self.persist(&directory, mark.sequence)?;
-            }
+        let mut child = Arc::clone(inode);
+        while let Some((directory, sequence)) = self.waiting_name(&child) {
+            self.persist(&directory, sequence)?;
+            child = directory;
         }
-        Ok(())
+        // What was renamed into it is durable now; what its own first line says was written with its name.
+        self.persist(inode, until)
+    }
+
+    /// The directory with the node that names an inode, while that is not durable.
+    fn waiting_name(&self, inode: &Inode) -> Option<(Arc<Inode>, u64)> {
+        let mut state = inode.state();
+        let mark = Arc::clone(&state.added.as_ref()?.mark);
+        if mark.is_done() {
+            state.added = None;
+            return None;
+        }
+        Some((mark.directory.upgrade()?, mark.sequence))
     }
 }
 
 /// What a node may have to wait for.
 struct Needs {
     sequence: u64,
-    is_addition: bool,
-    after: Vec<Arc<AddMark>>,
+    after: Option<Arc<AddMark>>,
     removed: Option<Arc<Inode>>,
 }
 
@@ -648,10 +653,9 @@ impl Needs {
                 (after.clone(), replaced.as_ref().map(|(_, inode)| Arc::clone(inode)))
             }
             Change::EntryRemoved { after, inode, .. } => (after.clone(), Some(Arc::clone(inode))),
-            _ => (Vec::new(), None),
+            _ => (None, None),
         };
-        let is_addition = matches!(node.change, Change::EntryAdded { .. });
-        Needs { sequence: node.sequence, is_addition, after, removed }
+        Needs { sequence: node.sequence, after, removed }
     }
 }
 
