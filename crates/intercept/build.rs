@@ -18,6 +18,11 @@ fn main() {
     for watched in ["src", "Cargo.toml", "preload/src", "preload/Cargo.toml", "preload/Cargo.lock"] {
         println!("cargo:rerun-if-changed={}", home.join(watched).display());
     }
+    for linked in ["pmem", "engine", "posix"] {
+        for watched in ["src", "Cargo.toml"] {
+            println!("cargo:rerun-if-changed={}", home.join("..").join(linked).join(watched).display());
+        }
+    }
     let built = build(&home.join("preload/Cargo.toml"), &out.join("preload-target"));
     let carried = out.join("libdirectfs_preload.so");
     std::fs::copy(&built, &carried).unwrap_or_else(|error| panic!("{}: {error}", built.display()));

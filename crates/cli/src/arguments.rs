@@ -2,6 +2,7 @@
 
 use crate::units::parse_size;
 use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A persistent-memory file system in user space.
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 #[command(name = "directfs", version, about, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
+  directfs run                             a shell in a fresh file system in memory
   directfs demo                            the whole of it on a real tree, beside tmpfs
   directfs mkfs /dev/shm/work.img --size 4G
   directfs mount /dev/shm/work.img /mnt/work
@@ -33,6 +35,8 @@ pub enum Command {
     Mkfs(Mkfs),
     /// Mount an image.
     Mount(Mount),
+    /// Run a program, and everything that it starts, with an image served inside it: no mount, no privileges.
+    Run(Run),
     /// Unmount, and wait until the image is left clean.
     Umount(Umount),
     /// Say what an image is, how full it is and what its medium guarantees. Changes nothing.
@@ -52,6 +56,12 @@ pub enum Command {
     /// Copy a tree and report each finished file: the part of a demonstration that is killed.
     #[command(hide = true)]
     CopyTree(CopyTree),
+    /// Run a program whose file is in the mount; this is started by `run`, with the library in it.
+    #[command(hide = true)]
+    RunInside(RunInside),
+    /// Run a program into which nothing can be loaded, with a mount of its own; this is started by `run` and by the library.
+    #[command(hide = true)]
+    RunStatic(RunInside),
 }
 
 /// Arguments of `mkfs`.
@@ -73,6 +83,9 @@ pub struct Mkfs {
     /// How many files it may hold; one per 2 KiB unless given.
     #[arg(long, short = 'N', value_name = "N")]
     pub inodes: Option<u64>,
+    /// Make the file system of another paper, to compare with: nova, pmfs or soupfs.
+    #[arg(long, value_name = "SYSTEM", value_parser = parse_system, conflicts_with_all = ["label", "inodes", "sparse", "json"])]
+    pub system: Option<lab::substrate::System>,
     /// Overwrite what is there.
     #[arg(long, short)]
     pub force: bool,
@@ -84,10 +97,23 @@ pub struct Mkfs {
     pub json: bool,
 }
 
+/// A system of the lab by its name.
+fn parse_system(name: &str) -> Result<lab::substrate::System, String> {
+    let known = lab::substrate::System::ALL;
+    known.into_iter().find(|system| system.name() == name).ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|system| system.name()).collect();
+        format!(
+            "there are {} (without --system it is DirectFS; ByVFS is a way to mount nova or pmfs: -o front=byvfs)",
+            names.join(", ")
+        )
+    })
+}
+
 /// Arguments of `mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime, uid=N, gid=N, allow_other ...
+An image of another system (mkfs --system) takes front=conventional, front=byvfs or front=cachelet: how names are found.
 
 Examples:
   directfs mount /dev/shm/work.img /mnt/work
@@ -110,6 +136,46 @@ pub struct Mount {
     /// The descriptor to write one byte to when the mount is ready.
     #[arg(long, hide = true, value_name = "FD")]
     pub ready_fd: Option<i32>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --image the files are in a fresh image in memory, which is gone when the last program of the run has ended. Without a command it runs your \
+shell ($SHELL), standing in the mount. Programs find the mount directory in DIRECTFS_MOUNT. Several runs, and mounts with -o cache=0, can use \
+an image at the same time.
+
+Examples:
+  directfs run                                     a shell in a fresh file system in memory
+  directfs run -- sh -c 'cd $DIRECTFS_MOUNT && cp -r /usr/include . && du -sh .'
+  directfs run --image /dev/shm/work.img -- make -C /mnt/directfs/project
+  directfs run --image /dev/shm/work.img --at /work -C /work/project -- git status
+
+Exit codes: those of the command (ended by a signal: the same signal); 125 this command failed, 126 the command cannot be run, 127 it was not found.")]
+pub struct Run {
+    /// The image; without it, a fresh one in memory.
+    #[arg(long, short)]
+    pub image: Option<PathBuf>,
+    /// Where programs see it: an absolute path, which need not exist. What the system has there is hidden from them.
+    #[arg(long, default_value = "/mnt/directfs", value_name = "DIR")]
+    pub at: PathBuf,
+    /// Start the command in this directory, which may be in the mount, instead of the current one.
+    #[arg(long, short = 'C', value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// Size of the image in memory, which takes memory only as it fills; half of what is available unless given.
+    #[arg(long, short, value_parser = parse_size, value_name = "SIZE", conflicts_with = "image")]
+    pub size: Option<u64>,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of the hidden `run-inside` and `run-static`.
+#[derive(Debug, Args)]
+pub struct RunInside {
+    /// The command and its arguments; for `run-static` its path, and the arguments from the zeroth on.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
 }
 
 /// How mount(8) calls its helpers: `mount.directfs IMAGE DIR [-sfnv] [-o OPTIONS]`.
@@ -177,10 +243,16 @@ pub struct Info {
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes, as fsck(8) has them: 0 no errors, 4 errors found, 8 the check could not be done, 16 wrong usage, 32 interrupted.
+Without -n, -p or -y it asks about each repair, if it runs on a terminal; else it only checks. Files whose name is lost get one in
+/lost+found. A repair that is interrupted is finished by the next one. What a crash left is no error: any mount recovers it.
+
+Exit codes, as fsck(8) has them, added up: 0 no errors, 1 errors were repaired, 4 errors are left, 8 the check could not be done, 16 wrong
+usage, 32 interrupted.
 
 Examples:
   directfs fsck -n /dev/shm/work.img
+  directfs fsck -p /dev/shm/work.img     repair what is certain, report the rest
+  directfs fsck -y /dev/shm/work.img     repair everything that can be (copy the image first)
   directfs fsck -n /dev/shm/work.img --json")]
 pub struct Fsck {
     /// The image; nobody may have it mounted.
@@ -188,10 +260,10 @@ pub struct Fsck {
     /// Check only, change nothing.
     #[arg(short = 'n', conflicts_with_all = ["yes", "preen"])]
     pub check_only: bool,
-    /// Repair everything.
+    /// Repair everything that can be.
     #[arg(short = 'y')]
     pub yes: bool,
-    /// Repair what is safe to repair.
+    /// Repair only what is certain and takes nothing away.
     #[arg(short = 'p', short_alias = 'a')]
     pub preen: bool,
     /// Print JSON.

@@ -7,6 +7,7 @@ mod demo;
 mod interrupt;
 mod mounts;
 mod processes;
+mod run;
 mod terminal;
 mod units;
 
@@ -29,7 +30,10 @@ fn main() -> ExitCode {
     }
     let command = parse(with_implied_mount(words)).command;
     // What runs long, or serves, must not end without cleaning up because nobody reads what it says.
-    if !matches!(command, Command::Mount(_) | Command::Bench(_) | Command::Demo(_) | Command::CopyTree(_)) {
+    if !matches!(
+        command,
+        Command::Run(_) | Command::Mount(_) | Command::Bench(_) | Command::Demo(_) | Command::CopyTree(_)
+    ) {
         terminal::end_with_reader();
     }
     // fsck(8) has exit codes of its own.
@@ -39,7 +43,24 @@ fn main() -> ExitCode {
             Err(error) => finish(Err(error), commands::fsck::EXIT_OPERATIONAL),
         };
     }
+    if let Some(failure) = run_program(&command) {
+        terminal::print_error(&failure.error);
+        return ExitCode::from(failure.exit_code);
+    }
     finish(run(&command), 1)
+}
+
+/// The commands that become a program, and come back only when they cannot.
+fn run_program(command: &Command) -> Option<run::Failure> {
+    match command {
+        Command::Run(arguments) => Some(match run::run(arguments) {
+            Err(failure) => failure,
+            Ok(never) => match never {},
+        }),
+        Command::RunInside(arguments) => Some(run::run_inside(&arguments.command)),
+        Command::RunStatic(arguments) => Some(run::run_static(&arguments.command)),
+        _ => None,
+    }
 }
 
 fn run(command: &Command) -> anyhow::Result<()> {
@@ -55,18 +76,23 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
         Command::CopyTree(arguments) => demo::copy_tree(arguments),
+        Command::Run(_) | Command::RunInside(_) | Command::RunStatic(_) => unreachable!("these were run before"),
     }
 }
 
-/// Parses; a wrong use of fsck ends with fsck's own exit code for that.
+/// Parses; a wrong use of fsck ends with fsck's own exit code for that, and one of run with the one that no program of its has.
 fn parse(words: Vec<OsString>) -> Cli {
-    let is_fsck = words.get(1).is_some_and(|word| word == "fsck");
-    Cli::try_parse_from(words).unwrap_or_else(|error| {
-        if is_fsck && error.use_stderr() {
+    let own_code = match words.get(1).and_then(|word| word.to_str()) {
+        Some("fsck") => Some(commands::fsck::EXIT_USAGE),
+        Some("run") => Some(run::EXIT_FAILED),
+        _ => None,
+    };
+    Cli::try_parse_from(words).unwrap_or_else(|error| match own_code {
+        Some(code) if error.use_stderr() => {
             let _ = error.print();
-            std::process::exit(commands::fsck::EXIT_USAGE.into());
+            std::process::exit(code.into())
         }
-        error.exit()
+        _ => error.exit(),
     })
 }
 

@@ -57,10 +57,48 @@ fn fsck_has_the_exit_codes_of_fsck() {
     assert_eq!(directfs(&["fsck", "-n", "-y", image]).status.code(), Some(16));
     assert_eq!(directfs(&["fsck", "--help"]).status.code(), Some(0));
     for repair in ["-y", "-p", "-a"] {
-        let refused = directfs(&["fsck", repair, image]);
-        assert_eq!(refused.status.code(), Some(8));
-        assert!(stderr(&refused).contains("not available yet"), "{}", stderr(&refused));
+        let nothing = directfs(&["fsck", repair, image]);
+        assert_eq!(nothing.status.code(), Some(0), "{}", stderr(&nothing));
+        assert!(stdout(&nothing).contains("0 repairs made"), "{}", stdout(&nothing));
     }
+}
+
+#[test]
+fn fsck_repairs_what_it_may_and_says_what_is_left() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let tree = directory.path().join("tree");
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join("hello"), "world").unwrap();
+    let path = image.to_str().unwrap();
+    assert!(directfs(&["copy-tree", tree.to_str().unwrap(), "--image", path]).status.success());
+    let mut bytes = fs::read(&image).unwrap();
+    let name = bytes.windows(5).position(|bytes| bytes == b"hello").unwrap();
+    // A flipped bit of the name: its checksum says which.
+    bytes[name] ^= 4;
+    fs::write(&image, &bytes).unwrap();
+    let check = directfs(&["fsck", "-n", path]);
+    assert_eq!(check.status.code(), Some(4));
+    assert!(stdout(&check).contains("fsck -y"), "{}", stdout(&check));
+    // Its file has no name meanwhile, but will have it back.
+    let preened = directfs(&["fsck", "-p", path]);
+    assert_eq!(preened.status.code(), Some(1), "{}", stdout(&preened));
+    assert_eq!(directfs(&["fsck", "-n", path]).status.code(), Some(0));
+    assert!(directfs(&["dump", path, "/hello"]).status.success());
+    // More than a bit: the file goes to lost+found.
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[name..name + 5].copy_from_slice(b"HELLO");
+    fs::write(&image, &bytes).unwrap();
+    let preened = directfs(&["fsck", "-p", path]);
+    assert_eq!(preened.status.code(), Some(4), "{}", stdout(&preened));
+    assert!(stdout(&preened).contains("without asking"), "{}", stdout(&preened));
+    let output = directfs(&["fsck", "-y", path, "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["errors"], &report["clean"]), (&0.into(), &true.into()));
+    let orphan = report["mended"].as_array().unwrap().iter().find(|finding| finding["kind"] == "orphan").unwrap();
+    let found = format!("/lost+found/#{}", orphan["inode"]);
+    assert!(directfs(&["dump", path, &found]).status.success());
 }
 
 #[test]

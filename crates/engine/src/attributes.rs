@@ -1,10 +1,10 @@
 //! Attributes of files: what stat shows and what chmod and its kin change.
 
-use crate::dram::Cachelet;
+use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Result};
-use crate::format::FileKind;
+use crate::format::{FileKind, PROPERTY_ACCESS_LIST};
 use crate::fs::{Node, Thread};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::{Flushed, Memory};
 
 /// What a directory's `st_size` says: its names are in a log whose length means nothing to anybody.
@@ -39,6 +39,8 @@ pub struct Attributes {
     pub modified_ns: i64,
     /// Last change of attributes.
     pub changed_ns: i64,
+    /// The extended attributes may hold an access control list: the layer above has said so, and sees to it that none is there without.
+    pub access_list: bool,
 }
 
 /// What to change; `None` leaves a thing as it is. The change time becomes now in any case.
@@ -54,6 +56,8 @@ pub struct Changes {
     pub accessed_ns: Option<i64>,
     /// Modification time.
     pub modified_ns: Option<i64>,
+    /// What [`Attributes::access_list`] says.
+    pub access_list: Option<bool>,
 }
 
 /// What statfs shows.
@@ -100,6 +104,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             accessed_ns: cachelet.accessed_ns.load(Relaxed),
             modified_ns: property.modified_ns,
             changed_ns: property.changed_ns,
+            access_list: property.flags & PROPERTY_ACCESS_LIST != 0,
         })
     }
 
@@ -123,11 +128,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         property.uid = changes.uid.unwrap_or(property.uid);
         property.gid = changes.gid.unwrap_or(property.gid);
         property.modified_ns = changes.modified_ns.unwrap_or(property.modified_ns);
+        if let Some(access_list) = changes.access_list {
+            let others = property.flags & !PROPERTY_ACCESS_LIST;
+            property.flags = if access_list { others | PROPERTY_ACCESS_LIST } else { others };
+        }
         property.changed_ns = self.stamp(cachelet);
         // The root is as before, hence durable: the entry's own seal is all that recovery needs.
         let mut flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         if let Some(accessed_ns) = changes.accessed_ns {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+            cachelet.dirty.fetch_and(!PLAIN, AcqRel);
             // In place and alone: atomic by itself, and nothing depends on its order.
             flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, stored_access(accessed_ns))));
         }

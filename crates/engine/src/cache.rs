@@ -7,7 +7,8 @@
 //! - What a cachelet says is on the image, except where `dirty` says otherwise (links and times that are recovered from dentries).
 
 use crate::dram::{
-    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING, References, RetiredKind,
+    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING, PLAIN, References,
+    RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, Inode, Property};
@@ -17,7 +18,7 @@ use crate::reap::Patience;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
-use pmem::{Flushed, Memory, Proof};
+use pmem::{Flushed, LINE_BYTES, Memory, Proof};
 
 /// Tries of a loop that only another thread's death could make longer.
 const TRIES_MAX: usize = 1 << 20;
@@ -170,7 +171,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The same, for whoever holds the name's bucket.
     pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
-        let number = hit.dentry.inode.load();
+        let number = hit.dentry.number();
         match hit.target {
             Target::Cachelet(index) if self.fs.stands_for(index, number)? => Ok(index),
             _ => self.cachelet_of(number),
@@ -219,7 +220,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
         let mut patience = Patience::new();
         for _ in 0..TRIES_MAX {
-            if inode.generation(number).is_none() {
+            // Of a free number the identity may be that of its last life.
+            if !self.fs.inode_is_taken(number)? || inode.generation(number).is_none() {
                 return Err(Error::NotFound);
             }
             let index = self.cachelet_of(number)?;
@@ -228,7 +230,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Error::NotFound);
             }
             let state = References::from_word(cachelet.references.load(Acquire));
-            let unused = state.references == 0 || state.flags & FLAG_DEAD != 0;
+            let unused = !state.is_used() || state.flags & FLAG_DEAD != 0;
             if state.flags & FLAG_READABLE == 0 || (state.flags & FLAG_DELETED != 0 && unused) {
                 return Err(Error::NotFound);
             }
@@ -300,6 +302,37 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// Marks a file as held by the tables of the layer above, or takes the mark away; the same again changes nothing. The last user of a file
+    /// without names frees it. Calls for one file come one after the other; to set the mark the caller has a reference.
+    pub fn set_held(&self, node: Node, held: bool) -> Result<()> {
+        let cachelet = self.cachelet(node)?;
+        let flag = References::flag(FLAG_HELD);
+        if held {
+            cachelet.references.fetch_or(flag, AcqRel);
+            return Ok(());
+        }
+        if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {
+            self.make_room()?;
+        }
+        // As in `release_from`: a reaper looks whether this was the last use.
+        let intended = self.slot.intent.victim.load(Relaxed);
+        self.slot.intent.victim.store(node.cachelet, Relaxed);
+        step();
+        let pin = self.pin();
+        let before = References::from_word(cachelet.references.fetch_and(!flag, AcqRel));
+        step();
+        let last = before.references == 0 && before.flags & FLAG_DELETED != 0;
+        if last {
+            self.retire_if_unused(node.cachelet, cachelet);
+        }
+        drop(pin);
+        self.slot.intent.victim.store(intended, Release);
+        if last {
+            self.recycle_some();
+        }
+        Ok(())
+    }
+
     /// Gives up a file without a name that was made for an operation which failed. The only reference is the caller's. Pinned.
     pub(crate) fn discard_unnamed(&self, node: Node) {
         let Ok(cachelet) = self.cachelet(node) else { return };
@@ -320,8 +353,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn retire_if_unused(&self, index: u32, cachelet: &Cachelet) {
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
-        if state.references != 0 || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0
-        {
+        if state.is_used() || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0 {
             return;
         }
         // From before the cachelet is dead until it is in the queue, the slot says who buries what.
@@ -388,6 +420,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// Asks for the line that `commit_property` will write.
+    #[inline]
+    pub(crate) fn prefetch_property(&self, cachelet: &Cachelet) {
+        let next = cachelet.sequence.load(Relaxed).wrapping_add(1);
+        self.fs.pm.prefetch(cachelet.inode.load(Relaxed) + LINE_BYTES * (1 + (next & 1) as u64));
+    }
+
     /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes it; the caller fences. `proof` says that
     /// what `property.root` names is durable.
     pub(crate) fn commit_property(
@@ -446,6 +485,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let accessed = cachelet.accessed_ns.load(Relaxed) as u64;
         let known = inode.accessed_ns.load();
         if accessed != known && !(known == 0 && accessed == inode.born_ns.load()) {
+            cachelet.dirty.fetch_and(!PLAIN, AcqRel);
             flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, accessed)));
         }
         Ok(flushed)

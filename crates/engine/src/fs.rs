@@ -1,12 +1,13 @@
 //! A process's view of a file system ([`Fs`]) and a thread's place in it ([`Thread`]).
 
 use crate::alloc::owned_by_slot;
-use crate::dram::{Cachelet, Dram, DramHeader, Owner, SLOTS_MAX, ThreadSlot};
+use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Superblock};
 use crate::platform::Platform;
 use crate::step::{dead, step};
 use core::cell::Cell;
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Direct, Flushed, Memory, Pm, Region};
 
@@ -58,6 +59,11 @@ impl<M: Memory> Fs<M> {
         &self.dram
     }
 
+    /// The machine around it.
+    pub fn platform(&self) -> &'static dyn Platform {
+        self.platform
+    }
+
     /// Where the image's areas are.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -76,6 +82,30 @@ impl<M: Memory> Fs<M> {
     /// Whether the image is written in the DRAM region that this process uses, by itself or by others.
     pub fn is_written(&self) -> bool {
         !self.untouched
+    }
+
+    /// An allocator that goes through an area of the DRAM region upwards takes `bytes` of it (counted from the area's begin, which a huge page begins
+    /// at). When it comes to another huge page, that one is provided as a whole: for less than the single pages would cost, and lookups
+    /// miss the translation caches less. The first one stays as it is until a second one is wanted: small file systems take little memory.
+    #[inline]
+    pub(crate) fn enter_area(&self, area: u64, bytes: Range<u64>, area_bytes: u64) {
+        let page = (bytes.end - 1) / HUGE_PAGE_BYTES;
+        // Who takes the byte at which the page begins; if that comes in the middle of what he takes, he has been in the one before.
+        if page > 0 && bytes.start <= page * HUGE_PAGE_BYTES && (page + 1) * HUGE_PAGE_BYTES <= area_bytes {
+            let first = if page == 1 { 0 } else { page };
+            provide_huge(
+                self.platform,
+                &self.dram.region,
+                area + first * HUGE_PAGE_BYTES..area + (page + 1) * HUGE_PAGE_BYTES,
+            );
+        }
+    }
+
+    /// Provides huge pages for groups of blocks.
+    #[cold]
+    pub(crate) fn provide_groups(&self, groups: Range<u64>) {
+        const { assert!(GROUP_BLOCKS * BLOCK_BYTES == HUGE_PAGE_BYTES) };
+        provide_huge(self.platform, &self.pm, groups.start * HUGE_PAGE_BYTES..groups.end * HUGE_PAGE_BYTES);
     }
 
     pub(crate) fn header(&self) -> Result<&DramHeader> {
@@ -188,6 +218,16 @@ impl<M: Memory> Fs<M> {
     /// Refuses if nothing may change.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+}
+
+#[cold]
+fn provide_huge<R: Memory>(platform: &dyn Platform, region: &Region<R>, range: Range<u64>) {
+    let length = range.end - range.start;
+    if let Ok(address) = region.address(range.start, length)
+        && (address as u64).is_multiple_of(HUGE_PAGE_BYTES)
+    {
+        platform.provide_huge(address, length as usize);
     }
 }
 

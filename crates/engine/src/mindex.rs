@@ -182,8 +182,8 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The entry of a name in a chain.
-    #[inline]
+    /// The entry of a name in a chain. Part of its callers: what it finds would else travel through memory, in pieces that do not match.
+    #[inline(always)]
     fn search<'f>(
         &'f self,
         main: &'f Bucket,
@@ -232,11 +232,7 @@ impl<M: Memory> Fs<M> {
     #[inline(always)]
     fn prefetch_target(&self, target: Target) {
         match target {
-            Target::Cachelet(index) => {
-                let offset = self.dram.layout.cachelets + index as u64 * 128;
-                self.dram.region.prefetch(offset);
-                self.dram.region.prefetch(offset + 64);
-            }
+            Target::Cachelet(index) => self.dram.prefetch_cachelet(index),
             Target::Inode(offset) => self.pm.prefetch(offset),
         }
     }
@@ -439,6 +435,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn split_next(&self) -> Result<()> {
         let header = self.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        let fresh_bytes = fresh_index * bytes..(fresh_index + 1) * bytes;
+        self.fs.enter_area(layout.buckets, fresh_bytes, layout.buckets_max * bytes);
         let level = 1u64 << fresh_index.ilog2();
         let source = self.fs.dram.bucket(fresh_index - level)?;
         let fresh = self.fs.dram.bucket(fresh_index)?;
@@ -580,6 +579,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if index >= self.fs.dram.layout.overflow_max {
             return Err(Error::NoMemory);
         }
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
         let next = Change::Wide(&header.overflow_next, index + 1);
         self.change_together([next, Change::Narrow(&last.overflow, index as u32)]);
         self.fs.dram.overflow(index as u32)

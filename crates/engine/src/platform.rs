@@ -15,6 +15,13 @@ pub trait Platform: Sync {
     fn identity(&self) -> Owner;
     /// Whether that thread still exists.
     fn is_alive(&self, owner: Owner) -> bool;
+    /// Whether the process of that owner still exists, whichever of its threads live. (A process may outlive its first thread.)
+    fn is_process_alive(&self, owner: Owner) -> bool {
+        self.is_alive(Owner { tid: owner.pid, ..owner })
+    }
     /// A number that nobody can predict.
     fn random(&self) -> u64;
+    /// Provides huge pages for the mapped memory at `address`, a multiple of 2 MiB as is `length`, and fills all of it. What it holds stays. Best
+    /// effort: where there are none, nothing happens.
+    fn provide_huge(&self, _address: *mut u8, _length: usize) {}
 }

@@ -14,8 +14,9 @@
 
 use crate::alloc::owned_by_slot;
 use crate::dram::{
-    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING,
-    FLAG_UNNAMED, Group, IntentKind, References, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, SlabState,
+    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
+    FLAG_RENAMING, FLAG_UNNAMED, Group, IntentKind, References, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING,
+    SlabState,
 };
 use crate::error::{Corruption, Result};
 use crate::format::{Dentry, FileKind, JournalRecord, LogPage, PROPERTY_INLINE, SlotTag, Valid, slot_word};
@@ -344,7 +345,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             // Lookups that come too late may have counted themselves in, and will take that back.
             let references =
                 if buried { state.references - References::buried_by(self.ticket()) } else { state.references };
-            Some(References { references, links: before.links, flags: before.flags & !FLAG_RENAMING }.word())
+            // Layers above hold files without their lock.
+            let flags = before.flags & !(FLAG_RENAMING | FLAG_HELD) | state.flags & FLAG_HELD;
+            Some(References { references, links: before.links, flags }.word())
         };
         let _ = cachelet.references.fetch_update(AcqRel, Acquire, restored);
         Ok(())
@@ -381,7 +384,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         if Valid::from_word(dentry.valid.load()).valid {
             let moment_ns = self.fs.now_ns().max(0) as u64 & !1;
-            pm.retract(&dentry.valid, Valid { valid: false, moment_ns }.word()).unflushed();
+            pm.retract(&dentry.valid, dentry.gone(moment_ns)).unflushed();
         }
         pm.fence(pm.flush_all(dentry));
         self.repair_names(bucket, self.hash(0), &[offset], None)?;
@@ -470,7 +473,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let victim = intent.victim.load(Relaxed);
         let second = match record.moves[1].dentry {
             0 => 0,
-            offset => pm.get(Pm::<Dentry>::new(offset))?.inode.load(),
+            offset => pm.get(Pm::<Dentry>::new(offset))?.number(),
         };
         let exchanged = second != 0 && second == self.fs.dram.cachelet(victim)?.number.load(Acquire);
         if !done {
@@ -571,7 +574,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         }
         if !self.is_queued(RetiredKind::Dentry, offset) {
-            self.retire(RetiredKind::Dentry, offset, lines);
+            self.retire_unmade(offset, lines);
         }
         step();
         hand.dentries[index].store(0, Release);
@@ -590,10 +593,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             if cachelet.number.load(Acquire) == number {
                 return self.undo_cachelet(index, cachelet);
             }
-            self.fs.pm.fence(self.fs.erase_inode(inode));
+            self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
             self.list_cachelet(index)?;
         } else {
-            self.fs.pm.fence(self.fs.erase_inode(inode));
+            self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
         }
         self.sweep_blocks(number)?;
         self.put_back_inode(number)
@@ -604,7 +607,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let state = References::from_word(word);
             let nameless = state.links == 0 && state.flags & (FLAG_DELETED | FLAG_UNNAMED) == FLAG_DELETED;
             let references = state.references.saturating_sub(1);
-            let flags = FLAG_READABLE | FLAG_DELETED;
+            let flags = FLAG_READABLE | FLAG_DELETED | state.flags & FLAG_HELD;
             (!nameless).then(|| References { references, links: 0, flags }.word())
         };
         let _ = cachelet.references.fetch_update(AcqRel, Acquire, unnamed);

@@ -4,16 +4,18 @@
 //! - The queue never overflows: an operation that retires calls [`Thread::make_room`] before it enters, and so has room for 64 records at least
 //!   ([`ROOM`] in truth) inside. Who retires more than that (the truncation of a file in many pieces) leaves and makes room again between
 //!   portions.
-//! - Recycling has two phases with one fence between them. First everything is made durably meaningless (births and seals zero); only then do
-//!   numbers, lines, blocks and cachelets go back to the allocators. A crash in the first phase leaves things that recovery finds dead
-//!   and erases; a crash in the second finds nothing that names them.
-//! - Records leave the queue when their batch is over. Meanwhile the slot tells which of them are free already; what one record frees is
-//!   freed together with its mark there, or in a way that can be repeated. So a reaper ends a batch ([`Thread::finish_batch`]).
+//! - Recycling has two phases. First what could harm the next use is made durably zero, under one fence: of an inode its log, attributes, access time
+//!   and inline area, of a dentry the words of its further lines that could pass for valid words. Most have nothing of the kind, and nothing is
+//!   flushed: names bind themselves to a generation, seals to a turn. Only then do numbers, lines, blocks and cachelets go back to the allocators. A
+//!   crash in the first phase leaves things that recovery finds dead and erases; a crash in the second finds nothing that names them.
+//! - Records leave the queue when their batch is over. Meanwhile the slot tells which of them are free already, and what the first phase is about to
+//!   take from an inode; what one record frees is freed together with its mark there, or in a way that can be repeated. The cachelet of an inode
+//!   stays what its last user made it until the batch is over. So a reaper ends a batch ([`Thread::finish_batch`]).
 //! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
 //! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
 
 use crate::alloc::{BlockRun, line_mask};
-use crate::dram::{RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
+use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::error::Result;
 use crate::format::{Dentry, FileKind, Inode, LogPage, PROPERTY_INLINE, dentry_lines, slot_address, slot_tag};
 use crate::fs::Thread;
@@ -35,12 +37,14 @@ struct Item {
     kind: RetiredKind,
     a: u64,
     b: u64,
-    /// Inodes: the generation of the life that ends. Dentries: lines. Zero: does not parse, skip.
+    /// Dentries: lines. Inodes: 1. Zero: does not parse, skip.
     erased: u64,
-    /// Inodes: the first log page and the xattr body, which the erased inode does not name any more.
+    /// Inodes: the first log page, the xattr body and the file's body, which nothing names any more.
     log: u64,
     /// See above.
     xattrs: u64,
+    /// See above.
+    root: u64,
     /// A reaper goes on with it.
     resumed: bool,
 }
@@ -59,7 +63,10 @@ struct Gathered {
 }
 
 const NO_ITEM: Item =
-    Item { index: 0, kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, resumed: false };
+    Item { index: 0, kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0, resumed: false };
+
+/// Bit of a dentry's `b`: it may never have been written, or its name may seem to count.
+const UNMADE: u64 = 1 << 8;
 
 fn kind_of(word: u64) -> RetiredKind {
     match word & 0xff {
@@ -127,6 +134,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
         self.fs.reap_dead()?;
         let mut recycled = self.drain()?;
+        self.give_back_lines()?;
         self.for_idle_shards(|idle| {
             recycled += idle.drain()?;
             idle.give_back_lines()?;
@@ -163,6 +171,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let Ok(header) = self.fs.header() {
             header.abandoned.fetch_add(1, AcqRel);
         }
+    }
+
+    /// As the reaper of this slot: queues the lines of a dentry that was in hand and is no name.
+    pub(crate) fn retire_unmade(&self, offset: u64, lines: u64) {
+        self.retire(RetiredKind::Dentry, offset, lines | UNMADE);
     }
 
     fn queued(&self) -> u64 {
@@ -208,6 +221,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.slot.recycled.store(0, Relaxed);
         self.slot.recycling_marked.store(0, Relaxed);
+        self.slot.recycling_noted.store(0, Relaxed);
         step();
         self.slot.recycling.store(count as u64, Release);
         step();
@@ -220,16 +234,21 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn recycle_items(&self, batch: &mut [Item]) -> Result<()> {
         let pm = &self.fs.pm;
         let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Blocks);
-        let mut flushed = match batch.iter().any(named) {
+        let journal = batch.iter().any(named);
+        let mut flushed = match journal {
             // The grace period is over, so every rename that named one of these dentries, or a slot in one of these pages, is finished.
             true => self.clear_journal()?,
             false => Flushed::nothing(),
         };
+        let mut erased = 0;
         for item in batch.iter_mut() {
-            flushed = flushed.and(self.erase(item));
+            let (lines, done) = self.erase(item);
+            (erased, flushed) = (erased + lines, flushed.and(done));
         }
         // Crash point: any part of the batch is erased. Recovery frees what has no names or no birth either way.
-        pm.fence(flushed);
+        if erased > 0 || journal {
+            pm.fence(flushed);
+        }
         let mut gathered = Gathered::default();
         for item in batch.iter() {
             if self.free(item, &mut gathered).is_err() {
@@ -332,42 +351,63 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(count)
     }
 
-    /// First phase: makes a thing durably meaningless, up to the fence.
-    fn erase(&self, item: &mut Item) -> Flushed {
+    /// First phase: what was flushed, and how many lines.
+    fn erase(&self, item: &mut Item) -> (u64, Flushed) {
         match item.kind {
-            RetiredKind::Inode => self.erase_inode(item),
+            RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
             RetiredKind::Dentry => self.erase_dentry(item),
-            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body => Flushed::nothing(),
+            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body => (0, Flushed::nothing()),
         }
     }
 
-    fn erase_inode(&self, item: &mut Item) -> Flushed {
-        let Ok(inode) = self.fs.inode(item.a) else { return Flushed::nothing() };
+    /// The cachelet of a dead inode is as its last user left it, and says most of what is needed.
+    fn erase_retired_inode(&self, item: &mut Item) -> Result<(u64, Flushed)> {
+        let cachelet = self.fs.dram.cachelet(item.b as u32)?;
+        let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
+            && cachelet.flags.load(Relaxed) as u16 & PROPERTY_INLINE == 0;
+        item.root = if has_body { cachelet.root.load(Relaxed) } else { 0 };
+        item.erased = 1;
+        if cachelet.dirty.load(Relaxed) & PLAIN != 0 {
+            return Ok((0, Flushed::nothing()));
+        }
+        let inode = self.fs.inode(item.a)?;
+        let noted = &self.slot.recycling_noted;
         let [log, xattrs] = &self.slot.recycling_bodies[item.index];
-        let Some(generation) = inode.generation(item.a) else {
-            if item.resumed && inode.birth.load() >> 32 == 0 {
-                item.erased = inode.birth.load() & 0xffff_ffff;
-                (item.log, item.xattrs) = (log.load(Relaxed), xattrs.load(Relaxed));
-            }
-            return Flushed::nothing();
-        };
-        item.erased = generation as u64;
-        (item.log, item.xattrs) = (inode.log.load_acquire(), inode.xattrs.load_acquire());
-        log.store(item.log, Relaxed);
-        xattrs.store(item.xattrs, Relaxed);
-        step();
-        self.fs.erase_inode(inode)
+        if noted.load(Relaxed) & 1 << item.index == 0 {
+            log.store(inode.log.load_acquire(), Relaxed);
+            xattrs.store(inode.xattrs.load_acquire(), Relaxed);
+            step();
+            noted.store(noted.load(Relaxed) | 1 << item.index, Release);
+            step();
+        }
+        (item.log, item.xattrs) = (log.load(Relaxed), xattrs.load(Relaxed));
+        // If this is done once more, because a fence may not have come, there may be nothing left to erase but lines to flush.
+        Ok(match inode.is_plain() && !item.resumed {
+            true => (0, Flushed::nothing()),
+            false => (2, self.fs.erase_inode(inode, inode.free_word())),
+        })
     }
 
-    fn erase_dentry(&self, item: &mut Item) -> Flushed {
+    fn erase_dentry(&self, item: &mut Item) -> (u64, Flushed) {
         let pm = &self.fs.pm;
-        let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return Flushed::nothing() };
-        item.erased = match (item.b, dentry.facts()) {
-            (0, None) => return Flushed::nothing(),
-            (0, Some(facts)) => dentry_lines(facts.name_length as usize),
-            (lines, _) => lines,
+        let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
+        let (known, unmade) = (item.b & (UNMADE - 1), item.b & UNMADE != 0);
+        item.erased = match dentry.facts() {
+            Some(facts) if !unmade => dentry_lines(facts.name_length as usize),
+            None if !unmade && !item.resumed => 0,
+            _ => known,
         };
-        self.fs.erase_dentry_lines(dentry, item.a, item.erased)
+        if !self.fs.lines_fit(item.a, item.erased) {
+            item.erased = 0;
+            return (0, Flushed::nothing());
+        }
+        let flushed = self.fs.erase_dentry_lines(dentry, item.a, item.erased);
+        if !unmade {
+            return (item.erased - 1, flushed);
+        }
+        // The turn stays: the next dentry here takes the one that follows.
+        let first = pm.flush(pm.set64(&dentry.seal, 0).and(pm.retract(&dentry.valid, dentry.valid.load() & !1)));
+        (item.erased, flushed.and(first))
     }
 
     /// Second phase: gives it back.
@@ -390,11 +430,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         if item.resumed && self.is_listed(index)? { Ok(()) } else { self.list_cachelet(index) }
     }
 
-    /// Frees all that an inode had. It is durably erased, so nothing that it named counts; its property entries are as they were.
+    /// Frees all that an inode had.
     fn free_whole_inode(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
-        let inode = self.fs.inode(item.a)?;
-        // Bodies first: the number goes back last, for its next owner overwrites all of this.
-        let bodies = self.as_owner(item.a, || self.free_bodies(inode, item));
+        // Bodies first: the number goes back last, for its blocks are known by it.
+        let bodies = self.as_owner(item.a, || self.free_bodies(item));
         if gathered.inode_word != item.a / 64 {
             self.free_gathered(gathered)?;
             gathered.inode_word = item.a / 64;
@@ -429,32 +468,24 @@ impl<'f, M: Memory> Thread<'f, M> {
         if lines != 0 { self.free_line_mask(slab, lines, self.done(line_records)).and(inodes) } else { inodes }
     }
 
-    /// Frees the blocks of an erased inode. First all of them are marked as its own, which a reaper repeats; then they are freed, which a reaper
+    /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper repeats; then they are freed, which a reaper
     /// ends by a sweep.
-    fn free_bodies(&self, inode: &Inode, item: &Item) -> Result<()> {
+    fn free_bodies(&self, item: &Item) -> Result<()> {
         if item.resumed && self.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
             return self.sweep_blocks(item.a);
         }
-        let property = inode.property(item.a, item.erased as u32).map(|(property, _)| property);
-        let kind = property.and_then(|property| property.kind());
-        let body = match (property, kind) {
-            (Some(property), Some(FileKind::Regular | FileKind::Symlink)) if property.flags & PROPERTY_INLINE == 0 => {
-                property.root
-            }
-            _ => 0,
-        };
-        let log = if kind == Some(FileKind::Directory) { item.log } else { 0 };
-        if body == 0 && log == 0 && item.xattrs == 0 {
+        if item.root == 0 && item.log == 0 && item.xattrs == 0 {
             return Ok(());
         }
-        self.free_log_dentries(log, item.a)?;
-        crate::file::mark_body_of(self, body)?;
+        self.free_log_dentries(item.log, item.a)?;
+        crate::file::mark_body_of(self, item.root)?;
         crate::file::mark_body_of(self, item.xattrs)?;
         self.slot.recycling_marked.store(self.slot.recycling_marked.load(Relaxed) | 1 << item.index, Release);
         step();
-        crate::file::free_body(self, item.xattrs)?;
-        crate::file::free_body(self, body)?;
-        self.free_log(log, item.a)
+        for root in [item.xattrs, item.root].into_iter().filter(|root| *root != 0) {
+            crate::file::free_body(self, root)?;
+        }
+        self.free_log(item.log, item.a)
     }
 
     /// Frees the dentries that the slots of a removed directory's log still name, and marks its pages as its own.
@@ -563,13 +594,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 const _: () = assert!(BATCH == 64 && ROOM >= 64);
 
 impl<M: Memory> crate::fs::Fs<M> {
-    /// Ends the life of a dentry: no seal, and no valid word in any of its lines, flushed. The caller fences.
+    /// Ends the life of a dentry that does not count durably. What is flushed are its further lines; the caller fences.
     ///
-    /// The next dentry's seal does not cover its valid word: were an older one there, a torn create could leave it, and a name that never was
-    /// would tell when its directory changed.
+    /// Its first line may stay as it is: see `format::dentry`. (The seal goes lest a damaged log that names it twice frees it twice.) A further
+    /// line begins with a part of the name, which the next dentry there could take for a valid word of an earlier turn.
     fn erase_dentry_lines(&self, dentry: &Dentry, offset: u64, lines: u64) -> Flushed {
         let pm = &self.pm;
-        let mut flushed = pm.flush(pm.set64(&dentry.seal, 0).and(pm.retract(&dentry.valid, 0)));
+        pm.set64(&dentry.seal, 0).unflushed();
+        let mut flushed = Flushed::nothing();
         for line in 1..lines {
             if let Ok(first) = pm.get(Pm::<Dentry>::new(offset + line * LINE_BYTES)) {
                 flushed = flushed.and(pm.flush(pm.retract(&first.valid, 0)));
@@ -578,19 +610,20 @@ impl<M: Memory> crate::fs::Fs<M> {
         flushed
     }
 
-    /// Ends the life of an inode: no birth but the generation; `..`, log, xattrs, inline area and access time zero, flushed. The caller fences.
+    /// Ends the life of an inode: no birth but a generation, `free_word`; `..`, log, xattrs, inline area and access time zero, flushed. The caller
+    /// fences.
     ///
     /// The next life's birth certifies none of these, and shares a line with some: were they not zero before, a crash could give the new
     /// file what the old one had.
-    pub(crate) fn erase_inode(&self, inode: &Inode) -> Flushed {
+    pub(crate) fn erase_inode(&self, inode: &Inode, free_word: u64) -> Flushed {
         let pm = &self.pm;
         let first = pm
-            .retract(&inode.birth, inode.free_word())
+            .retract(&inode.birth, free_word)
             .and(pm.retract(&inode.parent, 0))
             .and(pm.retract(&inode.log, 0))
             .and(pm.retract(&inode.xattrs, 0))
             .and(pm.set64(&inode.nv_pointer, 0));
-        if inode.accessed_ns.load() == 0 && inode.inline.iter().all(|word| word.load() == 0) {
+        if inode.tail_is_zero() {
             return pm.flush(first);
         }
         let mut last = pm.set64(&inode.accessed_ns, 0);

@@ -123,3 +123,67 @@ fn a_torn_create_does_not_move_the_times_of_its_directory() {
         &look,
     );
 }
+
+/// A removed file's inode is not erased before it is used again. A create that is torn on top of it is whole or not there, and never has what the
+/// removed file had.
+#[test]
+fn a_torn_create_in_the_place_of_a_removed_file_does_not_bring_it_back() {
+    let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
+        assert!(!is_there(thread, root, b"old"), "{state}");
+        if let Ok(new) = thread.stat_name(root, b"new") {
+            assert_eq!((new.mode & 0o7777, new.uid, new.size_bytes), (0o600, 7, 0), "{state}");
+        }
+    };
+    tear(
+        |thread, root| {
+            let node = thread.create(root, b"old", &new_file()).expect("a file");
+            thread.write(node, 0, b"content").expect("writes");
+            thread.release(node, 1);
+            thread.unlink(root, b"old", permit).expect("unlinks");
+            while thread.recycle(usize::MAX).expect("recycles") > 0 {}
+        },
+        |thread, root| {
+            // This one has no numbers in hand and takes the first that are free.
+            let thread = thread.fs().enter().expect("enters");
+            let new = NewNode { permissions: 0o600, uid: 7, ..new_file() };
+            let node = thread.create(root, b"new", &new).expect("a file");
+            thread.release(node, 1);
+        },
+        &look,
+    );
+}
+
+/// The same with a directory: `..` is not certified by the birth of an inode.
+#[test]
+fn a_torn_creation_in_the_place_of_a_removed_directory_has_its_own_parent() {
+    let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
+        assert!(!is_there(thread, root, b"old"), "{state}");
+        let above = thread.lookup(root, b"above").expect("a directory");
+        if let Ok(node) = thread.lookup(above, b"new") {
+            assert_eq!(thread.parent(node), Ok(above.number), "{state}");
+        }
+        if let Ok(node) = thread.lookup(root, b"file") {
+            assert_eq!(thread.stat(node).expect("a file").kind, FileKind::Regular, "{state}");
+        }
+    };
+    tear(
+        |thread, root| {
+            make_directory(thread, root, "above");
+            for name in ["old", "older"] {
+                let node = make_directory(thread, root, name);
+                thread.release(node, 1);
+            }
+            for name in ["old", "older"] {
+                thread.remove_directory(root, name.as_bytes(), permit).expect("is empty");
+            }
+            while thread.recycle(usize::MAX).expect("recycles") > 0 {}
+        },
+        |thread, root| {
+            let thread = thread.fs().enter().expect("enters");
+            let above = thread.lookup(root, b"above").expect("a directory");
+            make_directory(&thread, above, "new");
+            touch(&thread, root, "file");
+        },
+        &look,
+    );
+}

@@ -9,7 +9,7 @@ use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{FileKind, INODES_PER_SEGMENT, Inode};
 use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
-use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c};
+use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c, flipped_bit};
 
 /// Words of a node.
 const NODE_WORDS: u64 = BLOCK_BYTES / 8;
@@ -38,6 +38,8 @@ struct Body {
     beyond: (u64, u64),
     /// What the walk met cannot be: what was counted means nothing.
     damaged: bool,
+    /// What would help then.
+    repair: Repair,
 }
 
 impl<M: Memory> Checker<'_, M> {
@@ -73,11 +75,11 @@ impl<M: Memory> Checker<'_, M> {
             return;
         };
         let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
-        let body = self.walk_body(number, property.root, blocks_visible);
+        let body = self.walk_body(number, property.root, blocks_visible, Repair::CopyBody { number });
         let on = Place::inode(number);
         if body.beyond.0 > 0 {
             let (count, first) = body.beyond;
-            let repair = if self.clean { Repair::MendProperty { number } } else { Repair::Recover };
+            let repair = if self.clean { Repair::CopyBody { number } } else { Repair::Recover };
             let sentence = format_args!("{count} written blocks lie behind its end");
             self.found(FindingKind::BeyondEnd, on.at(first), repair, sentence);
         }
@@ -88,8 +90,8 @@ impl<M: Memory> Checker<'_, M> {
         }
     }
 
-    fn walk_body(&mut self, number: u64, root: u64, blocks_visible: u64) -> Body {
-        let mut body = Body { number, blocks_visible, blocks: 0, beyond: (0, 0), damaged: false };
+    fn walk_body(&mut self, number: u64, root: u64, blocks_visible: u64, repair: Repair) -> Body {
+        let mut body = Body { number, blocks_visible, blocks: 0, beyond: (0, 0), damaged: false, repair };
         if root == 0 {
             return body;
         }
@@ -108,7 +110,7 @@ impl<M: Memory> Checker<'_, M> {
         body.damaged = true;
         let number = body.number;
         let sentence = format_args!("{what} in the block map is {word:#x}, which cannot be");
-        self.found(FindingKind::MapShape, Place::inode(number), Repair::CopyBody { number }, sentence);
+        self.found(FindingKind::MapShape, Place::inode(number), body.repair, sentence);
     }
 
     /// Follows a pointer of `level` to what holds block `index` first. Recursion is as deep as the tree is high: four.
@@ -125,14 +127,14 @@ impl<M: Memory> Checker<'_, M> {
             body.damaged = true;
             let on = Place::inode(number);
             let sentence = format_args!("its block {index} is block {block} of the image, where no contents can be");
-            return self.found(FindingKind::BlockOutside, on, Repair::CopyBody { number }, sentence);
+            return self.found(FindingKind::BlockOutside, on, body.repair, sentence);
         }
         let wanted = match (level, word & BLOCK_SHARED != 0) {
             (0, true) => Use::Shared,
             (0, false) => Use::Data,
             _ => Use::Node,
         };
-        if !self.claim(number, block, wanted, Repair::CopyBody { number }) {
+        if !self.claim(number, block, wanted, body.repair) {
             body.damaged = true;
             return;
         }
@@ -154,73 +156,97 @@ impl<M: Memory> Checker<'_, M> {
 
     fn check_xattrs(&mut self, number: u64, inode: &Inode) {
         let root = inode.xattrs.load();
-        let body = self.walk_body(number, root, u64::MAX);
+        let repair = Repair::DropXattrs { number };
+        let body = self.walk_body(number, root, u64::MAX, repair);
         if body.damaged {
             return;
         }
-        if let Err(what) = self.parse_xattrs(root, body.blocks) {
+        if let Err((what, flipped)) = self.parse_xattrs(root, body.blocks) {
             let sentence = format_args!("its extended attributes are damaged: {what}");
             let on = Place::inode(number).at(root & !(BLOCK_BYTES - 1));
-            self.found(FindingKind::XattrBody, on, Repair::DropXattrs { number }, sentence);
+            self.found(FindingKind::XattrBody, on, flipped.unwrap_or(repair), sentence);
         }
     }
 
-    /// Reads the body with the extended attributes and takes it apart.
-    fn parse_xattrs(&self, root: u64, blocks: u64) -> Result<(), &'static str> {
-        let mut bytes = Vec::new();
+    /// Reads the body with the extended attributes and takes it apart. What is wrong with it, and what would mend that.
+    fn parse_xattrs(&self, root: u64, blocks: u64) -> Result<(), (&'static str, Option<Repair>)> {
         if blocks > XATTR_BYTES_MAX / BLOCK_BYTES + 1 {
-            return Err("their body is too large");
+            return Err(("their body is too large", None));
         }
-        self.read_xattr_blocks(root, &mut bytes)?;
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
-        let (checksum, length, count) = (word(0), word(8), word(16));
-        let end = usize::try_from(length).unwrap_or(usize::MAX);
-        if end < XATTR_HEADER_BYTES || length > XATTR_BYTES_MAX || end > bytes.len() {
-            return Err("their length cannot be");
+        let (offsets, bytes) = self.read_xattr_blocks(root).map_err(|what| (what, None))?;
+        let end = header_of_xattrs(&bytes).map_err(|what| (what, None))?;
+        let stored = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
+        let difference = stored ^ crc32c(0, &bytes[XATTR_HEADER_BYTES..end]) as u64;
+        if difference != 0 {
+            let bit = match difference.is_power_of_two() {
+                true => Some(difference.trailing_zeros() as usize),
+                false => u32::try_from(difference)
+                    .ok()
+                    .and_then(|difference| flipped_bit(end - XATTR_HEADER_BYTES, difference))
+                    .map(|bit| XATTR_HEADER_BYTES * 8 + bit),
+            };
+            let flipped = bit.map(|bit| {
+                let at = bit / 64 * 8;
+                let offset = offsets[at / BLOCK_BYTES as usize] + at as u64 % BLOCK_BYTES;
+                Repair::SetWord { offset, word: self.image.word(offset) ^ 1 << (bit % 64) }
+            });
+            return Err(("they do not match their checksum", flipped));
         }
-        if bytes[24..XATTR_HEADER_BYTES].iter().any(|byte| *byte != 0) {
-            return Err("reserved bytes of their header are not zero");
-        }
-        if crc32c(0, &bytes[XATTR_HEADER_BYTES..end]) as u64 != checksum {
-            return Err("they do not match their checksum");
-        }
-        let mut rest = &bytes[XATTR_HEADER_BYTES..end];
-        let mut found = 0;
-        while let [name_length, a, b, c, d, behind @ ..] = rest {
-            let value_length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-            let whole = *name_length > 0 && value_length <= XATTR_VALUE_BYTES_MAX;
-            let next = behind.get(*name_length as usize + value_length..);
-            rest = next.filter(|_| whole).ok_or("an attribute reaches over the end")?;
-            found += 1;
-        }
-        match (rest.is_empty(), found == count) {
-            (false, _) => Err("an attribute reaches over the end"),
-            (_, false) => Err("their number is wrong"),
-            _ => Ok(()),
-        }
+        count_xattrs(&bytes[..end]).map_err(|what| (what, None))
     }
 
-    /// The blocks of a body of at most one lowest node, which a walk has found to lie where blocks may.
-    fn read_xattr_blocks(&self, root: u64, bytes: &mut Vec<u8>) -> Result<(), &'static str> {
+    /// Offsets and bytes of the blocks of a body of at most one lowest node, which a walk has found to lie where blocks may.
+    fn read_xattr_blocks(&self, root: u64) -> Result<(Vec<u64>, Vec<u8>), &'static str> {
         let offset = root & !(BLOCK_BYTES - 1);
-        let mut block = [0u8; BLOCK_BYTES as usize];
-        let mut read = |offset: u64, bytes: &mut Vec<u8>| {
-            self.image.region.read_bytes(offset, &mut block).map_err(|_| "they lie outside")?;
-            bytes.extend_from_slice(&block);
-            Ok(())
-        };
-        match root & 0xf {
-            0 => read(offset, bytes),
+        let offsets: Vec<u64> = match root & 0xf {
+            0 => vec![offset],
             1 => {
-                let words =
-                    self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS).map_err(|_| "they lie outside")?;
-                let pointers = words.iter().map(|word| word.load()).take_while(|word| *word != 0);
-                for pointer in pointers.take((XATTR_BYTES_MAX / BLOCK_BYTES) as usize) {
-                    read(pointer & !(BLOCK_BYTES - 1), bytes)?;
-                }
-                if bytes.is_empty() { Err("they have no blocks") } else { Ok(()) }
+                let words = self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS);
+                let words = words.map_err(|_| "they lie outside")?.iter().map(|word| word.load());
+                let pointers = words.take_while(|word| *word != 0).take((XATTR_BYTES_MAX / BLOCK_BYTES) as usize);
+                pointers.map(|pointer| pointer & !(BLOCK_BYTES - 1)).collect()
             }
-            _ => Err("their body is too high"),
+            _ => return Err("their body is too high"),
+        };
+        if offsets.is_empty() {
+            return Err("they have no blocks");
         }
+        let mut bytes = vec![0; offsets.len() * BLOCK_BYTES as usize];
+        for (offset, block) in offsets.iter().zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize)) {
+            self.image.region.read_bytes(*offset, block).map_err(|_| "they lie outside")?;
+        }
+        Ok((offsets, bytes))
+    }
+}
+
+/// Where the extended attributes in these bytes end, if their header can be one.
+fn header_of_xattrs(bytes: &[u8]) -> Result<usize, &'static str> {
+    let length = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
+    let end = usize::try_from(length).unwrap_or(usize::MAX);
+    if end < XATTR_HEADER_BYTES || length > XATTR_BYTES_MAX || end > bytes.len() {
+        return Err("their length cannot be");
+    }
+    if bytes[24..XATTR_HEADER_BYTES].iter().any(|byte| *byte != 0) {
+        return Err("reserved bytes of their header are not zero");
+    }
+    Ok(end)
+}
+
+/// Takes a whole body apart: whether the attributes fill it, and are as many as it says.
+fn count_xattrs(bytes: &[u8]) -> Result<(), &'static str> {
+    let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap_or_default());
+    let mut rest = &bytes[XATTR_HEADER_BYTES..];
+    let mut found = 0;
+    while let [name_length, a, b, c, d, behind @ ..] = rest {
+        let value_length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+        let whole = *name_length > 0 && value_length <= XATTR_VALUE_BYTES_MAX;
+        let next = behind.get(*name_length as usize + value_length..);
+        rest = next.filter(|_| whole).ok_or("an attribute reaches over the end")?;
+        found += 1;
+    }
+    match (rest.is_empty(), found == count) {
+        (false, _) => Err("an attribute reaches over the end"),
+        (_, false) => Err("their number is wrong"),
+        _ => Ok(()),
     }
 }

@@ -28,6 +28,9 @@ pub(crate) const CLIMBED: u8 = 8;
 /// Flag: the property entry says an inline body.
 pub(crate) const INLINE: u8 = 16;
 
+/// Flag: the map of a clean image says that the number is free; then what is there is of its last life, unless a name leads to it.
+pub(crate) const ENDED: u8 = 32;
+
 /// What is remembered of an inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InodeState {
@@ -39,6 +42,8 @@ pub(crate) struct InodeState {
     pub links: u32,
     /// Directories: subdirectories found.
     pub subdirectories: u32,
+    /// Which life it is.
+    pub generation: u32,
     /// [`FileKind`], or zero: not in use, or not whole.
     pub kind: u8,
     /// Flags as above.
@@ -118,7 +123,7 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     /// All parts, in the order in which they need each other.
-    pub fn run(mut self, superblock: &Superblock) -> Report {
+    pub fn run(&mut self, superblock: &Superblock) {
         self.step(Phase::Fixed, 0, 1);
         self.claim_fixed();
         self.check_segments();
@@ -126,6 +131,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.inodes = vec![InodeState::default(); self.image.segments.places()];
         self.check_inodes();
         self.check_directories();
+        self.forget_ended();
         self.check_bodies();
         self.check_tree();
         if self.clean {
@@ -133,7 +139,13 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
         self.count();
         self.name_paths();
-        self.report
+    }
+
+    /// Of free numbers that no name leads to nothing counts.
+    fn forget_ended(&mut self) {
+        for state in self.inodes.iter_mut().filter(|state| state.flags & ENDED != 0 && state.names == 0) {
+            *state = InodeState::default();
+        }
     }
 
     /// Reports a finding.
@@ -242,20 +254,28 @@ impl<'c, M: Memory> Checker<'c, M> {
 
 /// Checks every invariant of the image in a region, and changes nothing.
 pub fn check<M: Memory>(region: &Region<M>, options: &Options, progress: &mut dyn FnMut(Progress)) -> Report {
+    match examine(region, options, progress) {
+        Ok(checker) => checker.report,
+        Err(report) => *report,
+    }
+}
+
+/// The same, with all that the check found out; a report alone if there is nothing that could be looked at.
+pub(crate) fn examine<'c, M: Memory>(
+    region: &'c Region<M>,
+    options: &Options,
+    progress: &'c mut dyn FnMut(Progress),
+) -> Result<Checker<'c, M>, Box<Report>> {
     let begun = Instant::now();
-    let mut report = match crate::superblock::open(region) {
-        Err(finding) => {
-            let mut report = Report::default();
-            report.add(finding, options.findings_max);
-            report
-        }
-        Ok((image, superblock, damage)) => {
-            let report = Report { clean: superblock.state().clean, checked: true, ..Report::default() };
-            let mut checker = Checker::new(image, report, options, progress);
-            checker.check_superblock(superblock, damage);
-            checker.run(superblock)
-        }
-    };
-    report.duration = begun.elapsed();
-    report
+    let (image, superblock, damage) = crate::superblock::open(region).map_err(|finding| {
+        let mut report = Report::default();
+        report.add(finding, options.findings_max);
+        Box::new(report)
+    })?;
+    let report = Report { clean: superblock.state().clean, checked: true, ..Report::default() };
+    let mut checker = Checker::new(image, report, options, progress);
+    checker.check_superblock(superblock, damage);
+    checker.run(superblock);
+    checker.report.duration = begun.elapsed();
+    Ok(checker)
 }

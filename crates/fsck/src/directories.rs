@@ -1,13 +1,13 @@
 //! Directory logs and the dentries that they name.
 
-use crate::check::{Checker, DAMAGED, InodeState, Place, REACHED};
+use crate::check::{Checker, DAMAGED, ENDED, InodeState, Place, REACHED};
 use crate::finding::{FindingKind, Repair};
 use crate::image::{Name, shown};
 use crate::report::Phase;
-use crate::usage::Use;
+use crate::usage::{Use, line_mask};
 use engine::format::{
-    Dentry, DentryFacts, FIRST_COOKIE, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines, slot_address,
-    slot_tag,
+    Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines,
+    short_generation, slot_address, slot_tag,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::collections::HashSet;
@@ -38,6 +38,18 @@ struct Slot {
     index: u64,
 }
 
+/// Whether a dentry's name counts as it stands.
+fn dentry_counts(dentry: &Dentry) -> bool {
+    Valid::from_word(dentry.valid.load()).valid
+}
+
+/// Whether a dentry says that it is of the directory and the slot where it was found.
+fn belongs(walk: &Walk, slot: Slot, facts: &DentryFacts) -> bool {
+    let (kind, first) = slot.page;
+    let fits = kind == LogPageKind::Compacted || facts.cookie == first.wrapping_add(slot.index);
+    facts.parent == walk.number && fits
+}
+
 impl<'c, M: Memory> Checker<'c, M> {
     /// Walks all directories: from the root down, then those that nothing leads to.
     pub fn check_directories(&mut self) {
@@ -58,7 +70,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.quiet = !self.clean;
         for place in 0..self.inodes.len() {
             let state = self.inodes[place];
-            if state.is_directory() && state.flags & REACHED == 0 {
+            if state.is_directory() && state.flags & (REACHED | ENDED) == 0 {
                 self.walk(self.image.segments.number(place), &hasher);
             }
         }
@@ -93,7 +105,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
         if let (Some((offset, LogPageKind::Compacted)), 0) = (last, page_offset) {
             let sentence = format_args!("its log ends with a compacted page");
-            self.found(FindingKind::LogEnd, Place::inode(number).at(offset), Repair::None, sentence);
+            self.found(FindingKind::LogEnd, Place::inode(number).at(offset), Repair::AppendPage { number }, sentence);
         }
         self.check_twice(&mut walk);
         walk.below
@@ -105,12 +117,15 @@ impl<'c, M: Memory> Checker<'c, M> {
         let on = Place::inode(number).at(offset);
         let repair = Repair::CutLog { offset: link };
         if !self.image.is_data_offset(offset) {
+            let repair = self.flipped_link(walk, link, offset).unwrap_or(repair);
             let sentence = format_args!("its log leads to {offset:#x}, where no page can be");
             self.found(FindingKind::LogOffset, Place::inode(number).at(link), repair, sentence);
             return None;
         }
         let page = region.get(Pm::<LogPage>::new(offset)).ok()?;
         let Some(kind) = page.kind(number) else {
+            let mended = self.mended_page(page, offset, walk);
+            let repair = mended.or_else(|| self.flipped_link(walk, link, offset)).unwrap_or(repair);
             let sentence = format_args!("its log leads to a block that is no page of it");
             self.found(FindingKind::LogPage, on, repair, sentence);
             return None;
@@ -122,6 +137,7 @@ impl<'c, M: Memory> Checker<'c, M> {
             self.usage.of(offset / BLOCK_BYTES) == Use::LogPage
         };
         if seen {
+            let repair = self.flipped_link(walk, link, offset).unwrap_or(repair);
             let sentence = format_args!("its log leads to a page for the second time");
             self.found(FindingKind::LogLoop, on, repair, sentence);
             return None;
@@ -138,7 +154,8 @@ impl<'c, M: Memory> Checker<'c, M> {
             let least = walk.next_cookie;
             let sentence =
                 format_args!("a page of its log begins with cookie {first_cookie}, those before it reach {least}");
-            self.found(FindingKind::LogCookies, on, Repair::None, sentence);
+            let repair = self.page_by_its_names(page, offset, walk).unwrap_or(Repair::None);
+            self.found(FindingKind::LogCookies, on, repair, sentence);
         }
         walk.next_cookie = walk.next_cookie.max(first_cookie);
         for (index, slot) in page.slots.iter().enumerate() {
@@ -158,20 +175,24 @@ impl<'c, M: Memory> Checker<'c, M> {
         let on = Place::inode(walk.number).at(slot.offset);
         let repair = Repair::ClearWord { offset: slot.offset };
         if slot_tag(slot.word).is_none() {
+            let repair = self.flipped_slot(walk, slot).unwrap_or(repair);
             let sentence = format_args!("a slot of its log has tag {}", slot.word & 63);
             return self.found(FindingKind::SlotTag, on, repair, sentence);
         }
         let dentry_offset = slot_address(slot.word);
         if self.image.dentry(dentry_offset).is_none() {
+            let repair = self.flipped_slot(walk, slot).unwrap_or(repair);
             let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where no dentry can be");
             return self.found(FindingKind::SlotOffset, on, repair, sentence);
         }
         let mut name = Name::default();
         let Some((dentry, facts)) = self.image.verified(dentry_offset, &mut name) else {
-            let repair = if self.clean { repair } else { Repair::Recover };
-            let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where no whole dentry is");
-            return self.found(FindingKind::SlotHalfMade, on, repair, sentence);
+            return self.report_half_made(walk, slot, dentry_offset);
         };
+        if !self.clean && !dentry_counts(dentry) && !belongs(walk, slot, &facts) {
+            let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where an earlier name was");
+            return self.found(FindingKind::SlotHalfMade, on, Repair::Recover, sentence);
+        }
         let on = Place::inode(walk.number).at(dentry_offset);
         if facts.parent != walk.number {
             let (name, parent) = (name.shown(), facts.parent);
@@ -182,7 +203,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         if !self.claim_dentry(walk.number, dentry_offset, &facts, &name, slot.offset) {
             return;
         }
-        if self.is_valid(dentry, dentry_offset, on) {
+        if self.is_valid(dentry, &facts, dentry_offset, on) {
             self.check_name(&facts, &name, on);
             if self.check_target(walk, dentry_offset, &facts, &name) {
                 walk.names.push((hasher.hash_one(name.bytes()), dentry_offset));
@@ -191,15 +212,12 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     fn check_cookie(&mut self, walk: &mut Walk, slot: Slot, facts: &DentryFacts, name: &Name, on: Place) {
-        let fits = match slot.page {
-            (LogPageKind::Append, first) => facts.cookie == first.wrapping_add(slot.index),
-            (LogPageKind::Compacted, _) => facts.cookie >= walk.next_cookie,
-        };
-        if !fits {
+        if !fits_slot(facts, slot, walk) {
             let (name, cookie) = (name.shown(), facts.cookie);
             let sentence =
                 format_args!("the name \"{name}\" in it has cookie {cookie}, which does not belong to its slot");
-            self.found(FindingKind::DentryCookie, on, Repair::None, sentence);
+            let dentry = on.offset().unwrap_or(0);
+            self.found(FindingKind::DentryCookie, on, Repair::Rename { dentry }, sentence);
             return;
         }
         walk.next_cookie = facts.cookie.saturating_add(1);
@@ -220,11 +238,14 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     /// Whether a dentry counts, or will once the journal's records are repeated.
-    fn is_valid(&mut self, dentry: &Dentry, offset: u64, on: Place) -> bool {
+    fn is_valid(&mut self, dentry: &Dentry, facts: &DentryFacts, offset: u64, on: Place) -> bool {
         let mut word = dentry.valid.load();
-        if word & 2 != 0 {
-            let sentence = format_args!("the reserved bit of a dentry's valid word is set");
-            self.found(FindingKind::DentryReserved, on, Repair::None, sentence);
+        if dentry.standing(facts).is_none() {
+            let mended = Valid { turn: facts.turn, ..Valid::from_word(word) }.word();
+            let repair = if self.clean { Repair::SetWord { offset, word: mended } } else { Repair::Recover };
+            let sentence = format_args!("the valid word of a dentry is of another use of its line");
+            self.found(FindingKind::DentryTurn, on, repair, sentence);
+            return false;
         }
         if !self.overlay.valid.is_empty() {
             word = self.overlay.valid.get(&offset).copied().unwrap_or(word);
@@ -267,11 +288,21 @@ impl<'c, M: Memory> Checker<'c, M> {
             }
             return false;
         }
+        if short_generation(state.generation) != facts.generation {
+            let name = shown_name.shown();
+            let repair = if self.clean { repair } else { Repair::Recover };
+            let sentence = format_args!("the name \"{name}\" in it is of another life of inode {number}");
+            self.found(FindingKind::DentryDangling, on, repair, sentence);
+            return false;
+        }
         if state.kind != facts.kind as u8 {
             let (name, kind) = (shown_name.shown(), facts.kind);
             let sentence =
                 format_args!("the name \"{name}\" in it says that inode {number} is a {kind:?}, which it is not");
-            self.found(FindingKind::DentryKind, on, Repair::None, sentence);
+            let kind = FileKind::from_bits(state.kind as u32).unwrap_or(facts.kind);
+            let word = DentryFacts { kind, ..*facts }.seal(shown_name.bytes());
+            let offset = dentry + std::mem::offset_of!(Dentry, seal) as u64;
+            self.found(FindingKind::DentryKind, on, Repair::SetWord { offset, word }, sentence);
         }
         self.count_name(walk, dentry, number, &state, name);
         true
@@ -326,5 +357,91 @@ impl<'c, M: Memory> Checker<'c, M> {
                 self.found(FindingKind::NameTwice, on, Repair::Rename { dentry }, sentence);
             }
         }
+    }
+
+    /// A slot that names what is no whole dentry: half-made by a creation that a crash stopped, or damaged since.
+    fn report_half_made(&mut self, walk: &Walk, slot: Slot, offset: u64) {
+        let on = Place::inode(walk.number).at(slot.offset);
+        let flip = self.image.dentry(offset).and_then(|dentry| dentry.flip(self.image.region));
+        let repair = self.set_flipped(offset, flip).or_else(|| self.flipped_slot(walk, slot));
+        let repair = repair.unwrap_or(Repair::ClearWord { offset: slot.offset });
+        let sentence = format_args!("a slot of its log names {offset:#x}, where no whole dentry is");
+        // Compaction copies slots of whole dentries only, and an unverified one is not half-made there.
+        let compacted = slot.page.0 == LogPageKind::Compacted;
+        match (self.clean, compacted) {
+            (_, true) => self.found(FindingKind::DentryDamaged, on, repair, sentence),
+            (true, _) => self.found(FindingKind::SlotHalfMade, on, repair, sentence),
+            (false, _) => self.found(FindingKind::SlotHalfMade, on, Repair::Recover, sentence),
+        }
+    }
+
+    /// The word with one bit flipped, among the 64, that leads to the page that is missed: of this directory, behind those before, and nobody's yet.
+    fn flipped_link(&self, walk: &Walk, link: u64, offset: u64) -> Option<Repair> {
+        let fits = |offset: u64| {
+            let page = self.image.region.get(Pm::<LogPage>::new(offset)).ok();
+            self.image.is_data_offset(offset)
+                && self.usage.of(offset / BLOCK_BYTES) == Use::Free
+                && page.is_some_and(|page| page.belongs_to(walk.number) && page.first_cookie.load() >= walk.next_cookie)
+        };
+        let word = only((0..64).map(|bit| offset ^ 1 << bit).filter(|offset| fits(*offset)))?;
+        Some(Repair::SetWord { offset: link, word })
+    }
+
+    /// The word with one bit flipped that leads to a name of this directory, with the cookie that belongs here, in lines that are nobody's.
+    fn flipped_slot(&self, walk: &Walk, slot: Slot) -> Option<Repair> {
+        let fits = |word: u64| {
+            let offset = slot_address(word);
+            let whole = slot_tag(word).and_then(|_| self.image.verified(offset, &mut Name::default()));
+            whole.is_some_and(|(_, facts)| {
+                let mask = line_mask(offset, dentry_lines(facts.name_length as usize));
+                facts.parent == walk.number
+                    && fits_slot(&facts, slot, walk)
+                    && self.usage.lines(offset / BLOCK_BYTES) & mask == 0
+            })
+        };
+        let word = only((0..64).map(|bit| slot.word ^ 1 << bit).filter(|word| fits(*word)))?;
+        Some(Repair::SetWord { offset: slot.offset, word })
+    }
+
+    /// What would make the header of a page whole.
+    fn mended_page(&self, page: &LogPage, offset: u64, walk: &Walk) -> Option<Repair> {
+        let is_free = self.usage.of(offset / BLOCK_BYTES) == Use::Free;
+        let is_others = page.belongs_to(page.owner.load());
+        if !is_free || is_others {
+            return None;
+        }
+        let flipped = self.set_flipped(offset, page.flip_in_header(walk.number));
+        flipped.or_else(|| self.page_by_its_names(page, offset, walk))
+    }
+
+    /// The header that a page of this directory would have, as the names in it say.
+    fn page_by_its_names(&self, page: &LogPage, offset: u64, walk: &Walk) -> Option<Repair> {
+        let mut name = Name::default();
+        let names = page.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let word = slot.load();
+            let (_, facts) = slot_tag(word).and_then(|_| self.image.verified(slot_address(word), &mut name))?;
+            (facts.parent == walk.number).then_some((facts.cookie, facts.cookie.checked_sub(index as u64)))
+        });
+        let names: Vec<_> = names.collect();
+        let (least, first) = *names.first()?;
+        let appended = first.is_some() && names.iter().all(|(_, other)| *other == first);
+        let first_cookie = if appended { first? } else { least };
+        let ascend = names.is_sorted_by(|(one, _), (other, _)| one < other);
+        let fits = first_cookie >= walk.next_cookie && (appended || ascend);
+        fits.then_some(Repair::MendPage { page: offset, directory: walk.number, first_cookie, compacted: !appended })
+    }
+}
+
+/// The only item of an iterator, if it has one and no more.
+fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    let item = items.next();
+    item.filter(|_| items.next().is_none())
+}
+
+/// Whether a dentry has a cookie that it can have in a slot.
+fn fits_slot(facts: &DentryFacts, slot: Slot, walk: &Walk) -> bool {
+    match slot.page {
+        (LogPageKind::Append, first) => facts.cookie == first.wrapping_add(slot.index),
+        (LogPageKind::Compacted, _) => facts.cookie >= walk.next_cookie,
     }
 }

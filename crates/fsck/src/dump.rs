@@ -311,9 +311,9 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let verified = self.image.verified(offset, &mut name);
         let valid = Valid::from_word(dentry.valid.load());
         let counts = if valid.valid { "valid since" } else { "invalid since" };
-        self.line("valid", format_args!("{counts} {}", moment(valid.moment_ns as i64)))?;
+        self.line("valid", format_args!("{counts} {}, turn {}", moment(valid.moment_ns as i64), valid.turn))?;
         self.line("seal", format_args!("{:#018x}, {}", dentry.seal.load(), whole(verified.is_some())))?;
-        self.line("inode", format_args!("{}", dentry.inode.load()))?;
+        self.line("inode", format_args!("{}, life {}", dentry.number(), dentry.inode.load() >> 40))?;
         self.line("parent", format_args!("{}", dentry.parent.load()))?;
         self.line("cookie", format_args!("{}", dentry.cookie.load()))?;
         let Some((_, facts)) = verified else { return self.words(offset, LINE_BYTES) };

@@ -112,6 +112,8 @@ kinds! {
     InodeNumber = "inode-number", Always(Error);
     /// An inode's identity does not match its checksum.
     InodeChecksum = "inode-checksum", ErrorIfClean;
+    /// An inode's identity does not match its checksum, though it has attributes that only a finished creation can have.
+    InodeDamaged = "inode-damaged", Always(Error);
     /// An inode is of a kind that does not exist.
     InodeKind = "inode-kind", Always(Error);
     /// An inode is in use in generation zero, which no life has.
@@ -157,6 +159,8 @@ kinds! {
     SlotOffset = "slot-offset", Always(Error);
     /// A slot names a dentry that does not verify: a creation that was never finished.
     SlotHalfMade = "slot-half-made", ErrorIfClean;
+    /// A compacted page names a dentry that does not verify; only whole ones ever come to such a page.
+    DentryDamaged = "dentry-damaged", Always(Error);
     /// A dentry stands in the log of another directory than it says.
     DentryParent = "dentry-parent", Always(Error);
     /// A dentry's cookie does not belong to its place in the log.
@@ -173,8 +177,8 @@ kinds! {
     DentryDangling = "dentry-dangling", ErrorIfClean;
     /// A name says another kind of file than its inode does.
     DentryKind = "dentry-kind", Always(Error);
-    /// Reserved bits of a dentry's valid word are set.
-    DentryReserved = "dentry-reserved", Always(Warning);
+    /// A dentry's valid word is of another use of its line than its seal.
+    DentryTurn = "dentry-turn", ErrorIfClean;
 
     /// There is no root directory.
     RootMissing = "root-missing", Always(Error);
@@ -204,6 +208,8 @@ kinds! {
     /// The extended attributes do not verify or do not parse.
     XattrBody = "xattr-body", Always(Error);
 
+    /// A repair threw the maps of what is free away; the next attach builds them anew.
+    SnapshotDropped = "snapshot-dropped", Always(Note);
     /// The image says that it was left cleanly, but what was left does not match its checksum.
     SnapshotChecksum = "snapshot-checksum", Always(Error);
     /// A figure that was left with a clean image is wrong.
@@ -243,7 +249,7 @@ impl fmt::Display for FindingKind {
 }
 
 /// What could be done about a finding, with all that a repair needs to know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Repair {
     /// Nothing that a program should decide: restore from a backup.
@@ -260,7 +266,7 @@ pub enum Repair {
         /// Number of the block.
         copy: u64,
     },
-    /// Clear the clean flag: the next attach scans and builds all maps anew.
+    /// Throw the maps of what is free away: the next attach scans and builds all of them anew.
     DropSnapshot,
     /// Make bytes zero.
     Zero {
@@ -269,32 +275,70 @@ pub enum Repair {
         /// How many.
         length: u64,
     },
-    /// Make a word zero: a journal slot's seal, a log slot, the entry of a table.
+    /// Make a word zero: a journal slot's seal, or a log slot, whose file becomes an orphan if it has no other name.
     ClearWord {
         /// Its offset.
         offset: u64,
+    },
+    /// Give a word the value with which a checksum matches, or that follows from what is around it.
+    SetWord {
+        /// Its offset.
+        offset: u64,
+        /// The right value.
+        word: u64,
+    },
+    /// Do what is left of a rename, and end its record.
+    CompleteRename {
+        /// Offset of the journal slot.
+        slot: u64,
+    },
+    /// Look for the inodes of a segment whose place is not known; if they are gone, give the segment fresh ones.
+    FindSegment {
+        /// Its number.
+        segment: u64,
+    },
+    /// Write identity or attributes anew from what is left of the other.
+    MendInode {
+        /// Its number.
+        number: u64,
+    },
+    /// Free an inode of which nothing can be read.
+    FreeInode {
+        /// Its number.
+        number: u64,
     },
     /// Make a dentry not count.
     Invalidate {
         /// Its offset.
         dentry: u64,
     },
-    /// Give the name another spelling in the same directory.
+    /// Make the name anew in the same directory, with another spelling if it cannot stay.
     Rename {
         /// The offset of its dentry.
         dentry: u64,
     },
-    /// End the log before a page, whose names are lost; its files become orphans.
+    /// Write the header of a page anew, as the names in it say.
+    MendPage {
+        /// Its offset.
+        page: u64,
+        /// Inode number of the directory.
+        directory: u64,
+        /// Its first cookie.
+        first_cookie: u64,
+        /// Whether it is a compacted one.
+        compacted: bool,
+    },
+    /// End the log before a page; the files of the names in it become orphans.
     CutLog {
         /// The word that leads to the page.
         offset: u64,
     },
-    /// Free an inode with all that it has.
-    FreeInode {
-        /// Its number.
+    /// Add an empty page to a log.
+    AppendPage {
+        /// Inode number of the directory.
         number: u64,
     },
-    /// Give a file without a name one in `lost+found`.
+    /// Give a file a name in `lost+found`.
     Reconnect {
         /// Its inode number.
         number: u64,
@@ -335,6 +379,75 @@ pub enum Repair {
         /// Inode number.
         number: u64,
     },
+}
+
+impl Repair {
+    /// What it does, as the end of "shall I ...?". None: there is no repair.
+    pub fn question(&self) -> Option<String> {
+        Some(match *self {
+            Repair::None => return None,
+            Repair::Recover => "recover the image".into(),
+            Repair::RestoreSuperblock { .. } => "restore the superblock from its copy".into(),
+            Repair::RewriteCopy { .. } => "write the copy anew".into(),
+            Repair::DropSnapshot => "have the maps of what is free built anew".into(),
+            Repair::Zero { .. } => "make the bytes zero".into(),
+            Repair::ClearWord { .. } => "clear it".into(),
+            Repair::SetWord { .. } => "set the word right".into(),
+            Repair::CompleteRename { .. } => "complete the rename".into(),
+            Repair::FindSegment { segment } => format!("look for the inodes of segment {segment}"),
+            Repair::MendInode { .. } => "write what is lost of it anew from what is left".into(),
+            Repair::FreeInode { .. } => "free it".into(),
+            Repair::Invalidate { .. } => "remove the name".into(),
+            Repair::Rename { .. } => "give the file another name there".into(),
+            Repair::MendPage { .. } => "write the header of the page anew".into(),
+            Repair::CutLog { .. } => "end the directory there and look for its files in lost+found".into(),
+            Repair::AppendPage { .. } => "add an empty page".into(),
+            Repair::Reconnect { .. } => "give it a name in /lost+found".into(),
+            Repair::SetParent { parent, .. } => format!("set its `..` to inode {parent}"),
+            Repair::SetLinks { links, .. } => format!("set its links to {links}"),
+            Repair::SetBlocks { blocks, .. } => format!("set its blocks to {blocks}"),
+            Repair::MendProperty { .. } => "make its attributes fit".into(),
+            Repair::CopyBody { .. } => "give it a body of its own with what can be read".into(),
+            Repair::DropXattrs { .. } => "remove its extended attributes".into(),
+        })
+    }
+
+    /// Whether it may be done without asking: it takes nothing away that anybody could reach, and what it writes is certain.
+    pub fn is_safe(&self) -> bool {
+        match self {
+            Repair::Recover
+            | Repair::RestoreSuperblock { .. }
+            | Repair::RewriteCopy { .. }
+            | Repair::DropSnapshot
+            | Repair::Zero { .. }
+            | Repair::SetWord { .. }
+            | Repair::AppendPage { .. }
+            | Repair::SetParent { .. }
+            | Repair::SetLinks { .. }
+            | Repair::SetBlocks { .. } => true,
+            Repair::None
+            | Repair::ClearWord { .. }
+            | Repair::CompleteRename { .. }
+            | Repair::FindSegment { .. }
+            | Repair::MendInode { .. }
+            | Repair::FreeInode { .. }
+            | Repair::Invalidate { .. }
+            | Repair::Rename { .. }
+            | Repair::MendPage { .. }
+            | Repair::CutLog { .. }
+            | Repair::Reconnect { .. }
+            | Repair::MendProperty { .. }
+            | Repair::CopyBody { .. }
+            | Repair::DropXattrs { .. } => false,
+        }
+    }
+}
+
+impl Finding {
+    /// Whether the repair may be done without asking ([`Repair::is_safe`]; and records that ended, or never counted, can go).
+    pub fn is_safe_to_repair(&self) -> bool {
+        self.repair.is_safe() || matches!(self.kind, FindingKind::JournalTorn | FindingKind::JournalStale)
+    }
 }
 
 /// One thing that is wrong.

@@ -1,12 +1,12 @@
 //! The segment table, and inodes by themselves: identity, property entries, and what a free inode must not have.
 
-use crate::check::{Checker, DAMAGED, INLINE, InodeState, Place, at};
+use crate::check::{Checker, DAMAGED, ENDED, INLINE, InodeState, Place, at};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{
-    FileKind, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE,
-    SEGMENT_BLOCKS,
+    FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property,
+    PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
 };
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -24,10 +24,11 @@ impl<M: Memory> Checker<'_, M> {
                 gap = true;
                 continue;
             }
-            let repair = Repair::ClearWord { offset: entry };
+            let repair = Repair::FindSegment { segment };
             if std::mem::take(&mut gap) {
                 let sentence = format_args!("segment {segment} of the inode table follows an empty entry");
-                self.found(FindingKind::SegmentGap, at(entry), Repair::None, sentence);
+                let repair = Repair::FindSegment { segment: segment - 1 };
+                self.found(FindingKind::SegmentGap, at(entry), repair, sentence);
             }
             if !self.image.is_segment_offset(offset) {
                 let sentence =
@@ -72,24 +73,27 @@ impl<M: Memory> Checker<'_, M> {
         }
         let damaged = InodeState { flags: DAMAGED, ..InodeState::default() };
         let Some(generation) = inode.generation(number) else {
-            self.report_identity(inode, number, on);
+            self.report_identity(inode, number, on, offset);
             return damaged;
         };
-        let repair = Repair::FreeInode { number };
         if number == 0 {
+            let repair = Repair::FreeInode { number };
             self.found(FindingKind::InodeZero, on, repair, format_args!("number zero is in use"));
             return damaged;
         }
+        let repair = Repair::MendInode { number };
         let Some(kind) = FileKind::from_bits(inode.kind.load()) else {
             let sentence = format_args!("it is of kind {}, which there is not", inode.kind.load());
             self.found(FindingKind::InodeKind, on, repair, sentence);
             return damaged;
         };
         if generation == 0 {
-            self.found(FindingKind::InodeGeneration, on, Repair::None, format_args!("it is in use in generation zero"));
+            self.found(FindingKind::InodeGeneration, on, repair, format_args!("it is in use in generation zero"));
         }
         let Some((property, _)) = inode.property(number, generation) else {
-            let repair = if self.clean { repair } else { Repair::Recover };
+            let flipped =
+                (0..2).find_map(|index| self.set_flipped(offset, inode.flip_in_property(index, number, generation)));
+            let repair = if self.clean { flipped.unwrap_or(repair) } else { Repair::Recover };
             self.found(FindingKind::NoProperty, on, repair, format_args!("none of its two property entries verifies"));
             return damaged;
         };
@@ -97,7 +101,18 @@ impl<M: Memory> Checker<'_, M> {
         self.check_sequences(inode, number, generation, on);
         self.check_property(&property, kind, number, on);
         let inline = if property.flags & PROPERTY_INLINE != 0 { INLINE } else { 0 };
-        InodeState { links: property.links, kind: kind as u8, flags: inline, ..InodeState::default() }
+        let ended = if self.clean && self.is_ended(number) { ENDED } else { 0 };
+        if ended != 0 {
+            self.check_free_inode(inode, on, offset);
+        }
+        let flags = inline | ended;
+        InodeState { links: property.links, generation, kind: kind as u8, flags, ..InodeState::default() }
+    }
+
+    /// Whether the map of inodes, which counts on a clean image, says that a number is free.
+    fn is_ended(&self, number: u64) -> bool {
+        let word = self.image.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
+        self.image.word(word) >> (number % 64) & 1 == 0
     }
 
     fn check_free_inode(&mut self, inode: &Inode, on: Place, offset: u64) {
@@ -108,23 +123,43 @@ impl<M: Memory> Checker<'_, M> {
             let repair = Repair::Zero { offset: first, length: 64 };
             self.found(FindingKind::FreeInodeNotZero, on, repair, format_args!("it is free but has {what}"));
         }
+        if inode.log.load() != 0 || inode.xattrs.load() != 0 {
+            let first = offset + std::mem::offset_of!(Inode, log) as u64;
+            let repair = Repair::Zero { offset: first, length: 16 };
+            let sentence = format_args!("it is free but has a log or extended attributes");
+            self.found(FindingKind::FreeInodeNotZero, on, repair, sentence);
+        }
     }
 
     /// An identity that does not verify: another inode's, or no whole one.
-    fn report_identity(&mut self, inode: &Inode, number: u64, on: Place) {
-        let repair = if self.clean { Repair::FreeInode { number } } else { Repair::Recover };
+    fn report_identity(&mut self, inode: &Inode, number: u64, on: Place, offset: u64) {
+        let property = inode.property(number, inode.birth.load() as u32);
+        let mendable = property.is_some() || number == ROOT_INODE;
+        let repair = if mendable { Repair::MendInode { number } } else { Repair::FreeInode { number } };
+        let repair = self.set_flipped(offset, inode.flip_in_identity(number)).unwrap_or(repair);
         let other = inode.number.load();
         if other != number && inode.generation(other).is_some() {
             let sentence = format_args!("it says that it is inode {other}");
-            self.found(FindingKind::InodeNumber, on, repair, sentence);
-        } else {
-            self.found(
-                FindingKind::InodeChecksum,
-                on,
-                repair,
-                format_args!("its identity does not match its checksum"),
-            );
+            return self.found(FindingKind::InodeNumber, on, repair, sentence);
         }
+        let sentence = format_args!("its identity does not match its checksum");
+        match property {
+            // A life's first entry is written with its identity, the second one by a later change.
+            Some((_, sequence)) if sequence > 0 && !self.clean => {
+                self.found(FindingKind::InodeDamaged, on, repair, sentence)
+            }
+            _ => {
+                let repair = if self.clean { repair } else { Repair::Recover };
+                self.found(FindingKind::InodeChecksum, on, repair, sentence);
+            }
+        }
+    }
+
+    /// The repair that undoes a flip in the structure at an offset.
+    pub(crate) fn set_flipped(&self, offset: u64, flip: Option<Flip>) -> Option<Repair> {
+        let Flip { offset: within, mask } = flip?;
+        let offset = offset + within;
+        Some(Repair::SetWord { offset, word: self.image.word(offset) ^ mask })
     }
 
     /// What goes with the identity but is not under its checksum.
@@ -144,7 +179,7 @@ impl<M: Memory> Checker<'_, M> {
             self.found(
                 FindingKind::InodeDevice,
                 on,
-                Repair::None,
+                Repair::MendInode { number },
                 format_args!("it is no device but has number {device:#x}"),
             );
         }
@@ -189,7 +224,8 @@ impl<M: Memory> Checker<'_, M> {
             return self.found(FindingKind::PropertyKind, on, repair, sentence);
         }
         let inline = property.flags & PROPERTY_INLINE != 0;
-        if property.flags & !PROPERTY_INLINE != 0 || (inline && kind != FileKind::Symlink) {
+        let possible = if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
+        if property.flags & !possible != 0 {
             let sentence = format_args!("a {kind:?} has property flags {:#x}", property.flags);
             return self.found(FindingKind::PropertyFlags, on, repair, sentence);
         }

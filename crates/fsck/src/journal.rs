@@ -37,6 +37,7 @@ impl<M: Memory> Checker<'_, M> {
     fn check_journal_slot(&mut self, index: u64, offset: u64, record: Option<JournalRecord>) {
         let standing = record.as_ref().map(|record| self.standing(record));
         let repair = match standing {
+            Some(Standing::Pending) if self.clean => Repair::CompleteRename { slot: offset },
             Some(Standing::Pending) => Repair::Recover,
             _ => Repair::ClearWord { offset },
         };
@@ -60,9 +61,10 @@ impl<M: Memory> Checker<'_, M> {
                 Standing::Stale => {}
                 Standing::Impossible => return Standing::Impossible,
             }
-            // The seal does not cover the valid word, which is zero in lines that were free: the rename was stopped before its
-            // first step.
-            if self.image.word(step.dentry) == 0 {
+            // The seal does not cover the valid word, and what lay there before is of another turn: the rename was stopped
+            // before its first step.
+            let arrived = self.image.verified(step.dentry, &mut Name::default());
+            if arrived.is_none_or(|(dentry, facts)| dentry.standing(&facts).is_none()) {
                 return Standing::Stale;
             }
         }
@@ -115,9 +117,10 @@ impl<M: Memory> Checker<'_, M> {
                 self.overlay.parents.insert(step.directory, step.parent);
             }
         }
-        let invalid = Valid { valid: false, moment_ns: record.moment_ns }.word();
-        for dentry in record.invalidated.into_iter().filter(|dentry| *dentry != 0) {
-            self.overlay.valid.insert(dentry, invalid);
+        for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
+            if let Some(dentry) = self.image.dentry(offset) {
+                self.overlay.valid.insert(offset, dentry.gone(record.moment_ns));
+            }
         }
     }
 }

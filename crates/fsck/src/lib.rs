@@ -16,6 +16,7 @@ mod finding;
 mod image;
 mod inodes;
 mod journal;
+mod repair;
 mod report;
 mod snapshot;
 mod superblock;
@@ -24,6 +25,8 @@ mod usage;
 
 pub use check::check;
 pub use finding::{Finding, FindingKind, Repair, Severity};
+pub use repair::{Repaired, repair};
 pub use report::{
-    Counts, EXIT_CLEAN, EXIT_ERRORS_LEFT, EXIT_OPERATIONAL, EXIT_USAGE, Options, Phase, Progress, Report,
+    Counts, EXIT_CLEAN, EXIT_CORRECTED, EXIT_ERRORS_LEFT, EXIT_OPERATIONAL, EXIT_USAGE, Options, Phase, Progress,
+    Report,
 };

@@ -109,6 +109,8 @@ pub struct Report {
 
 /// fsck(8): no errors.
 pub const EXIT_CLEAN: i32 = 0;
+/// fsck(8): errors were corrected.
+pub const EXIT_CORRECTED: i32 = 1;
 /// fsck(8): errors were left uncorrected.
 pub const EXIT_ERRORS_LEFT: i32 = 4;
 /// fsck(8): operational error.

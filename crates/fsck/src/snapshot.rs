@@ -41,6 +41,11 @@ impl<M: Memory> Checker<'_, M> {
         let figures = Snapshot::from_words(&std::array::from_fn(|index| superblock.snapshot[index].load()));
         let on = at(self.image.region.offset_of(&superblock.snapshot));
         let geometry = self.image.geometry;
+        if figures == Snapshot::default() {
+            let sentence =
+                format_args!("a repair threw the maps of what is free away; the next attach builds them anew");
+            return self.found(FindingKind::SnapshotDropped, on, Repair::None, sentence);
+        }
         let mut crc = 0;
         let mut maps = Maps {
             blocks: self.read_words(geometry.block_map_block, geometry.blocks.div_ceil(BLOCKS_PER_WORD), &mut crc),
@@ -63,7 +68,7 @@ impl<M: Memory> Checker<'_, M> {
         self.step(Phase::Snapshot, 1, 1);
     }
 
-    fn read_words(&self, block: u64, words: u64, crc: &mut u32) -> Vec<u64> {
+    pub(crate) fn read_words(&self, block: u64, words: u64, crc: &mut u32) -> Vec<u64> {
         let mut chunk = [0u8; BLOCK_BYTES as usize];
         let mut all = Vec::with_capacity(words as usize);
         while (all.len() as u64) < words {

@@ -29,9 +29,17 @@ pub(crate) fn open<M: Memory>(region: &Region<M>) -> Result<(Image<'_, M>, &Supe
     Ok((Image { region, geometry, segments }, superblock, Some(finding)))
 }
 
-/// What the copy in the region's last block describes, if it is whole and describes an image of this region.
+/// What the copy describes, if a whole one is found. It is the image's last block: that of the region, unless the file was lengthened; else where
+/// the damaged superblock's length says, if that word is whole; else anywhere.
 fn geometry_of_copy<M: Memory>(region: &Region<M>) -> Option<Geometry> {
-    let block = (region.length() / BLOCK_BYTES).checked_sub(1)?;
+    let last = (region.length() / BLOCK_BYTES).checked_sub(1)?;
+    let said = region.first::<Superblock>().ok()?.length.load() / BLOCK_BYTES;
+    let likely = [last, said.wrapping_sub(1).min(last)];
+    likely.into_iter().chain((1..last).rev()).find_map(|block| geometry_of_copy_in(region, block))
+}
+
+/// What the copy in a block describes, if it is whole and in its place.
+fn geometry_of_copy_in<M: Memory>(region: &Region<M>, block: u64) -> Option<Geometry> {
     let copy = whole_copy(region, block)?;
     let known = copy.version.load() == FORMAT_VERSION && copy.features_incompat.load() & !FEATURES_INCOMPAT == 0;
     let geometry = geometry_of(copy)?;
@@ -80,7 +88,8 @@ impl<M: Memory> Checker<'_, M> {
         if superblock.state.load() >> 33 != 0 {
             let offset = pm.offset_of(&superblock.state);
             let sentence = format_args!("reserved bits of the state word are not zero");
-            self.found(FindingKind::ReservedNotZero, at(offset), Repair::None, sentence);
+            let word = superblock.state().word();
+            self.found(FindingKind::ReservedNotZero, at(offset), Repair::SetWord { offset, word }, sentence);
         }
         if is_whole {
             self.check_copy(superblock);

@@ -15,7 +15,8 @@ impl<M: Memory> Checker<'_, M> {
         self.step(Phase::Tree, 0, places as u64);
         if !self.state(ROOT_INODE).is_some_and(|state| state.is_directory()) {
             let sentence = format_args!("there is no root directory");
-            self.found(FindingKind::RootMissing, Place::inode(ROOT_INODE), Repair::None, sentence);
+            let number = ROOT_INODE;
+            self.found(FindingKind::RootMissing, Place::inode(number), Repair::MendInode { number }, sentence);
         }
         for place in 0..places {
             let state = self.inodes[place];
@@ -40,6 +41,10 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn report_orphan(&mut self, number: u64) {
+        // A removed file's inode stays as it was until it is used again: only a clean image says which ones are free.
+        if !self.clean && self.image.inode(number).is_some_and(|(inode, _)| inode.is_plain()) {
+            return;
+        }
         let repair = if self.clean { Repair::Reconnect { number } } else { Repair::Recover };
         self.found(FindingKind::Orphan, Place::inode(number), repair, format_args!("no name leads to it"));
     }

@@ -1,7 +1,7 @@
 //! Who uses which block, and which cache lines of the blocks that hold dentries.
 
 use pmem::{BLOCK_BYTES, LINE_BYTES};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What a block is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,15 +49,22 @@ impl Use {
     }
 }
 
+/// The bits of `lines` lines from an offset on, in its block. A dentry does not reach beyond.
+pub(crate) fn line_mask(offset: u64, lines: u64) -> u64 {
+    (u64::MAX >> (64 - lines)) << (offset % BLOCK_BYTES / LINE_BYTES)
+}
+
 /// One byte per block, and a mask per block of dentries.
 pub(crate) struct Usage {
     uses: Vec<u8>,
     lines: HashMap<u64, u64>,
+    /// Blocks that somebody claimed who may not have them.
+    contested: HashSet<u64>,
 }
 
 impl Usage {
     pub fn new(blocks: u64) -> Usage {
-        Usage { uses: vec![0; blocks as usize], lines: HashMap::new() }
+        Usage { uses: vec![0; blocks as usize], lines: HashMap::new(), contested: HashSet::new() }
     }
 
     pub fn of(&self, block: u64) -> Use {
@@ -69,6 +76,7 @@ impl Usage {
         let Some(code) = self.uses.get_mut(block as usize) else { return Err(Use::Fixed) };
         let present = Use::ALL[*code as usize & 7];
         if present != Use::Free && !(present == wanted && wanted.allows_another()) {
+            self.contested.insert(block);
             return Err(present);
         }
         *code = wanted as u8;
@@ -77,11 +85,16 @@ impl Usage {
 
     /// Claims lines of a block of dentries; whether they were free.
     pub fn claim_lines(&mut self, offset: u64, lines: u64) -> bool {
-        let mask = (u64::MAX >> (64 - lines)) << (offset % BLOCK_BYTES / LINE_BYTES);
+        let mask = line_mask(offset, lines);
         let used = self.lines.entry(offset / BLOCK_BYTES).or_default();
         let free = *used & mask == 0;
         *used |= mask;
         free
+    }
+
+    /// Whether several claimed a block.
+    pub fn is_contested(&self, block: u64) -> bool {
+        self.contested.contains(&block)
     }
 
     /// The lines in use of a block of dentries.

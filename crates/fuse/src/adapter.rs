@@ -89,7 +89,7 @@ impl Adapter {
 }
 
 fn asker(request: &Request) -> Asker {
-    Asker { uid: request.uid(), gid: request.gid() }
+    Asker { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
 fn errno(error: Errno) -> fuser::Errno {
@@ -189,6 +189,9 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_EXPORT_SUPPORT,
             // We let set-id bits and capabilities fall; otherwise the kernel asks for an attribute before each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // The kernel asks for access lists and checks by them; what a directory's default list says, instead of the umask, we apply.
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ];
         for flag in always {
             let _ = config.add_capabilities(flag);
@@ -260,22 +263,22 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let made = self.files.make(asker(request), parent.0, name.as_bytes(), mode, Making::Node(rdev));
+        let made = self.files.make(asker(request), parent.0, name.as_bytes(), (mode, umask), Making::Node(rdev));
         self.reply_entry(made, reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let made = self.files.make(asker(request), parent.0, name.as_bytes(), mode, Making::Directory);
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let made = self.files.make(asker(request), parent.0, name.as_bytes(), (mode, umask), Making::Directory);
         self.reply_entry(made, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let making = Making::Symlink(target.as_os_str().as_bytes());
-        self.reply_entry(self.files.make(asker(request), parent.0, name.as_bytes(), 0o777, making), reply);
+        self.reply_entry(self.files.make(asker(request), parent.0, name.as_bytes(), (0o777, 0), making), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -318,11 +321,11 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.files.create(asker(request), parent.0, name.as_bytes(), mode, flags) {
+        match self.files.create(asker(request), parent.0, name.as_bytes(), (mode, umask), flags) {
             Ok((attributes, handle)) => reply.created(
                 &self.validity(),
                 &attr(&attributes),

@@ -1,6 +1,7 @@
 //! The file system as a mount asks for it: calls by inode number and name, with the kernel's lookup counts and handles. No protocol here.
 
 use crate::handles::Handles;
+use crate::inherited::{Inherited, appends};
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use engine::format::FileKind;
@@ -18,6 +19,8 @@ const LIST_BYTES: usize = 32 << 10;
 pub(crate) struct Asker {
     pub uid: u32,
     pub gid: u32,
+    /// The process.
+    pub pid: u32,
 }
 
 /// What a setattr changes.
@@ -61,6 +64,8 @@ pub(crate) struct Files {
     quiet: libc::c_ulong,
     /// Tells the kernel that what it knows of a file's attributes is out of date. None where the kernel keeps nothing.
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+    /// What the mount's first program has brought along.
+    inherited: Option<Inherited>,
 }
 
 impl Files {
@@ -75,7 +80,13 @@ impl Files {
             gid: options.gid,
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
             outdated: OnceLock::new(),
+            inherited: None,
         })
+    }
+
+    /// The same, with open files that a program brings along.
+    pub(crate) fn inherit(self, inherited: Option<Inherited>) -> Files {
+        Files { inherited, ..self }
     }
 
     /// How to tell the kernel that it has to ask for a file's attributes again.
@@ -145,7 +156,13 @@ impl Files {
                 // Asked for when a file handle of NFS is resolved.
                 b"." => Held::owned(caller.thread, caller.thread.node(parent, None)?),
                 b".." => Held::owned(caller.thread, caller.thread.node(caller.thread.parent(directory)?, None)?),
-                name => caller.lookup(directory, name)?,
+                name => match self.inherited.as_ref().filter(|_| directory == self.root) {
+                    Some(inherited) if let Some(node) = inherited.look_up(asker.pid, name) => {
+                        caller.thread.retain(node)?;
+                        Held::owned(caller.thread, node)
+                    }
+                    _ => caller.lookup(directory, name)?,
+                },
             };
             self.tell(caller, found)
         })
@@ -196,16 +213,15 @@ impl Files {
         asker: Asker,
         parent: u64,
         name: &[u8],
-        mode: u32,
+        (mode, umask): (u32, u32),
         making: Making<'_>,
     ) -> Result<Attributes> {
         let directory = self.node(parent)?;
         self.call(asker, |caller| {
-            // The kernel has applied the umask.
             let made = match making {
-                Making::Directory => caller.mkdir(directory, name, mode, 0)?,
+                Making::Directory => caller.mkdir(directory, name, mode, umask)?,
                 Making::Symlink(target) => caller.symlink(target, directory, name)?,
-                Making::Node(device) => caller.mknod(directory, name, mode, 0, device)?,
+                Making::Node(device) => caller.mknod(directory, name, mode, umask, device)?,
             };
             self.tell(caller, made)
         })
@@ -244,7 +260,11 @@ impl Files {
             0 => self.call(asker, |caller| caller.open_node(node, flags))?,
             _ => self.call_changing(asker, node, |caller| caller.open_node(node, flags))?,
         };
-        Ok(self.keep(file))
+        let handle = self.keep(file);
+        if let Some(inherited) = &self.inherited {
+            inherited.opened(asker.pid, node, handle);
+        }
+        Ok(handle)
     }
 
     /// Gives an open file a handle, and the mount's opinion on access times.
@@ -265,12 +285,12 @@ impl Files {
         asker: Asker,
         parent: u64,
         name: &[u8],
-        mode: u32,
+        (mode, umask): (u32, u32),
         flags: i32,
     ) -> Result<(Attributes, u64)> {
         let directory = self.node(parent)?;
         self.call(asker, |caller| {
-            let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, 0)?;
+            let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, umask)?;
             let told = caller
                 .thread
                 .retain(opened.file.node())
@@ -287,6 +307,9 @@ impl Files {
     }
 
     pub(crate) fn close(&self, handle: u64) {
+        if let Some(inherited) = &self.inherited {
+            inherited.closed(handle);
+        }
         if let Some(file) = self.handles.remove(handle)
             && let Ok(thread) = self.image.fs().enter()
         {
@@ -298,11 +321,15 @@ impl Files {
         let file = self.handle(handle)?;
         let node = file.node();
         let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        self.call(asker, |caller| match caller.read_at(&file, offset, into) {
+        let count = self.call(asker, |caller| match caller.read_at(&file, offset, into) {
             // To fill a page that a program writes a part of, the kernel reads through a handle that was opened for writing only.
             Err(Errno::EBADF) => Ok(caller.thread.read(node, offset as u64, into)?),
             other => other,
-        })
+        })?;
+        if let Some(inherited) = &self.inherited {
+            inherited.moved(handle, offset as u64 + count as u64);
+        }
+        Ok(count)
     }
 
     /// `mapped`: the kernel writes back what programs changed in a shared mapping.
@@ -312,7 +339,15 @@ impl Files {
         if mapped {
             return self.call(asker, |caller| caller.write_back(file.node(), offset, from));
         }
-        self.call_changing(asker, file.node(), |caller| caller.write_at(&file, start, from))
+        let count = self.call_changing(asker, file.node(), |caller| caller.write_at(&file, start, from))?;
+        if let Some(inherited) = &self.inherited {
+            let end = match appends(&file) {
+                true => self.call(asker, |caller| caller.stat(file.node()))?.size_bytes,
+                false => offset + count as u64,
+            };
+            inherited.moved(handle, end);
+        }
+        Ok(count)
     }
 
     /// Whether fsync has anything to do: where the image is on a disk behind the kernel's cache.
@@ -434,7 +469,13 @@ impl Files {
     ) -> Result<u64> {
         let source = self.handle(from.0)?;
         let target = self.handle(to.0)?;
-        let (from, to) = ((&*source, from.1), (&*target, to.1));
-        self.call_changing(asker, target.node(), |caller| caller.copy_range(from, to, length, buffer))
+        let ends = ((&*source, from.1), (&*target, to.1));
+        let copy = |caller: Calling<'_, '_>| caller.copy_range(ends.0, ends.1, length, buffer);
+        let count = self.call_changing(asker, target.node(), copy)?;
+        if let Some(inherited) = &self.inherited {
+            inherited.moved(from.0, from.1 + count);
+            inherited.moved(to.0, to.1 + count);
+        }
+        Ok(count)
     }
 }

@@ -13,6 +13,7 @@ mod adapter;
 mod error;
 mod files;
 mod handles;
+mod inherited;
 mod mounting;
 mod nodes;
 mod options;
@@ -20,6 +21,7 @@ mod server;
 mod signals;
 
 pub use error::{MountError, OptionError};
-pub use mounting::remount;
+pub use inherited::{Inherited, NAME as INHERITED_NAME};
+pub use mounting::{mount_device, open_device, remount};
 pub use options::{Cache, MountOptions};
-pub use server::{Ended, Server, Stopper, serve};
+pub use server::{Ended, Server, Stopper, serve, serve_device, serve_other};

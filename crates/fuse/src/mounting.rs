@@ -27,11 +27,26 @@ pub(crate) fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
 
 /// Mounts; the device on which the kernel's requests come. `None` if we are not allowed to, so that a helper has to do it.
 pub(crate) fn mount(source: &str, target: &Path, options: &MountOptions) -> Result<Option<OwnedFd>, MountError> {
-    let device = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        Ok(device) => OwnedFd::from(device),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
-        Err(source) => return Err(MountError::Device { source }),
+    let device = match open_device() {
+        Ok(device) => device,
+        Err(MountError::Device { source }) if source.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(error),
     };
+    match mount_device(&device, source, target, options) {
+        Ok(()) => Ok(Some(device)),
+        Err(MountError::Refused { source, .. }) if source.raw_os_error() == Some(libc::EPERM) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A device for a mount to come. The mount must be made in the same user namespace.
+pub fn open_device() -> Result<OwnedFd, MountError> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.map(OwnedFd::from).map_err(|source| MountError::Device { source })
+}
+
+/// Mounts what is served on a device, now or later: whoever touches the mount waits for that.
+pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &MountOptions) -> Result<(), MountError> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut data =
         format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_fd().as_raw_fd());
@@ -48,13 +63,7 @@ pub(crate) fn mount(source: &str, target: &Path, options: &MountOptions) -> Resu
     let result = unsafe {
         libc::mount(source.as_ptr(), place.as_ptr(), TYPE.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
     };
-    if result == 0 {
-        return Ok(Some(device));
-    }
-    match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::EPERM) => Ok(None),
-        error => Err(refused(error)),
-    }
+    if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
 /// Changes the flags of a mount that stands, read-only among them. What its server was told stays: one that serves read-only goes on to refuse

@@ -3,10 +3,11 @@
 use crate::adapter::Adapter;
 use crate::error::MountError;
 use crate::files::Files;
+use crate::inherited::Inherited;
 use crate::mounting::{self, Unmounted};
 use crate::options::MountOptions;
 use crate::signals::Signals;
-use fuser::{Config, INodeNo, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, Filesystem, INodeNo, MountOption, Session, SessionACL, SessionUnmounter};
 use posix::image::{Closed, Image, OpenImage};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -140,12 +141,12 @@ impl Server {
 }
 
 /// Mounts and shakes hands with the kernel.
-fn open_session(
-    adapter: Adapter,
+fn open_session<F: Filesystem>(
+    adapter: F,
     source: &str,
     path: &Path,
     options: &MountOptions,
-) -> Result<(Session<Adapter>, Mount), MountError> {
+) -> Result<(Session<F>, Mount), MountError> {
     let refused = |source| MountError::Refused { path: path.to_owned(), source };
     let mut config = Config::default();
     config.n_threads = Some(threads(options));
@@ -240,4 +241,68 @@ pub fn serve(
     }
     drop(watch);
     server.wait().map(Ended::Cleanly)
+}
+
+/// Serves another file system than an image of DirectFS, mounted as one is, until it is unmounted, or SIGINT, SIGTERM or SIGHUP comes. `ready` is called with the
+/// path once the mount answers. When this returns, nobody uses `filesystem` any more. Call it before other threads are started.
+pub fn serve_other<F: Filesystem + Send + 'static>(
+    filesystem: F,
+    source: &str,
+    mount_point: &Path,
+    options: &MountOptions,
+    ready: impl FnOnce(&Path),
+) -> Result<(), MountError> {
+    let signals = Signals::block();
+    let path = mounting::check_mount_point(mount_point)?;
+    let broken = |source| MountError::Session { path: path.clone(), source };
+    let (session, mount) = open_session(filesystem, source, &path, options)?;
+    let stopper = Stopper { mount: Arc::new(mount) };
+    let (sender, events) = channel();
+    let tell = sender.clone();
+    let session = std::thread::Builder::new().name("directfs-mount".to_owned()).spawn(move || {
+        let result = session.run();
+        let _ = tell.send(Event::Ended);
+        result
+    });
+    let session = session.map_err(broken)?;
+    let watch = signals.watch(sender).map_err(broken)?;
+    ready(&path);
+    while let Ok(Event::Signal) = events.recv() {
+        if let Err(error) = stopper.stop() {
+            warn!(%error, "cannot end the mount");
+        }
+    }
+    drop(watch);
+    let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
+    // Nobody answers any more: should the mount still stand, whoever touches it would wait for ever.
+    if let Err(error) = stopper.stop() {
+        debug!(%error, "the mount was gone already");
+    }
+    result.map_err(broken)
+}
+
+/// Serves an image on a device whose mount was made by [`crate::mount_device`], until that is gone: unmounted, or its namespace has ended.
+pub fn serve_device(
+    image: Image,
+    device: OwnedFd,
+    options: &MountOptions,
+    inherited: Option<Inherited>,
+) -> Result<(), MountError> {
+    let broken = |source| MountError::Session { path: image_name(), source };
+    let files = Arc::new(Files::new(image, options)?.inherit(inherited));
+    let mut config = Config::default();
+    config.n_threads = Some(threads(options));
+    // Another descriptor of the device would have to be opened where the mount was made.
+    config.clone_fd = false;
+    let session = Session::from_fd(Adapter::new(Arc::clone(&files), options.cache), device, SessionACL::All, config);
+    session.map_err(broken)?.run().map_err(broken)?;
+    if let Some(files) = Arc::into_inner(files) {
+        files.into_image().close()?;
+    }
+    Ok(())
+}
+
+/// What messages call a mount that nobody else sees.
+fn image_name() -> PathBuf {
+    PathBuf::from("the private mount")
 }

@@ -343,6 +343,61 @@ fn other_users_meet_the_same_refusals() {
     });
 }
 
+/// A list in the kernel's layout: tag, permissions and id of each entry.
+fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let entry = |(tag, permissions, id): &(u16, u16, u32)| {
+        let halves = [tag.to_le_bytes(), permissions.to_le_bytes()].concat();
+        [halves, id.to_le_bytes().to_vec()].concat()
+    };
+    [vec![2, 0, 0, 0], entries.iter().flat_map(entry).collect()].concat()
+}
+
+#[test]
+fn access_lists_decide_as_on_tmpfs() {
+    // Alice may read and write, group 50 may read, the mask lets both.
+    let list = access_list(&[(1, 6, !0), (2, 7, 1000), (4, 0, !0), (8, 4, 50), (16, 6, !0), (32, 0, !0)]);
+    let set = |path: &Path, name: &str, value: &[u8]| rustix::fs::setxattr(path, name, value, XattrFlags::empty());
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    let probe = scratch();
+    if set(probe.path(), access, &list).is_err() {
+        eprintln!("SKIPPED access_lists_decide_as_on_tmpfs: the tmpfs to compare with has no access control lists");
+        return;
+    }
+    compare("access_lists_decide_as_on_tmpfs", |at, log| {
+        let p = |name: &str| at.join(name);
+        shell(at, "chmod 755 .; echo x >f; chmod 600 f; mkdir d plain; chmod 700 d");
+        log.did("set", set(&p("f"), access, &list));
+        log.did("set default", set(&p("d"), default, &list));
+        log.did("set on directory", set(&p("d"), access, &list));
+        log.did("default of a file", set(&p("f"), default, &list));
+        log.did("nonsense", set(&p("f"), access, &list[..list.len() - 8]));
+        for script in [
+            "cat f; echo y >>f; stat -c %a f d",
+            "chmod 640 f; cat f; echo y >>f",
+            "cd d && ls",
+            "umask 077; mkdir d/made; echo >d/new; mkfifo d/pipe; stat -c %a d/made d/new d/pipe",
+        ] {
+            let quoted = script.replace('\'', "'\\''");
+            for who in
+                ["setpriv --reuid=1000 --regid=1000 --groups=1000", "setpriv --reuid=1001 --regid=50 --groups=50"]
+            {
+                log.saw((who, script), shell(at, &format!("{who} sh -c '{quoted}'")));
+            }
+            log.saw(script, shell(at, script));
+        }
+        for name in ["f", "d", "d/made", "d/new", "d/pipe", "plain"] {
+            for list in [access, default] {
+                let mut value = [0u8; 200];
+                let read = rustix::fs::getxattr(p(name), list, &mut value).map(|length| value[..length].to_vec());
+                log.saw((name, list), read);
+            }
+        }
+        log.did("remove", rustix::fs::removexattr(p("f"), access));
+        log.did("remove again", rustix::fs::removexattr(p("f"), access));
+        log.saw("after", shell(at, "stat -c %a f"));
+    });
+}
+
 #[test]
 fn programs_work_as_on_tmpfs() {
     compare("programs_work_as_on_tmpfs", |at, log| {

@@ -71,7 +71,8 @@ pub fn analyse(elf: &Elf<'_>) -> Result<Analysis, BadElf> {
                 analysis.native += 1;
                 continue;
             }
-            match function.window(index, &mut info).filter(|_| !opaque) {
+            let window = function.window(index, &mut info).filter(|_| !opaque);
+            match window.or_else(|| function.plain_window(index)) {
                 Some(site) => analysis.sites.push(site),
                 // It stays as it is in any case; the bytes before it tell whether that matters.
                 None if number_before(elf, instructions[index].ip())
@@ -214,6 +215,41 @@ impl Function<'_, '_> {
             }
         }
         None
+    }
+
+    /// The window of a call that makes or ends a thread or process, where no other is found: the descriptions of these functions end in the middle, and what stands behind the
+    /// call runs on another stack. It is the instruction that sets the number and the call itself, if nothing leads between them. Where they stand
+    /// (written by hand in assembly) there are no jumps by address.
+    fn plain_window(&self, call: usize) -> Option<Site> {
+        const NUMBERS: [i64; 6] =
+            [libc::SYS_clone, libc::SYS_clone3, libc::SYS_vfork, libc::SYS_fork, libc::SYS_exit, libc::SYS_exit_group];
+        const SET_BYTES: u64 = 5;
+        const CALL_BYTES: u64 = 2;
+        let call = self.instructions[call].ip();
+        let start = call.checked_sub(SET_BYTES)?;
+        let original = self.elf.at(start).ok()?.get(..(SET_BYTES + CALL_BYTES) as usize)?;
+        // The function's description may end before the call, so its instruction is not at hand: the bytes must be `mov eax, number`.
+        let [0xb8, number @ .., 0x0f, 0x05] = *<&[u8; 7]>::try_from(original).ok()? else { return None };
+        let entered = (start + 1..call + CALL_BYTES).any(|address| self.targets.contains(&address));
+        if !NUMBERS.contains(&i64::from(u32::from_le_bytes(number))) || entered {
+            return None;
+        }
+        let mut site = Site {
+            window: u32::try_from(start).ok()?,
+            call: u32::try_from(call).ok()?,
+            window_bytes: original.len() as u8,
+            before_bytes: SET_BYTES as u8,
+            after_bytes: 0,
+            fixup: NO_FIXUP,
+            fixup_target: 0,
+            fixup_tail: 0,
+            reserved: [0; 7],
+            original: [0; WINDOW_BYTES_MAX],
+            code: [0; CODE_BYTES_MAX],
+        };
+        site.original[..original.len()].copy_from_slice(original);
+        site.code[..SET_BYTES as usize].copy_from_slice(&original[..SET_BYTES as usize]);
+        Some(site)
     }
 
     /// The best safe window around a call: with as little before the call as possible.

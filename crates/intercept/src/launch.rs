@@ -3,9 +3,11 @@
 //! Invariant: a program that the library cannot get into is refused here, with the reason, and not started.
 
 use crate::cache::Cache;
+use crate::contract::{self, Contract};
 use crate::elf::{BadElf, Elf};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,6 +50,81 @@ pub enum LaunchError {
 
 /// What the kernel allows.
 const INTERPRETERS_MAX: usize = 5;
+
+/// What a launched program is told of the file system beside the environment of [`command`].
+#[derive(Debug)]
+pub struct Serving<'a> {
+    /// Descriptors and lengths.
+    pub contract: Contract,
+    /// The mount directory.
+    pub mount: &'a Path,
+    /// The working directory, as a path below the mount that begins with a slash; none if it is not in the mount.
+    pub start: Option<&'a Path>,
+    /// The binary that runs programs into which nothing can be loaded.
+    pub binary: Option<&'a Path>,
+}
+
+impl Serving<'_> {
+    /// Sets the entries of the environment. The descriptors must be inheritable when the command starts.
+    pub fn apply(&self, command: &mut Command) {
+        let mut text = [0; contract::TEXT_BYTES_MAX];
+        let length = self.contract.write(&mut text);
+        command.env("DIRECTFS_IMAGE", OsStr::from_bytes(&text[..length]));
+        command.env("DIRECTFS_MOUNT", self.mount);
+        command.env_remove("DIRECTFS_PROCESS");
+        for (name, value) in [("DIRECTFS_START", self.start), ("DIRECTFS_BINARY", self.binary)] {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+    }
+}
+
+/// Makes the descriptor that stands behind every open file of ours, at a high number and inheritable. It is a regular file to poll and epoll, which say what they
+/// say of one; but it was opened neither for reading nor for writing, so that a call which reaches the kernel by mistake fails instead of
+/// doing something else.
+pub fn placeholder() -> io::Result<OwnedFd> {
+    // SAFETY: a terminated name; the result is a new descriptor, ours alone.
+    let memory = unsafe {
+        let fd = libc::memfd_create(c"directfs".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let path = CString::new(format!("/proc/self/fd/{}", memory.as_raw_fd()))?;
+    // SAFETY: descriptors of ours and a terminated path; the new descriptor is ours alone.
+    unsafe {
+        let opened = libc::open(path.as_ptr(), libc::O_ACCMODE | libc::O_CLOEXEC);
+        if opened < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let opened = OwnedFd::from_raw_fd(opened);
+        let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+        if libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) != 0 || libc::fchmod(memory.as_raw_fd(), 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        inheritable(&opened)
+    }
+}
+
+/// A duplicate at a high number that programs inherit.
+pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a structure of its own.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    /// Descriptors that all this needs, with some to spare.
+    const NEEDED: u64 = 16;
+    let lowest = limit.rlim_cur.saturating_sub(NEEDED).min(contract::DESCRIPTORS_FROM as u64);
+    // SAFETY: an open descriptor; the new one is ours alone.
+    unsafe {
+        let copy = libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest as libc::c_int);
+        if copy < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(copy)) }
+    }
+}
 
 /// A command that runs with the library in it; the caller adds arguments, directory and environment.
 ///
@@ -94,7 +171,7 @@ fn preload_list(library: &Path) -> OsString {
 }
 
 /// The file of a command: by PATH unless it has a slash.
-fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
+pub fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
     let missing = || LaunchError::NotFound(program.into());
     if program.as_bytes().contains(&b'/') {
         let path = PathBuf::from(program);

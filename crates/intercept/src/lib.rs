@@ -20,6 +20,7 @@
 pub mod analysis;
 #[cfg(feature = "launcher")]
 pub mod cache;
+pub mod contract;
 #[cfg(feature = "launcher")]
 pub mod elf;
 pub mod hook;

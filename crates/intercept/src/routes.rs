@@ -1,8 +1,8 @@
 //! Which system calls can concern a file of ours, and by what their filter sees it.
 //!
 //! Invariant: a call without a route never reaches the dispatcher; the analysis leaves call sites alone whose number is constant and has none.
-//! So everything that takes a path or a descriptor needs one, and what creates or ends threads and processes must have none: it returns
-//! on another stack, twice, or never, and must be executed where it stands.
+//! So everything that takes a path or a descriptor needs one, and what creates or ends processes: the dispatcher prepares that. Where such a call returns on another
+//! stack, or in a child that shares our memory, it is executed where it stands.
 
 /// What decides whether a call may be ours. The numbers are indices into the jump table of the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +157,6 @@ const fn table() -> [Route; NUMBERS] {
         SYS_faccessat2,
         SYS_mount_setattr,
         SYS_fchmodat2,
-        SYS_inotify_add_watch,
         FILE_GETATTR,
         FILE_SETATTR,
     ];
@@ -167,35 +166,46 @@ const fn table() -> [Route; NUMBERS] {
     set(&mut routes, Route::FdFd, &[SYS_dup2, SYS_dup3, SYS_sendfile, SYS_tee, SYS_open_by_handle_at]);
     set(&mut routes, Route::PathPath, &[SYS_rename, SYS_link, SYS_mount]);
     set(&mut routes, Route::AtAt, &[SYS_renameat, SYS_renameat2, SYS_linkat, SYS_move_mount]);
-    set(&mut routes, Route::PathSecond, &[SYS_symlink, SYS_quotactl]);
+    set(&mut routes, Route::PathSecond, &[SYS_symlink, SYS_quotactl, SYS_inotify_add_watch]);
     set(&mut routes, Route::AtSecond, &[SYS_symlinkat]);
     set(&mut routes, Route::FdFdThird, &[SYS_splice, SYS_copy_file_range]);
-    let any = [
-        SYS_poll,
-        SYS_ppoll,
-        SYS_select,
-        SYS_pselect6,
-        SYS_epoll_ctl,
-        SYS_sendmsg,
-        SYS_sendmmsg,
+    let any = [SYS_sendmsg, SYS_sendmmsg, SYS_getcwd, SYS_pidfd_getfd, SYS_mremap, SYS_munmap, SYS_msync, SYS_sync];
+    set(&mut routes, Route::AnyFd, &any);
+    // Polling is the kernel's: a placeholder is as ready as any file.
+    let always = [
+        SYS_execve,
+        SYS_execveat,
+        SYS_fork,
+        SYS_vfork,
+        SYS_clone,
+        SYS_clone3,
+        SYS_exit,
+        SYS_exit_group,
+        SYS_io_uring_setup,
+        SYS_io_setup,
+        SYS_chdir,
+        SYS_fchdir,
+        SYS_umask,
+        SYS_rt_sigaction,
+        SYS_setuid,
+        SYS_setgid,
+        SYS_setreuid,
+        SYS_setregid,
+        SYS_setresuid,
+        SYS_setresgid,
+        SYS_setfsuid,
+        SYS_setfsgid,
+        SYS_setgroups,
+        SYS_capset,
+        SYS_setns,
+        SYS_unshare,
+        SYS_close_range,
+        SYS_bind,
+        SYS_connect,
         SYS_recvmsg,
         SYS_recvmmsg,
-        SYS_io_submit,
-        SYS_io_uring_enter,
-        SYS_io_uring_register,
-        SYS_close_range,
-        SYS_getcwd,
-        SYS_pidfd_getfd,
-        SYS_fanotify_mark,
-        SYS_mremap,
-        SYS_munmap,
-        SYS_msync,
-        SYS_sync,
-        SYS_kcmp,
     ];
-    set(&mut routes, Route::AnyFd, &any);
-    // A program is started: what it must inherit is seen to. umask and credentials are the kernel's, and asked for where they are needed.
-    set(&mut routes, Route::Always, &[SYS_execve, SYS_execveat, SYS_io_uring_setup, SYS_io_setup]);
+    set(&mut routes, Route::Always, &always);
     routes
 }
 
@@ -210,11 +220,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_or_ends_threads_stays_where_it_stands() {
-        for number in [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3, libc::SYS_rt_sigreturn] {
-            assert_eq!(of(number as u64), Route::Native);
+    fn what_makes_or_ends_processes_is_seen() {
+        for number in [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3, libc::SYS_exit_group] {
+            assert_eq!(of(number as u64), Route::Always);
         }
-        for number in [libc::SYS_exit, libc::SYS_exit_group, libc::SYS_futex, libc::SYS_rt_sigaction] {
+    }
+
+    #[test]
+    fn what_concerns_no_file_stays_as_it_is() {
+        for number in [libc::SYS_rt_sigreturn, libc::SYS_futex, libc::SYS_poll, libc::SYS_epoll_wait] {
             assert_eq!(of(number as u64), Route::Native);
         }
         assert_eq!(of(511), Route::Native);

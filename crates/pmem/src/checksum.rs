@@ -4,6 +4,9 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
+/// Castagnoli's, reflected.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
 const fn table() -> [u32; 256] {
     let mut table = [0u32; 256];
     let mut index = 0;
@@ -11,7 +14,7 @@ const fn table() -> [u32; 256] {
         let mut value = index as u32;
         let mut bit = 0;
         while bit < 8 {
-            value = if value & 1 != 0 { (value >> 1) ^ 0x82f6_3b78 } else { value >> 1 };
+            value = if value & 1 != 0 { (value >> 1) ^ POLYNOMIAL } else { value >> 1 };
             bit += 1;
         }
         table[index] = value;
@@ -32,6 +35,20 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
         2 => with_table(crc, bytes),
         _ => detect(crc, bytes),
     }
+}
+
+/// Which flipped bit among the `length` bytes that were summed explains that a stored checksum and the computed one differ by
+/// `difference`: the bit's index, byte times eight plus bit, or none. Up to 655 bytes no two flips pass for one.
+pub fn flipped_bit(length: usize, difference: u32) -> Option<usize> {
+    // What a flip of the last bit does; of the bit before, the same one step further through the shift register.
+    let mut flip = POLYNOMIAL;
+    for bit in (0..length * 8).rev() {
+        if flip == difference {
+            return Some(bit);
+        }
+        flip = if flip & 1 != 0 { (flip >> 1) ^ POLYNOMIAL } else { flip >> 1 };
+    }
+    None
 }
 
 #[cold]
@@ -81,6 +98,19 @@ mod tests {
             assert_eq!(whole, with_table(0, &bytes[..length]));
             let split = length / 3;
             assert_eq!(whole, crc32c(crc32c(0, &bytes[..split]), &bytes[split..length]));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_from_the_difference_alone() {
+        let bytes: Vec<u8> = (0..283u32).map(|index| (index * 37 % 251) as u8).collect();
+        let whole = crc32c(0, &bytes);
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(flipped_bit(bytes.len(), whole ^ crc32c(0, &flipped)), Some(bit));
+            flipped[(bit / 8 + 5) % bytes.len()] ^= 16;
+            assert_eq!(flipped_bit(bytes.len(), whole ^ crc32c(0, &flipped)), None);
         }
     }
 }

@@ -35,7 +35,9 @@ pub(crate) enum StreamKind {
     /// `movntdq`, four for a line: what every x86-64 has.
     Sse2,
     /// `vmovntdq` of a whole line: level with SSE2 on cached lines and a little faster on cold ones (4096 bytes 300
-    /// against 313; with edges, 512 bytes 261 against 369, 1024 323 against 379).
+    /// against 313; with edges, 512 bytes 261 against 369, 1024 323 against 379). Not without std: inside a program that has been interrupted
+    /// in the middle of anything its vector registers are not ours to change.
+    #[cfg(feature = "std")]
     Avx512,
     /// `movdir64b`: a whole line in one write that never tears.
     Movdir64b,
@@ -44,6 +46,7 @@ pub(crate) enum StreamKind {
 /// What was found of the processor; zero is "not asked yet".
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const ASKED: u8 = 1;
+#[cfg(feature = "std")]
 const HAS_AVX512: u8 = 2;
 const HAS_MOVDIR64B: u8 = 4;
 const HAS_FAST_STRINGS: u8 = 8;
@@ -61,6 +64,7 @@ fn detect() -> u8 {
     let mut found = ASKED;
     if __cpuid(0).eax >= 7 {
         let leaf = __cpuid_count(7, 0);
+        #[cfg(feature = "std")]
         if leaf.ebx & (1 << 16) != 0 && system_saves_avx512() {
             found |= HAS_AVX512;
         }
@@ -77,6 +81,7 @@ fn detect() -> u8 {
 
 /// Whether the kernel keeps the AVX-512 registers across task switches: without that they must not be used, whatever
 /// CPUID says.
+#[cfg(feature = "std")]
 fn system_saves_avx512() -> bool {
     const SSE_AVX_AND_AVX512: u32 = 0b1110_0110;
     if __cpuid(1).ecx & (1 << 27) == 0 {
@@ -94,13 +99,19 @@ impl StreamKind {
     /// The best one here, asked of CPUID once per process.
     #[inline(always)]
     pub(crate) fn best() -> StreamKind {
-        if StreamKind::Movdir64b.is_here() {
-            StreamKind::Movdir64b
-        } else if StreamKind::Avx512.is_here() {
-            StreamKind::Avx512
-        } else {
-            StreamKind::Sse2
-        }
+        if StreamKind::Movdir64b.is_here() { StreamKind::Movdir64b } else { StreamKind::widest() }
+    }
+
+    #[cfg(feature = "std")]
+    #[inline(always)]
+    fn widest() -> StreamKind {
+        if StreamKind::Avx512.is_here() { StreamKind::Avx512 } else { StreamKind::Sse2 }
+    }
+
+    #[cfg(not(feature = "std"))]
+    #[inline(always)]
+    fn widest() -> StreamKind {
+        StreamKind::Sse2
     }
 
     /// Whether the processor has it.
@@ -108,6 +119,7 @@ impl StreamKind {
     pub(crate) fn is_here(self) -> bool {
         match self {
             StreamKind::Sse2 => true,
+            #[cfg(feature = "std")]
             StreamKind::Avx512 => found() & HAS_AVX512 != 0,
             StreamKind::Movdir64b => found() & HAS_MOVDIR64B != 0,
         }
@@ -298,6 +310,7 @@ unsafe fn stream_lines(kind: StreamKind, to: *mut u8, from: *const u8, lines: us
     unsafe {
         match kind {
             StreamKind::Sse2 => stream_lines_sse2(to, from, lines),
+            #[cfg(feature = "std")]
             StreamKind::Avx512 => stream_lines_avx512(to, from, lines),
             StreamKind::Movdir64b => stream_lines_movdir64b(to, from, lines),
         }
@@ -329,6 +342,7 @@ unsafe fn stream_lines_sse2(to: *mut u8, from: *const u8, lines: usize) {
 
 /// # Safety
 /// As [`stream_lines_sse2`], and the processor and the kernel have AVX-512.
+#[cfg(feature = "std")]
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_lines_avx512(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {

@@ -70,7 +70,7 @@ mod recorder;
 #[cfg(feature = "std")]
 pub use backing::{Backing, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
-pub use checksum::crc32c;
+pub use checksum::{crc32c, flipped_bit};
 #[cfg(feature = "std")]
 pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
 #[cfg(feature = "std")]

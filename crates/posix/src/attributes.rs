@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
+use crate::path::{LastLink, Outcome, PathBuffer, Place, inside};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Attributes, Changes, Error, Node};
 use pmem::{BLOCK_BYTES, Memory};
@@ -84,6 +85,28 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.stat(node)?)
     }
 
+    /// stat by path. Takes no reference on the file where the last component is not followed further.
+    pub fn stat_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Attributes>> {
+        let found = inside!(self.at_last(place, path, buffer, |directory, name, slash| {
+            if slash || matches!(name, b"" | b"." | b"..") {
+                return Ok(None);
+            }
+            let attributes = self.thread.stat_name(directory, name)?;
+            let is_end = attributes.kind != FileKind::Symlink || last_link == LastLink::Stay;
+            Ok(is_end.then_some(attributes))
+        })?);
+        if let Some(attributes) = found {
+            return Ok(Outcome::Inside(attributes));
+        }
+        self.at_path(place, path, last_link, buffer, |node| self.stat(node))
+    }
+
     /// stat by name, without taking a reference. Symbolic links are not followed.
     pub fn stat_name(&self, directory: Node, name: &[u8]) -> Result<Attributes> {
         if !self.credentials.checked {
@@ -99,6 +122,14 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::EINVAL);
         }
         self.check(node, want).map(drop)
+    }
+
+    /// access(2) for a file whose attributes are at hand.
+    pub fn access_attributes(&self, attributes: &Attributes, want: Want) -> Result<()> {
+        if want.0 & !7 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.check_attributes(attributes, want)
     }
 
     /// chmod.
@@ -153,11 +184,10 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         self.check_writable()?;
         let now_ns = crate::host::now_ns();
-        let credentials = self.credentials;
         let touch = (accessed, modified) == (Moment::Now, Moment::Now);
         let changed = self.thread.change(node, |file| {
-            if !credentials.owns(file) {
-                let refused = if touch { credentials.check(file, Want::WRITE) } else { Err(Errno::EPERM) };
+            if !self.credentials.owns(file) {
+                let refused = if touch { self.permit(file, Want::WRITE) } else { Err(Errno::EPERM) };
                 refused.map_err(Errno::refusal)?;
             }
             Ok(Changes {

@@ -111,7 +111,7 @@ impl<'a> Credentials<'a> {
         self.is_in_group(gid) || self.capabilities.has(Capabilities::FSETID)
     }
 
-    /// Checks permissions by the mode: EACCES where they are missing.
+    /// Checks permissions by the mode alone: EACCES where they are missing. [`Caller::permit`](crate::Caller) looks at access lists, too.
     pub fn check(&self, file: &Attributes, want: Want) -> Result<()> {
         if self.checked || want.0 & !self.granted_by_mode(file) == 0 || self.overrides(file, want) {
             Ok(())
@@ -120,8 +120,7 @@ impl<'a> Credentials<'a> {
         }
     }
 
-    /// The permission bits that the mode grants: of the first class that the caller belongs to, not of the best one. An access control
-    /// list, once files have them, is consulted here between owner and group.
+    /// The permission bits that the mode grants: of the first class that the caller belongs to, not of the best one.
     fn granted_by_mode(&self, file: &Attributes) -> u32 {
         let class = if self.uid == file.uid {
             6
@@ -134,7 +133,7 @@ impl<'a> Credentials<'a> {
     }
 
     /// Whether a capability stands in for the missing bits: root, too, executes only what somebody may execute.
-    fn overrides(&self, file: &Attributes, want: Want) -> bool {
+    pub(crate) fn overrides(&self, file: &Attributes, want: Want) -> bool {
         let is_directory = file.kind == FileKind::Directory;
         let executable = is_directory || !want.includes(Want::EXECUTE) || file.mode & 0o111 != 0;
         if executable && self.capabilities.has(Capabilities::DAC_OVERRIDE) {

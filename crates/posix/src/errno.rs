@@ -54,6 +54,11 @@ errnos! {
     ENODATA "No data available.",
     EOVERFLOW "Value too large for its type.",
     EOPNOTSUPP "Operation not supported.",
+    ESRCH "No such process.",
+    ENFILE "Too many open files in system.",
+    EDEADLK "Resource deadlock avoided.",
+    ENOLCK "No locks available.",
+    ETOOMANYREFS "Too many references.",
     EUCLEAN "Structure needs cleaning.",
     ENOSYS "Function not implemented.",
 }

@@ -5,7 +5,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::Platform;
-use engine::dram::Owner;
+use engine::dram::{HUGE_PAGE_BYTES, Owner};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -29,6 +29,27 @@ pub static PLATFORM: LinuxPlatform = LinuxPlatform { pid: AtomicU32::new(0), sta
 pub fn now_ns() -> i64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+}
+
+/// Asks the kernel to do something about mapped memory that leaves its content as it is; whether it did. By the bare system call, since the advice
+/// to collapse is in no binding.
+fn advise(address: *mut u8, length: usize, advice: i32) -> bool {
+    let result: isize;
+    // SAFETY: madvise with an advice that changes no content (the callers pass no other) touches no memory of Rust's; the kernel refuses what is not
+    // mapped. The clobbered registers are those of the system call.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_madvise as isize => result,
+            in("rdi") address,
+            in("rsi") length,
+            in("rdx") advice as isize,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
 }
 
 impl Platform for LinuxPlatform {
@@ -73,6 +94,16 @@ impl Platform for LinuxPlatform {
         }
     }
 
+    fn is_process_alive(&self, owner: Owner) -> bool {
+        match process_status(owner.pid, None) {
+            Ok(process) if owner.started != 0 && process.started != owner.started => false,
+            // The first thread may have ended before others.
+            Ok(process) => !matches!(process.state, b'Z' | b'X' | b'x') || process.threads > 1,
+            Err(Errno::NOENT | Errno::SRCH) => exists_unseen(owner.pid),
+            Err(_) => true,
+        }
+    }
+
     fn random(&self) -> u64 {
         let mut bytes = [0u8; 8];
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
@@ -80,6 +111,16 @@ impl Platform for LinuxPlatform {
             // Without the call (a strict sandbox) a number that at least differs from run to run.
             _ => (now_ns() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (&raw const bytes as u64),
         }
+    }
+
+    fn provide_huge(&self, address: *mut u8, length: usize) {
+        for huge in (0..length).step_by(HUGE_PAGE_BYTES as usize) {
+            // A huge page is made only where there is a page to begin with.
+            if !advise(address.wrapping_add(huge), 4096, libc::MADV_POPULATE_WRITE) {
+                return;
+            }
+        }
+        advise(address, length, libc::MADV_COLLAPSE);
     }
 }
 
@@ -94,6 +135,7 @@ fn exists_unseen(pid: u32) -> bool {
 /// What /proc says of a process or thread.
 struct Status {
     state: u8,
+    threads: u64,
     started: u64,
 }
 
@@ -136,9 +178,11 @@ fn parse_status(text: &[u8]) -> Option<Status> {
     let command_end = text.iter().rposition(|&byte| byte == b')')?;
     let mut fields = text.get(command_end + 2..)?.split(|&byte| byte == b' ');
     let state = *fields.next()?.first()?;
-    // State is field 3, the start time field 22.
-    let started = core::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
-    Some(Status { state, started })
+    let mut number = |skipped| core::str::from_utf8(fields.nth(skipped)?).ok()?.parse().ok();
+    // State is field 3, the number of threads field 20, the start time field 22.
+    let threads = number(16)?;
+    let started = number(1)?;
+    Some(Status { state, threads, started })
 }
 
 #[cfg(test)]
@@ -149,7 +193,7 @@ mod tests {
     fn a_status_is_parsed_behind_an_odd_command() {
         let line = b"77 (a) R (b c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21\n";
         let status = parse_status(line).unwrap();
-        assert_eq!((status.state, status.started), (b'S', 4711));
+        assert_eq!((status.state, status.threads, status.started), (b'S', 17, 4711));
         assert!(parse_status(b"77 (cut").is_none());
         assert!(parse_status(b"77 (cut) S 1 2").is_none());
     }

@@ -6,6 +6,7 @@
 //! Everything but [`image`] needs neither std nor a heap, so that it can run inside a signal handler or an intercepted `malloc`.
 #![cfg_attr(not(feature = "std"), no_std)]
 
+mod access_list;
 mod attributes;
 mod caller;
 mod credentials;
@@ -19,6 +20,7 @@ mod names;
 mod open;
 mod open_file;
 pub mod path;
+pub mod process;
 mod xattr;
 
 pub use attributes::{FileSystemStatus, Moment};

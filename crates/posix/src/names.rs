@@ -19,18 +19,19 @@ pub(crate) struct Making<'a> {
     pub kind: FileKind,
     /// Permission bits before the umask.
     pub mode: u32,
-    /// Zero where the kernel has applied it.
+    /// What of them falls, unless the directory's default list decides.
     pub umask: u32,
     pub device: u32,
     pub target: &'a [u8],
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Owner, group and permissions of a new file: in a set-group-id directory the group is the directory's, and directories pass the bit on.
-    pub(crate) fn new_node<'a>(&self, directory: &Attributes, making: &Making<'a>) -> NewNode<'a> {
+    /// Owner, group and permissions of a new file before the umask: in a set-group-id directory the group is the directory's, and directories
+    /// pass the bit on.
+    fn new_node<'a>(&self, directory: &Attributes, making: &Making<'a>) -> NewNode<'a> {
         let inherits = directory.mode & libc::S_ISGID != 0;
         let gid = if inherits { directory.gid } else { self.credentials.gid };
-        let mut permissions = making.mode & 0o7777 & !making.umask;
+        let mut permissions = making.mode & 0o7777;
         if making.kind == FileKind::Directory {
             permissions &= 0o1777;
             if inherits {
@@ -47,7 +48,24 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             permissions = 0o777;
         }
         let Making { kind, device, target, .. } = *making;
-        NewNode { kind, permissions, uid: self.credentials.uid, gid, device, target }
+        let uid = self.credentials.uid;
+        NewNode { kind, permissions, uid, gid, device, target, extended: &[], access_list: false }
+    }
+
+    /// What is to be made in a directory, with everything that it inherits, goes to `create`.
+    pub(crate) fn make_by<R>(
+        &self,
+        directory: Node,
+        attributes: &Attributes,
+        making: &Making<'_>,
+        create: impl FnOnce(&NewNode<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut new = self.new_node(attributes, making);
+        if attributes.access_list && making.kind != FileKind::Symlink {
+            return self.make_inheriting(directory, new, making.umask, create);
+        }
+        new.permissions &= !making.umask;
+        create(&new)
     }
 
     /// Makes a file of any kind at a name.
@@ -56,8 +74,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if let Err(refused) = self.check_attributes(&attributes, Want::CHANGE_NAMES) {
             return Err(self.unless_exists(directory, name, refused));
         }
-        let new = self.new_node(&attributes, making);
-        Ok(Held::owned(self.thread, self.thread.create(directory, name, &new)?))
+        let node =
+            self.make_by(directory, &attributes, making, |new| Ok(self.thread.create(directory, name, new)?))?;
+        Ok(Held::owned(self.thread, node))
     }
 
     /// What Linux reports where a name cannot be made: that it exists, or is too long, comes before the refusal.
@@ -162,7 +181,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     fn remove(&self, directory: Node, name: &[u8], is_directory: bool) -> Result<()> {
         let here = self.check_search(directory)?;
         self.check_writable()?;
-        if let Err(refused) = self.credentials.check(&here, Want::CHANGE_NAMES) {
+        if let Err(refused) = self.permit(&here, Want::CHANGE_NAMES) {
             // A name that does not exist comes before the refusal.
             self.thread.stat_name(directory, name)?;
             return Err(refused);
@@ -191,10 +210,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let here = self.check_search(from.0)?;
         let there = self.check_search(to.0)?;
         self.check_writable()?;
-        let allowed = self
-            .credentials
-            .check(&here, Want::CHANGE_NAMES)
-            .and_then(|()| self.credentials.check(&there, Want::CHANGE_NAMES));
+        let allowed = self.permit(&here, Want::CHANGE_NAMES).and_then(|()| self.permit(&there, Want::CHANGE_NAMES));
         if let Err(refused) = allowed {
             return self.refuse_rename(from, to, flags, refused);
         }
@@ -219,11 +235,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if let Some(new) = new {
             self.credentials.check_sticky(there, new)?;
             if moves && flags.exchange && new.kind == FileKind::Directory {
-                self.credentials.check(new, Want::WRITE)?;
+                self.permit(new, Want::WRITE)?;
             }
         }
         if moves && old.kind == FileKind::Directory {
-            self.credentials.check(old, Want::WRITE)?;
+            self.permit(old, Want::WRITE)?;
         }
         Ok(())
     }
@@ -361,9 +377,15 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         flags: u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        let known = rename_flags(flags)?;
+        rename_flags(flags)?;
         let old = inside!(self.resolve_parent(from_place, from, buffer)?);
         let new = inside!(self.resolve_parent(to_place, to, buffer)?);
+        self.rename_resolved(&old, &new, flags).map(Outcome::Inside)
+    }
+
+    /// renameat2 of what two paths came to, for fronts that walk them one by one.
+    pub fn rename_resolved(&self, old: &Parent<'t, 'f, M>, new: &Parent<'t, 'f, M>, flags: u32) -> Result<()> {
+        let known = rename_flags(flags)?;
         let Last::Name(old_name) = &old.last else { return Err(Errno::EBUSY) };
         let Last::Name(new_name) = &new.last else {
             return Err(if known.no_replace { Errno::EEXIST } else { Errno::EBUSY });
@@ -373,7 +395,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if old.slash || new.slash {
             self.check_rename_slashes(from, old.slash, to, new.slash, known)?;
         }
-        self.rename(from, to, flags).map(Outcome::Inside)
+        self.rename(from, to, flags)
     }
 
     /// A slash behind a name means a directory: behind the old name what is there, behind the new one what it becomes.

@@ -7,7 +7,7 @@ use crate::names::Making;
 use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use engine::format::FileKind;
-use engine::{Attributes, Node};
+use engine::{Attributes, NewNode, Node};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -122,7 +122,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         loop {
             if !exclusive {
                 match self.lookup(directory, name) {
-                    Ok(file) => return self.open_existing(file, flags),
+                    Ok(file) => {
+                        let found = self.open_existing(file, flags)?;
+                        if let Found::File(opened) = &found {
+                            opened.file.set_found_in(directory.number);
+                        }
+                        return Ok(found);
+                    }
                     Err(Errno::ENOENT) if flags & O_CREAT != 0 => {}
                     Err(other) => return Err(other),
                 }
@@ -131,6 +137,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 // Whoever makes a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
                     let file = OpenFile::new(made.into_node()?, FileKind::Regular, flags);
+                    file.set_found_in(directory.number);
                     return Ok(Found::File(Opened { file, created: true }));
                 }
                 // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
@@ -158,7 +165,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         self.check_attributes(&attributes, Want::CHANGE_NAMES)?;
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
-        let node = self.thread.create_unnamed(directory, &self.new_node(&attributes, &making))?;
+        let create = |new: &NewNode<'_>| Ok(self.thread.create_unnamed(directory, new)?);
+        let node = self.make_by(directory, &attributes, &making, create)?;
         Ok(OpenFile::new(node, FileKind::Regular, flags))
     }
 
@@ -176,12 +184,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return self.create_path(place, path, flags, (mode, umask), buffer);
         }
         let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
-        let found = inside!(self.resolve(place, path, last_link, buffer)?);
+        let (found, directory) = inside!(self.resolve_in(place, path, last_link, buffer)?);
         let file = if flags & O_TMPFILE == O_TMPFILE {
             self.open_unnamed(found.node(), flags, mode, umask)?
         } else {
             self.open_held(found, flags)?
         };
+        file.set_found_in(directory);
         Ok(Outcome::Inside(Opened { file, created: false }))
     }
 

@@ -23,16 +23,21 @@ pub struct OpenFile {
     number: AtomicU64,
     /// Position; for a directory the cookie to go on after.
     position: AtomicU64,
-    /// Where the scan of a directory was; only a hint, so its two parts need not fit together.
+    /// Where the scan of a directory was; only a hint, so its two parts need not fit together. Of other files: the directory in which `open` found
+    /// the name, for who asks for a path; zero if that is not known.
     hint_page: AtomicU64,
     /// See `hint_page`.
     hint_version: AtomicU32,
     /// [`FileKind`] as a number.
     kind: AtomicU32,
-    /// For whoever keeps these in a table: users of the description. Zero: free.
-    pub users: AtomicU32,
+    /// In the table that processes share: what refers to the description.
+    pub(crate) users: AtomicU32,
+    /// There: ticket of who changes `users`.
+    pub(crate) lock: AtomicU32,
+    /// There: ticket of who made it; zero: free.
+    pub(crate) claimed: AtomicU32,
     /// Zero.
-    reserved: [AtomicU32; 5],
+    reserved: [AtomicU32; 3],
 }
 const _: () = assert!(size_of::<OpenFile>() == 64);
 
@@ -50,9 +55,22 @@ impl OpenFile {
             hint_page: AtomicU64::new(0),
             hint_version: AtomicU32::new(0),
             kind: AtomicU32::new(kind as u32),
-            users: AtomicU32::new(1),
-            reserved: [const { AtomicU32::new(0) }; 5],
+            users: AtomicU32::new(0),
+            lock: AtomicU32::new(0),
+            claimed: AtomicU32::new(0),
+            reserved: [const { AtomicU32::new(0) }; 3],
         }
+    }
+
+    /// Makes a free entry of the shared table like `file`, but for what belongs to the table.
+    pub(crate) fn fill(&self, file: &OpenFile) {
+        self.cachelet.store(file.cachelet.load(Relaxed), Relaxed);
+        self.flags.store(file.flags.load(Relaxed), Relaxed);
+        self.number.store(file.number.load(Relaxed), Relaxed);
+        self.position.store(file.position.load(Relaxed), Relaxed);
+        self.hint_page.store(file.hint_page.load(Relaxed), Relaxed);
+        self.hint_version.store(file.hint_version.load(Relaxed), Relaxed);
+        self.kind.store(file.kind.load(Relaxed), Relaxed);
     }
 
     /// The file.
@@ -63,6 +81,18 @@ impl OpenFile {
     /// The kind of file; a description in shared memory that holds nonsense counts as a pipe, with which nothing can be done here.
     pub fn kind(&self) -> FileKind {
         FileKind::from_bits(self.kind.load(Relaxed)).unwrap_or(FileKind::Fifo)
+    }
+
+    /// The number of the directory in which `open` found a file that is none; zero: not known. The name may have gone since.
+    pub fn found_in(&self) -> u64 {
+        if self.kind() == FileKind::Directory { 0 } else { self.hint_page.load(Relaxed) }
+    }
+
+    /// Notes where `open` found the name.
+    pub(crate) fn set_found_in(&self, directory: u64) {
+        if self.kind() != FileKind::Directory {
+            self.hint_page.store(directory, Relaxed);
+        }
     }
 
     /// The flags of `open` as they are now.

@@ -356,6 +356,27 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         walk.into_parent(rest)
     }
 
+    /// Gives the directory, the last component (empty: the path is the root) and whether a slash comes behind it to `call`. As
+    /// [`Caller::resolve_parent`], but nothing is kept.
+    pub(crate) fn at_last<T>(
+        &self,
+        place: &Place,
+        path: &[u8],
+        buffer: &mut PathBuffer,
+        call: impl FnOnce(Node, &[u8], bool) -> Result<T>,
+    ) -> Result<Outcome<T>> {
+        let mut walk = self.walk(place, path)?;
+        let rest = match inside!(walk.run_all(path, buffer)?) {
+            Some(rest) => rest,
+            None => buffer.rest(),
+        };
+        let (component, after) = split(rest);
+        if !component.is_empty() {
+            self.check_search(walk.current.node())?;
+        }
+        call(walk.current.node(), component, !after.is_empty()).map(Outcome::Inside)
+    }
+
     /// The file of a path.
     pub fn resolve(
         &self,
@@ -364,6 +385,20 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Held<'t, 'f, M>>> {
+        self.resolve_in(place, path, last_link, buffer).map(|outcome| match outcome {
+            Outcome::Inside((found, _)) => Outcome::Inside(found),
+            Outcome::Left(exit) => Outcome::Left(exit),
+        })
+    }
+
+    /// The file of a path, and the number of the directory in which its name was found.
+    pub(crate) fn resolve_in(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<(Held<'t, 'f, M>, u64)>> {
         let mut walk = self.walk(place, path)?;
         let mut tail = inside!(walk.run_all(path, buffer)?);
         loop {
@@ -371,20 +406,23 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             let (component, after) = split(rest);
             let slash = !after.is_empty();
             if component.is_empty() {
-                return Ok(Outcome::Inside(walk.current));
+                let number = walk.current.node().number;
+                return Ok(Outcome::Inside((walk.current, number)));
             }
             match walk.step(component)? {
                 Step::At(found) => {
                     if slash {
                         self.check_directory(found.node())?;
                     }
-                    return Ok(Outcome::Inside(found));
+                    return Ok(Outcome::Inside((found, walk.current.node().number)));
                 }
                 Step::Above => {
                     buffer.set(b"")?;
                     return Ok(Outcome::Left(Exit::AboveRoot));
                 }
-                Step::Link(link) if last_link == LastLink::Stay && !slash => return Ok(Outcome::Inside(link)),
+                Step::Link(link) if last_link == LastLink::Stay && !slash => {
+                    return Ok(Outcome::Inside((link, walk.current.node().number)));
+                }
                 Step::Link(link) => {
                     // The slash stays behind the target, which must be a directory then.
                     buffer.set(if slash { b"/" } else { b"" })?;

@@ -1,5 +1,6 @@
 //! Extended attributes: the rules of their namespaces.
 
+use crate::access_list::{ACCESS_LIST, DEFAULT_LIST};
 use crate::caller::Caller;
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
@@ -25,8 +26,13 @@ enum Namespace {
     Security,
 }
 
-/// The namespace of a name: ERANGE for a length that no name has, EOPNOTSUPP for a namespace that there is not (`system.` among them,
-/// until access control lists are kept), EINVAL for a namespace alone.
+/// Whether an attribute is an access control list, which has rules of its own.
+fn is_access_list(name: &[u8]) -> bool {
+    name == ACCESS_LIST || name == DEFAULT_LIST
+}
+
+/// The namespace of a name: ERANGE for a length that no name has, EOPNOTSUPP for a namespace that there is not (whatever else begins with
+/// `system.` among them), EINVAL for a namespace alone.
 fn namespace(name: &[u8]) -> Result<Namespace> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Errno::ERANGE);
@@ -77,6 +83,9 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// getxattr: copies the value, or with an empty buffer tells its length; ERANGE if it does not fit.
     pub fn get_attribute(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+        if is_access_list(name) {
+            return self.get_list(node, name, value);
+        }
         self.check_attribute(node, name, Want::READ)?;
         Ok(self.thread.xattr(node, name, value)?)
     }
@@ -92,6 +101,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Errno::E2BIG);
         }
+        if is_access_list(name) {
+            return self.set_list(node, name, value);
+        }
         self.check_attribute(node, name, Want::WRITE)?;
         let create = flags & libc::XATTR_CREATE != 0;
         let replace = flags & libc::XATTR_REPLACE != 0;
@@ -100,6 +112,9 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// removexattr.
     pub fn remove_attribute(&self, node: Node, name: &[u8]) -> Result<()> {
+        if is_access_list(name) {
+            return self.remove_list(node, name);
+        }
         self.check_attribute(node, name, Want::WRITE)?;
         Ok(self.thread.remove_xattr(node, name)?)
     }

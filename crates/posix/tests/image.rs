@@ -253,3 +253,70 @@ fn a_reader_beside_a_writer_sees_what_is_written() {
     assert!(!again.report().unwrap().scanned);
     assert!(has(&again, "later"));
 }
+
+/// A child that has the lent descriptors and nothing else, and ends when the pipe does.
+fn borrower(lent: &posix::image::Lent, options: &OpenImage) -> (libc::pid_t, fs::File, fs::File) {
+    use std::io::Read;
+    let copy = |(fd, _): (rustix::fd::BorrowedFd<'_>, u64)| fs::File::from(fd.try_clone_to_owned().unwrap());
+    let (until, end) = std::io::pipe().unwrap();
+    let (started, start) = std::io::pipe().unwrap();
+    let (image, region) = (copy(lent.image()), copy(lent.region()));
+    // SAFETY: the child uses what it has in its one thread, and ends without returning.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        drop((end, started));
+        let image = Image::borrow(image, region, options);
+        if let Ok(image) = &image {
+            touch(image, "by-the-borrower");
+        }
+        drop(start);
+        let _ = fs::File::from(std::os::fd::OwnedFd::from(until)).read(&mut [0]);
+        // SAFETY: ends this process at once, with the image in use.
+        unsafe { libc::_exit(i32::from(image.is_err())) };
+    }
+    (child, fs::File::from(std::os::fd::OwnedFd::from(end)), fs::File::from(std::os::fd::OwnedFd::from(started)))
+}
+
+fn ended_well(child: libc::pid_t) -> bool {
+    let mut status = 0;
+    // SAFETY: waits for a child of this test.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status == 0
+}
+
+#[test]
+fn an_image_in_memory_is_used_by_whoever_inherits_it() {
+    use std::io::Read;
+    let make = MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() };
+    let options = OpenImage::default();
+    let image = Image::in_memory(&make, &options).unwrap();
+    let lent = image.lend().unwrap();
+    let (child, end, mut started) = borrower(&lent, &options);
+    let loan = lent.hand_over();
+    started.read_to_end(&mut Vec::new()).unwrap();
+    assert!(has(&image, "by-the-borrower"));
+    assert!(!image.is_returned(loan).unwrap());
+    drop(end);
+    image.wait_until_returned(loan).unwrap();
+    assert!(ended_well(child));
+    assert_eq!(image.close().unwrap(), Closed::Last);
+}
+
+#[test]
+fn a_lent_image_stays_in_use_after_its_lender_has_gone() {
+    let Scratch { image, path, options, directory } = Scratch::new();
+    let lent = image.lend().unwrap();
+    let (child, end, _) = borrower(&lent, &options);
+    let loan = lent.hand_over();
+    assert!(!image.is_returned(loan).unwrap());
+    assert_eq!(image.close().unwrap(), Closed::OthersRemain);
+    let alone = OpenImage { alone: true, ..options.clone() };
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotAlone { .. })));
+    let second = Image::open(&path, &options).unwrap();
+    assert!(second.report().is_none(), "it is not recovered under the borrower's feet");
+    drop(end);
+    assert!(ended_well(child));
+    assert_eq!(second.close().unwrap(), Closed::Last);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the image is left");
+}

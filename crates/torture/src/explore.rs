@@ -109,6 +109,11 @@ pub fn current() -> String {
     CURRENT.with_borrow(String::clone)
 }
 
+/// Says what this thread looks at.
+pub fn set_current(what: &str) {
+    CURRENT.with_borrow_mut(|current| what.clone_into(current));
+}
+
 /// What a workload did to the memory, and what it was meant to do.
 pub struct Recording {
     /// The image before.

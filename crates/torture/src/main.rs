@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use torture::campaign::{self, Outcome, Plan, Progress};
 use torture::explore::{self, Effort, Explorer, Violation};
 use torture::planted::DEFECTS;
+use torture::races::{Races, races};
 use torture::workload::Group;
 
 /// Cuts the power at every instant of every operation, and looks whether the file system survives.
@@ -31,9 +32,10 @@ struct Run {
     /// Workers.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Only one part: singles, setups, pages, pairs or threads.
-    #[arg(long, value_parser = group)]
-    only: Option<Group>,
+    /// Only one part: singles, setups, pages, pairs or threads; or one that is not about crashes: model (random calls against a model of POSIX) or
+    /// hostile (images with changed words).
+    #[arg(long, value_parser = part)]
+    only: Option<Part>,
     /// The summary as JSON.
     #[arg(long)]
     json: bool,
@@ -49,15 +51,40 @@ enum Command {
         #[arg(long)]
         defect: Option<String>,
     },
+    /// Lets threads race over the same names, and checks that what they were told has an order.
+    Races {
+        /// How long.
+        #[arg(long, default_value_t = 1.0)]
+        minutes: f64,
+        /// Draws the calls.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Threads in a history: 2 to 6.
+        #[arg(long, default_value_t = 3)]
+        threads: usize,
+    },
     /// Shows that planted defects are found.
     Planted,
     /// Names all workloads.
     List,
 }
 
-fn group(name: &str) -> Result<Group, String> {
+/// What can be asked for alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Crashes(Group),
+    Model,
+    Hostile,
+}
+
+fn part(name: &str) -> Result<Part, String> {
+    match name {
+        "model" => return Ok(Part::Model),
+        "hostile" => return Ok(Part::Hostile),
+        _ => {}
+    }
     let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
-    known.ok_or_else(|| format!("no such part: {name}"))
+    known.map(Part::Crashes).ok_or_else(|| format!("no such part: {name}"))
 }
 
 fn main() -> Result<ExitCode> {
@@ -69,6 +96,7 @@ fn main() -> Result<ExitCode> {
     }));
     match arguments.command {
         None => run(&arguments.run),
+        Some(Command::Races { minutes, seed, threads }) => race(minutes, seed, threads),
         Some(Command::Planted) => Ok(look_for_planted()),
         Some(Command::Replay { id, defect }) => replay(&id, defect.as_deref()),
         Some(Command::List) => {
@@ -76,6 +104,28 @@ fn main() -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn race(minutes: f64, seed: u64, threads: usize) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let plan = Races { duration: Duration::from_secs_f64(minutes.max(0.0) * 60.0), histories_max: 0, seed, threads };
+    let outcome = races(&plan, &mut |outcome| {
+        let seconds = begun.elapsed().as_secs();
+        let end = if std::io::stderr().is_terminal() { "\r" } else { "\n" };
+        if std::io::stderr().is_terminal() || outcome.histories % 50_000 < 500 {
+            eprint!("{:02}:{:02}  {} histories{end}", seconds / 60, seconds % 60, outcome.histories);
+        }
+    })?;
+    outcome.violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
+    println!(
+        "{} histories of {threads} threads, {} of them with calls at once; {} calls; {} images checked afterwards; {} violations",
+        outcome.histories,
+        outcome.overlapping,
+        outcome.calls,
+        outcome.images,
+        outcome.violations.len()
+    );
+    Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
@@ -111,7 +161,13 @@ fn look_for_planted() -> ExitCode {
 
 fn run(run: &Run) -> Result<ExitCode> {
     let duration = Duration::from_secs_f64(run.minutes.max(0.0) * 60.0);
-    let plan = Plan { duration, seed: run.seed, threads: run.threads, effort: Effort::FULL, group: run.only };
+    let group = match run.only {
+        Some(Part::Model) => return run_model(run, duration),
+        Some(Part::Hostile) => return run_hostile(run, duration),
+        Some(Part::Crashes(group)) => Some(group),
+        None => None,
+    };
+    let plan = Plan { duration, seed: run.seed, threads: run.threads, effort: Effort::FULL, group };
     let live = std::io::stderr().is_terminal();
     let mut told = Instant::now();
     let mut tell = |progress: &Progress| {
@@ -130,6 +186,55 @@ fn run(run: &Run) -> Result<ExitCode> {
         print!("{}", outcome.table())
     }
     Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Calls of a sequence that is compared with the model.
+const CALLS: usize = 100_000;
+
+fn run_model(run: &Run, duration: Duration) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let mut world = torture::model::World::default();
+    let mut total = torture::model::Counts::default();
+    let mut sequences = 0;
+    while begun.elapsed() < duration || sequences == 0 {
+        match torture::model::run(&mut world, run.seed + sequences, CALLS) {
+            Ok(counts) => total += counts,
+            Err(failure) => {
+                println!("VIOLATION {failure}");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        sequences += 1;
+        note(begun, &format!("{sequences} sequences, {} calls", total.calls));
+    }
+    let whole = serde_json::json!({ "seed": run.seed, "sequences": sequences, "total": total });
+    println!("{}", if run.json { serde_json::to_string_pretty(&whole)? } else { whole.to_string() });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A panic ends the process here; the hook says at which case.
+fn run_hostile(run: &Run, duration: Duration) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let mut arena = torture::hostile::Arena::default();
+    let mut index = 0;
+    while begun.elapsed() < duration || index == 0 {
+        explore::set_current(&format!("hostile case {index} of seed {}", run.seed));
+        arena.run(&torture::hostile::case(run.seed, index));
+        index += 1;
+        if index % 1000 == 0 {
+            note(begun, &format!("{:?}", arena.counts));
+        }
+    }
+    let whole = serde_json::json!({ "seed": run.seed, "total": arena.counts });
+    println!("{}", if run.json { serde_json::to_string_pretty(&whole)? } else { whole.to_string() });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A live line on a terminal; nothing elsewhere.
+fn note(begun: Instant, what: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{} s  {what}", begun.elapsed().as_secs());
+    }
 }
 
 fn show(progress: &Progress, live: bool) {

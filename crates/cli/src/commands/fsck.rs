@@ -1,35 +1,203 @@
-//! `directfs fsck`: the check of crate `fsck`, with the exit codes of fsck(8).
+//! `directfs fsck`: check and repair by crate `fsck`, with the exit codes of fsck(8).
 
 use crate::arguments::Fsck;
 use crate::terminal::Progress;
 use crate::{processes, units};
 use anyhow::{Context, Result, bail};
-use fsck::{Options, Report};
+use fsck::{Finding, Options, Repair, Repaired, Report};
 use pmem::{Access, Direct, Mapping};
+use posix::image::{Alone, Image, OpenImage};
 use serde_json::json;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// fsck(8): the check could not be done.
 pub const EXIT_OPERATIONAL: u8 = fsck::EXIT_OPERATIONAL as u8;
 /// fsck(8): wrong usage.
 pub const EXIT_USAGE: u8 = fsck::EXIT_USAGE as u8;
 
-/// Checks; the exit code of fsck(8).
+/// Who decides about a repair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Check,
+    Ask,
+    Preen,
+    Yes,
+}
+
+/// Checks, and repairs if it may; the exit code of fsck(8).
 pub fn run(arguments: &Fsck) -> Result<u8> {
-    if arguments.yes || arguments.preen {
-        bail!(
-            "repair is not available yet; check with -n, which changes nothing, and let the next mount recover what a crash left"
-        );
+    let mode = match arguments {
+        Fsck { check_only: true, .. } => Mode::Check,
+        Fsck { preen: true, .. } => Mode::Preen,
+        Fsck { yes: true, .. } => Mode::Yes,
+        Fsck { json: false, .. } if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => Mode::Ask,
+        _ => Mode::Check,
+    };
+    if mode == Mode::Check {
+        let report = check(&map_idle(&arguments.image)?);
+        if arguments.json {
+            println!("{}", serde_json::to_string_pretty(&as_json(&arguments.image, &report))?);
+        } else {
+            print!("{report}");
+            suggest(&report);
+        }
+        return Ok(report.exit_code() as u8);
     }
-    let mapping = map_idle(&arguments.image)?;
-    let report = check(&mapping);
+    let repaired = repair(&arguments.image, mode)?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(&arguments.image, &report))?);
+        println!("{}", serde_json::to_string_pretty(&repaired_as_json(&arguments.image, &repaired))?);
     } else {
-        print!("{report}");
+        print_repaired(&repaired, mode);
     }
-    Ok(report.exit_code() as u8)
+    Ok(repaired.exit_code() as u8)
+}
+
+/// What to do next, for people who only checked.
+fn suggest(report: &Report) {
+    let mendable = report.findings.iter().filter(|finding| finding.repair.question().is_some());
+    let (safe, others): (Vec<_>, Vec<_>) = mendable.partition(|finding| finding.is_safe_to_repair());
+    match (report.errors + report.warnings, safe.len(), others.len()) {
+        (0, ..) | (_, 0, 0) => {}
+        (_, _, 0) => println!("`directfs fsck -p` repairs this"),
+        _ => {
+            println!("copy the image, then let `directfs fsck -y` repair it, or `directfs fsck` ask about each repair")
+        }
+    }
+}
+
+/// Takes an image for ourselves. Who has it otherwise is named.
+fn alone(image: &Path) -> Result<Alone> {
+    // The error of the check names the processes.
+    drop(map_idle(image)?);
+    Ok(Alone::open(image)?)
+}
+
+/// Repairs. What a crash left is put in order by an attach, as ever; so are the maps of what is free after a repair.
+fn repair(image: &Path, mode: Mode) -> Result<Repaired> {
+    let mut asker = Asker { mode, stopped: false };
+    let mut repaired = repair_once(image, &mut asker)?;
+    if repaired.needs_recovery {
+        let allowed =
+            mode != Mode::Ask || ask("the image was not left cleanly", "recover it, as a mount does") == Answer::Yes;
+        if !allowed {
+            return Ok(repaired);
+        }
+        attach(image)?;
+        repaired = repair_once(image, &mut asker)?;
+    }
+    if !repaired.mended.is_empty() && repaired.after.is_sound() {
+        attach(image)?;
+        repaired.after = check(&map_idle(image)?);
+    }
+    Ok(repaired)
+}
+
+fn repair_once(image: &Path, asker: &mut Asker) -> Result<Repaired> {
+    let alone = alone(image)?;
+    let region = alone.mapping().region(Direct)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+    let mut phases = Phases::default();
+    let repaired =
+        fsck::repair(&region, &Options::default(), now, &mut |finding| asker.decide(finding), &mut |at| phases.at(at));
+    let whole = 0..alone.mapping().length();
+    alone.mapping().sync(whole).with_context(|| format!("cannot write {} back", image.display()))?;
+    Ok(repaired)
+}
+
+/// Attaches and leaves: recovers, and builds the maps of what is free.
+fn attach(image: &Path) -> Result<()> {
+    let options = OpenImage { alone: true, ..OpenImage::default() };
+    Image::open(image, &options)?.close()?;
+    Ok(())
+}
+
+/// Decides, or has the user decide.
+struct Asker {
+    mode: Mode,
+    /// The user wants nothing more to be changed.
+    stopped: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+    All,
+    Quit,
+}
+
+impl Asker {
+    fn decide(&mut self, finding: &Finding) -> bool {
+        let Some(question) = finding.repair.question() else { return false };
+        match self.mode {
+            Mode::Check => false,
+            Mode::Yes => true,
+            Mode::Preen => finding.is_safe_to_repair(),
+            Mode::Ask if self.stopped => false,
+            Mode::Ask => match ask(&finding.to_string(), &question) {
+                Answer::Yes => true,
+                Answer::No => false,
+                Answer::All => {
+                    self.mode = Mode::Yes;
+                    true
+                }
+                Answer::Quit => {
+                    self.stopped = true;
+                    false
+                }
+            },
+        }
+    }
+}
+
+/// Asks on the terminal. The end of input means no more changes.
+fn ask(what: &str, question: &str) -> Answer {
+    println!("{what}");
+    loop {
+        print!("    {question}? [y]es, [n]o, yes to [a]ll, [q]uit: ");
+        let _ = std::io::stdout().flush();
+        let mut line = String::new();
+        match std::io::stdin().read_line(&mut line) {
+            Ok(1..) => {}
+            _ => return Answer::Quit,
+        }
+        match line.trim() {
+            "y" | "Y" | "yes" => return Answer::Yes,
+            "n" | "N" | "no" => return Answer::No,
+            "a" | "A" | "all" => return Answer::All,
+            "q" | "Q" | "quit" => return Answer::Quit,
+            _ => {}
+        }
+    }
+}
+
+fn print_repaired(repaired: &Repaired, mode: Mode) {
+    for finding in &repaired.mended {
+        println!("mended: {finding}");
+        if let Some(question) = finding.repair.question() {
+            println!("    by this: {question}");
+        }
+    }
+    for (finding, why) in &repaired.failed {
+        println!("not mended: {finding}\n    {why}");
+    }
+    print!("{}", repaired.after);
+    println!("{} repairs made, {} failed", repaired.mended.len(), repaired.failed.len());
+    if repaired.needs_recovery {
+        println!("the image was not left cleanly: the next mount recovers it");
+    } else if !repaired.after.is_sound() {
+        let asks = repaired.after.findings.iter().any(|finding| finding.repair.question().is_some());
+        match mode {
+            Mode::Preen if asks => {
+                println!("what is left is not safe to repair without asking: run `directfs fsck` or `directfs fsck -y`")
+            }
+            _ if asks => println!("what is left was not repaired: run `directfs fsck -y` if it should be"),
+            _ => println!("what is left cannot be repaired: restore the image from a backup"),
+        }
+    }
 }
 
 /// Maps an image for reading, if nobody may be changing it: a check of a moving image would find errors that are none.
@@ -52,31 +220,53 @@ pub fn map_idle(image: &Path) -> Result<Arc<Mapping>> {
 pub fn check(mapping: &Arc<Mapping>) -> Report {
     // SAFETY: the check only reads, as its documentation promises.
     let region = unsafe { mapping.region_for_reading(Direct) };
-    let mut shown: Option<(&str, Progress)> = None;
-    fsck::check(&region, &Options::default(), &mut |at| {
+    let mut phases = Phases::default();
+    fsck::check(&region, &Options::default(), &mut |at| phases.at(at))
+}
+
+/// One bar for each phase of a check.
+#[derive(Default)]
+struct Phases(Option<(&'static str, Progress)>);
+
+impl Phases {
+    fn at(&mut self, at: fsck::Progress) {
         let name = at.phase.name();
-        if shown.as_ref().is_none_or(|(phase, _)| *phase != name) {
+        if self.0.as_ref().is_none_or(|(phase, _)| *phase != name) {
             // The bar of the phase before goes first.
-            shown = None;
-            shown = Some((name, Progress::quiet(&format!("checking {name}"), at.total)));
+            self.0 = None;
+            self.0 = Some((name, Progress::quiet(&format!("checking {name}"), at.total)));
         }
-        if let Some((_, progress)) = &mut shown {
+        if let Some((_, progress)) = &mut self.0 {
             progress.at(at.done);
         }
+    }
+}
+
+fn repaired_as_json(image: &Path, repaired: &Repaired) -> serde_json::Value {
+    let mut value = as_json(image, &repaired.after);
+    value["mended"] = repaired.mended.iter().map(finding_as_json).collect();
+    let failed =
+        repaired.failed.iter().map(|(finding, why)| json!({ "finding": finding_as_json(finding), "why": why }));
+    value["failed"] = failed.collect();
+    value["needs_recovery"] = repaired.needs_recovery.into();
+    value
+}
+
+fn finding_as_json(finding: &Finding) -> serde_json::Value {
+    json!({
+        "kind": finding.kind.name(),
+        "severity": finding.severity.name(),
+        "inode": finding.inode,
+        "path": finding.path,
+        "offset": finding.offset,
+        "sentence": finding.sentence,
+        "repair": if finding.repair == Repair::None { None } else { finding.repair.question() },
+        "safe": finding.is_safe_to_repair(),
     })
 }
 
 fn as_json(image: &Path, report: &Report) -> serde_json::Value {
-    let findings = report.findings.iter().map(|finding| {
-        json!({
-            "kind": finding.kind.name(),
-            "severity": finding.severity.name(),
-            "inode": finding.inode,
-            "path": finding.path,
-            "offset": finding.offset,
-            "sentence": finding.sentence,
-        })
-    });
+    let findings = report.findings.iter().map(finding_as_json);
     let counts = &report.counts;
     json!({
         "image": image,

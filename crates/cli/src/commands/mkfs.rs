@@ -22,6 +22,9 @@ struct Summary<'a> {
 
 /// Makes an image and says what it is.
 pub fn run(arguments: &Mkfs) -> Result<()> {
+    if let Some(system) = arguments.system {
+        return make_other(arguments, system);
+    }
     let path = &arguments.image;
     let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device());
     let length = match arguments.size {
@@ -56,6 +59,24 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
     } else {
         summary.print();
     }
+    Ok(())
+}
+
+/// Makes an image of a system of the lab.
+fn make_other(arguments: &Mkfs, system: lab::substrate::System) -> Result<()> {
+    let path = &arguments.image;
+    let there = std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 });
+    let length = arguments.size.unwrap_or(there);
+    ensure!(length > 0, "{} needs a size: add --size, for example --size 4G", path.display());
+    let options = lab::physical::MkfsOptions {
+        owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+        ..Default::default()
+    };
+    lab::mount::make(path, system, length, &options, arguments.force)?;
+    anstream::println!("{} {}", bold("made"), path.display());
+    print_fact("system", system.name());
+    print_fact("size", units::size(length));
+    print_fact("next", format_args!("directfs mount {} DIR -o front=conventional", path.display()));
     Ok(())
 }
 

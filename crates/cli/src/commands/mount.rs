@@ -4,8 +4,9 @@
 //! without exec would do the same with less ceremony, and be wrong as soon as anything before it has started a thread.
 
 use crate::arguments::{Mount, MountHelper};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fuse::{Ended, MountOptions};
+use lab::mount::FrontKind;
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::fs::File;
@@ -21,8 +22,14 @@ const READY: u8 = b'+';
 /// Mounts.
 pub fn run(arguments: &Mount) -> Result<()> {
     let mut options = MountOptions::default();
+    let system = lab::mount::system_of(&arguments.image);
+    let mut front = FrontKind::Conventional;
     for list in &arguments.options {
-        options.apply(list)?;
+        let rest = match system {
+            Some(_) => take_front(list, &mut front)?,
+            None => list.clone(),
+        };
+        options.apply(&rest)?;
     }
     options.read_only |= arguments.read_only;
     if options.remount {
@@ -30,12 +37,54 @@ pub fn run(arguments: &Mount) -> Result<()> {
     }
     // Relative paths would mean something else once the server has left this directory.
     let image = resolved(&arguments.image)?;
+    if let (Some(system), true) = (system, arguments.foreground) {
+        ensure!(!options.read_only, "a {} image cannot be mounted read-only: leave out ro", system.name());
+        return serve_other(&image, system, front, &arguments.directory, &options, arguments.ready_fd);
+    }
     if arguments.foreground {
         return serve(&image, &arguments.directory, &options, arguments.ready_fd);
     }
     let mut server = Start::new(&image, &arguments.directory);
     server.options(&arguments.options).read_only(arguments.read_only);
     server.in_background()
+}
+
+/// Takes `front=` out of a list of options.
+fn take_front(list: &str, front: &mut FrontKind) -> Result<String> {
+    let mut rest = Vec::new();
+    for option in list.split(',') {
+        match option.strip_prefix("front=") {
+            None => rest.push(option),
+            Some(name) => {
+                *front = FrontKind::parse(name)
+                    .with_context(|| format!("no such front: {name}; there are conventional, byvfs and cachelet"))?;
+            }
+        }
+    }
+    Ok(rest.join(","))
+}
+
+/// Serves a system of the lab until the mount is gone.
+fn serve_other(
+    image: &Path,
+    system: lab::substrate::System,
+    front: FrontKind,
+    directory: &Path,
+    options: &MountOptions,
+    ready_fd: Option<i32>,
+) -> Result<()> {
+    let ready = ready_fd.map(readiness);
+    if ready.is_some() {
+        let _ = std::fs::write("/proc/self/comm", "directfs");
+    }
+    let announce = |path: &Path| match ready {
+        Some(mut pipe) => {
+            detach_output();
+            let _ = pipe.write_all(&[READY]);
+        }
+        None => eprintln!("{} ({}) is mounted on {}", image.display(), system.name(), path.display()),
+    };
+    Ok(lab::mount::serve(image, system, front, directory, options, announce)?)
 }
 
 /// Mounts as mount(8) asks for it.

@@ -333,11 +333,26 @@ impl<M: Memory> Thread<'_, M> {
         Ok(Some(run))
     }
 
+    /// A shard that has filled a group will fill the next one, too, if that is wholly free: it is provided as a huge page, for less than the single pages
+    /// cost. So is its first one, which it had filled in single pages.
+    fn provide_pages(&self, old: Option<u64>, fresh: u64, free: u64) {
+        let Some(old) = old else { return };
+        if free == GROUP_BLOCKS {
+            let groups_filled = self.slot.groups_filled.load(Relaxed);
+            self.slot.groups_filled.store(groups_filled + 1, Relaxed);
+            if groups_filled == 0 {
+                self.fs.provide_groups(old..old + 1);
+            }
+            self.fs.provide_groups(fresh..fresh + 1);
+        }
+    }
+
     /// Gives the shard's group up and claims the next one with at least `least` free blocks that nobody owns; whether there was one.
     fn claim_group(&self, least: u64) -> Result<bool> {
         let header = self.fs.header()?;
         let groups = self.fs.dram.layout.groups_count;
-        if let Some(old) = self.slot.group.load(Relaxed).checked_sub(1) {
+        let old = self.slot.group.load(Relaxed).checked_sub(1);
+        if let Some(old) = old {
             let _ = self.fs.dram.group(old)?.owner.compare_exchange(self.ticket(), 0, AcqRel, Relaxed);
             self.slot.group.store(0, Relaxed);
         }
@@ -346,13 +361,17 @@ impl<M: Memory> Thread<'_, M> {
             let index = (cursor + step) % groups;
             let group = self.fs.dram.group(index)?;
             let owner = group.owner.load(Relaxed);
+            let free = group.free.load(Relaxed) as u64;
             // One that is ours already was claimed by a thread of this slot that died right then.
-            if group.free.load(Relaxed) as u64 >= least
+            if free >= least
                 && (owner == self.ticket()
                     || owner == 0 && group.owner.compare_exchange(0, self.ticket(), AcqRel, Relaxed).is_ok())
             {
                 self.slot.group.store(index + 1, Relaxed);
                 header.group_cursor.store(index + 1, Relaxed);
+                self.provide_pages(old, index, free);
+                let (layout, bytes) = (&self.fs.dram.layout, GROUP_BLOCKS * 8);
+                self.fs.enter_area(layout.block_owners, index * bytes..(index + 1) * bytes, groups * bytes);
                 return Ok(true);
             }
         }

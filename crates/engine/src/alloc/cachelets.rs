@@ -8,6 +8,7 @@
 //!   in `mapped` and the batch's length in `device`. The shared list and the bump change under a lock.
 //! - Index 0 is never handed out and ends every list.
 
+use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::fs::Thread;
 use crate::redo::Change;
@@ -69,6 +70,8 @@ impl<M: Memory> Thread<'_, M> {
             step();
             self.slot.cachelet_list.store(rest, Release);
             step();
+            // The next file will get that one.
+            self.fs.dram.prefetch_cachelet(rest);
             self.slot.cachelets_count.store(self.slot.cachelets_count.load(Relaxed).saturating_sub(1), Relaxed);
             return Ok(Some(first));
         }
@@ -157,13 +160,16 @@ impl<M: Memory> Thread<'_, M> {
     /// Takes a range that nobody used yet; whether there was one.
     fn take_range(&self) -> Result<bool> {
         let header = self.fs.header()?;
-        let max = self.fs.dram.layout.cachelets_max.min(u32::MAX as u64);
+        let layout = &self.fs.dram.layout;
+        let max = layout.cachelets_max.min(u32::MAX as u64);
         let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
         let first = header.cachelets_next.load(Relaxed);
         if first >= max {
             return Ok(false);
         }
         let end = (first + RANGE).min(max);
+        let bytes = size_of::<Cachelet>() as u64;
+        self.fs.enter_area(layout.cachelets, first * bytes..end * bytes, max * bytes);
         self.change_together([
             Change::Wide(&header.cachelets_next, end),
             Change::Narrow(&self.slot.cachelet_next, first as u32),

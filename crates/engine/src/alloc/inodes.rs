@@ -7,6 +7,7 @@
 //! - The map changes under the lock in the header; a number in a magazine counts as taken.
 //! - The number that a thread takes stays in its magazine, in front of those that are left: it is given back by a step backwards.
 //! - Segments are added in order and never taken away. A segment is durably zero before the table names it.
+//! - What a free number's identity says is of its last life, and counts for nobody: names have generations. The numbers in a magazine say nothing.
 //! - Number 0 is nobody's: its bit is set from the beginning, and it is not counted.
 
 use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
@@ -17,7 +18,7 @@ use crate::fs::{Fs, Thread};
 use crate::redo::Change;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Memory};
+use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
 
 /// Words of bits of a segment.
 const SEGMENT_WORDS: u64 = INODES_PER_SEGMENT / 64;
@@ -36,6 +37,11 @@ impl<M: Memory> Fs<M> {
         }
         Ok(used)
     }
+
+    /// Whether a number is in use, or in the magazine of a shard.
+    pub(crate) fn inode_is_taken(&self, number: u64) -> Result<bool> {
+        Ok(self.dram.inode_word(number / 64)?.load(Acquire) >> (number % 64) & 1 == 1)
+    }
 }
 
 /// The lowest `count` bits that are set in `word`.
@@ -48,7 +54,7 @@ fn lowest_bits(word: u64, count: usize) -> u64 {
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// A free inode number, in hand. Its inode's birth word is durably zero, and so are its inline area and access time.
+    /// A free inode number, in hand. Log, extended attributes, inline area and access time of its inode are durably zero.
     pub(crate) fn allocate_inode(&self) -> Result<u64> {
         if self.slot.inodes_next.load(Relaxed) >= self.slot.inodes_count.load(Relaxed) {
             self.refill_inodes()?;
@@ -59,10 +65,18 @@ impl<M: Memory> Thread<'_, M> {
         step();
         self.slot.inodes_next.store(next + 1, Release);
         step();
+        if next + 1 < self.slot.inodes_count.load(Relaxed)
+            && let Some(following) = self.slot.inodes.get(next as usize + 1)
+        {
+            // The next file will be this one.
+            let offset = self.fs.inode_offset(following.load(Relaxed))?;
+            self.fs.pm.prefetch(offset);
+            self.fs.pm.prefetch(offset + LINE_BYTES);
+        }
         Ok(number)
     }
 
-    /// Puts the number that was taken last back; the caller made the inode durably free.
+    /// Puts the number that was taken last back; the caller made durably zero what `allocate_inode` promises.
     pub(crate) fn put_back_inode(&self, number: u64) -> Result<()> {
         let next = self.slot.inodes_next.load(Relaxed);
         let last = next.checked_sub(1).filter(|last| self.slot.inodes[*last as usize].load(Relaxed) == number);
@@ -97,7 +111,10 @@ impl<M: Memory> Thread<'_, M> {
             let taken = lowest_bits(!seen, MAGAZINE_INODES - count);
             let mut rest = taken;
             for slot in &self.slot.inodes[count..count + taken.count_ones() as usize] {
-                slot.store(index * 64 + rest.trailing_zeros() as u64, Relaxed);
+                let number = index * 64 + rest.trailing_zeros() as u64;
+                // Before it is taken: nobody else takes it under this lock, and of a free number the identity counts for nobody.
+                self.forget_life(number)?;
+                slot.store(number, Relaxed);
                 rest &= rest - 1;
             }
             let used = header.inodes_used.load(Relaxed) + taken.count_ones() as u64;
@@ -153,6 +170,16 @@ impl<M: Memory> Thread<'_, M> {
                     return Err(error);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Takes the last life's birth away from a number that is about to get another one, so that nobody finds it by its number meanwhile. Nothing
+    /// depends on it after a crash, so it is not flushed; and the next owner finds the line in its cache.
+    fn forget_life(&self, number: u64) -> Result<()> {
+        let inode = self.fs.inode(number)?;
+        if inode.birth.load() != inode.free_word() {
+            self.fs.pm.retract(&inode.birth, inode.free_word()).unflushed();
         }
         Ok(())
     }

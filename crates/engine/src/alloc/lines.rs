@@ -32,6 +32,8 @@ pub(crate) const SLAB_OWNED: u32 = 3;
 const LINES_MAX: u64 = 5;
 /// Slabs of the shard's list that are tried before a new block is taken.
 const TRIES: usize = 4;
+/// A shard with more slabs than this on its list gives wholly free ones back to the blocks. Fewer it keeps: taken anew, a block must be zeroed first.
+const KEPT_SLABS: u32 = 256;
 /// A slab with fewer free lines than this, in pieces that did not fit, is not tried again until more of it is freed.
 const WORTH_LINES: u32 = 8;
 
@@ -121,13 +123,17 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn lines_of_mask(&self, lines: u64) -> Option<u64> {
         let free = self.slot.slab_lines.load(Relaxed);
         let line = find_run(free, lines)?;
-        let offset = self.slot.slab.load(Relaxed) * BLOCK_BYTES + line * LINE_BYTES;
+        let rest = free & !line_mask(line, lines);
+        let slab = self.slot.slab.load(Relaxed) * BLOCK_BYTES;
+        let offset = slab + line * LINE_BYTES;
         if let Some(hand) = self.slot.hand.dentries.iter().find(|word| word.load(Relaxed) == 0) {
             hand.store(offset | lines, Relaxed);
         }
         step();
-        self.slot.slab_lines.store(free & !line_mask(line, lines), Release);
+        self.slot.slab_lines.store(rest, Release);
         step();
+        // The next name will want the next free line.
+        self.fs.pm.prefetch(slab + rest.trailing_zeros() as u64 % 64 * LINE_BYTES);
         Some(offset)
     }
 
@@ -151,7 +157,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 break;
             }
             let free = self.slot.slab_lines.load(Relaxed);
-            if free == u64::MAX && self.slot.slab_count.load(Relaxed) > 0 {
+            if free == u64::MAX && self.slot.slab_count.load(Relaxed) > KEPT_SLABS {
                 self.free_slab()?;
                 continue;
             }

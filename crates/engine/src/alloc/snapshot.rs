@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! - All of it is durable before the clean flag is, and none of it is believed unless the checksum matches and every number in it
-//!   fits: else the image is scanned as after a crash.
+//!   fits: else the image is scanned, as one on which nothing can be half-made.
 
 use super::BlockRun;
 use super::lines::SLAB_LISTED;
@@ -303,11 +303,26 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     Ok(true)
 }
 
+/// Marks all blocks that the last maps called used, whether they match their checksum or not: for an image with damage in it.
+pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
+    let geometry = &fs.geometry;
+    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
+        let first = index * BLOCKS_PER_WORD;
+        let behind = geometry.blocks.saturating_sub(first).min(BLOCKS_PER_WORD);
+        let used = (gather(word) | gather(word >> 1)) as u64 & (u64::MAX >> (64 - behind));
+        fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
+        Ok(())
+    })
+}
+
 /// Whether the checksum matches and every number fits the image.
 fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool> {
     let geometry = &fs.geometry;
     let mut crc = 0;
-    let mut sound = figures.segments >= 1 && figures.segments <= geometry.segments_max;
+    let mut sound = figures.segments >= 1
+        && figures.segments <= geometry.segments_max
+        && figures.inodes_used < figures.segments * INODES_PER_SEGMENT
+        && figures.blocks_free <= geometry.blocks;
     read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |_, word| {
         sound &= word & word >> 1 & 0x5555_5555_5555_5555 == 0;
         Ok(())

@@ -4,7 +4,7 @@
 //! as after a crash, which is always right and only costs the next attach a scan.
 
 use crate::alloc::snapshot;
-use crate::dram::{FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, Phase, References};
+use crate::dram::{FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, Phase, References};
 use crate::error::Result;
 use crate::format::State;
 use crate::fs::{Fs, Thread};
@@ -57,7 +57,9 @@ impl<M: Memory> Thread<'_, M> {
             }
             self.make_room()?;
             let _pin = self.pin();
-            cachelet.references.store(References { references: 0, ..state }.word(), Release);
+            cachelet
+                .references
+                .store(References { references: 0, flags: state.flags & !FLAG_HELD, ..state }.word(), Release);
             self.retire_if_unused(index, cachelet);
         }
         Ok(())

@@ -69,6 +69,8 @@ pub struct RecoveryReport {
     pub orphans: u64,
     /// Things that do not fit together and were left as they are; fsck names them.
     pub damaged: u64,
+    /// Flipped bits that a checksum pointed at, and that were put right.
+    pub flipped: u64,
     /// How long it took.
     pub duration_ns: u64,
 }
@@ -117,7 +119,7 @@ impl<M: Memory> Fs<M> {
             let word = State { epoch: fs.epoch, clean: false }.word();
             fs.pm.persist(fs.pm.retract(&fs.superblock()?.state, word));
         }
-        let renames = if loaded { 0 } else { fs.prepare_scan()? };
+        let renames = if loaded { 0 } else { fs.prepare_scan(state.clean)? };
         Ok(Recovery { fs, scan: !loaded, renames, began_ns })
     }
 

@@ -6,6 +6,14 @@
 //! - *Inodes*, by segment: those without a name are erased, the others' link counts and bodies are settled and marked in use.
 //! - *Slabs*, by stretches of blocks: the lines that no name uses become free, and can never pass for dentries again.
 //!
+//! What does not verify is one of two things. After a crash it may be *half-made*: a create that had not returned left parts of identity, property entry,
+//! dentry and log slot. Then it is dropped. Everything else is *damage*: it stays, is counted, and fsck names it.
+//! - On an image that was left cleanly (of which only the maps of what is free cannot be believed) nothing is half-made, and nothing is dropped or erased.
+//! - In a compacted page nothing is half-made: only names whose create had returned are copied there.
+//! - An identity that does not verify is not half-made if a name says its generation, and a property entry of that verifies that a create does not write.
+//! - Where one flipped bit explains why a seal does not verify, the bit is put right: it was either rot, or the one word of a create that had not returned
+//!   that did not arrive, and then the create is completed.
+//!
 //! Invariants
 //! - Every step may be repeated: a crash during recovery leaves less to do.
 //! - A directory's property entry is durable before the dead dentries that it took its times from are dropped.
@@ -20,20 +28,23 @@ use crate::cache::write_property;
 use crate::dram::GROUP_BLOCKS;
 use crate::error::{Corruption, Result};
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS,
-    JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move, Property, ROOT_INODE, SEGMENT_BLOCKS, SlotTag, Valid,
-    dentry_lines, slot_address, slot_tag, slot_word,
+    Dentry, DentryFacts, FileKind, Flip, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS,
+    JournalRecord, JournalSlot, LOG_SLOTS, LogPage, LogPageKind, Move, Property, ROOT_INODE, SEGMENT_BLOCKS, SlotTag,
+    Valid, dentry_lines, short_generation, slot_address, slot_tag, slot_word,
 };
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
+use pmem::{BLOCK_BYTES, Cell64, Commit64, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Indexes of `DramHeader::recovery_counts`.
 const NAMES: usize = 0;
 const INODES: usize = 1;
 const ORPHANS: usize = 2;
 const DAMAGED: usize = 3;
+/// Not a count: 1 if the image was left cleanly.
+const LEFT_CLEANLY: usize = 4;
+const FLIPPED: usize = 5;
 
 /// Groups of blocks in a unit of the last phase.
 const GROUPS_PER_UNIT: u64 = 16;
@@ -42,6 +53,7 @@ const AHEAD_DENTRIES: usize = 16;
 const AHEAD_INODES: usize = 8;
 
 /// What a log slot leads to.
+#[derive(Clone, Copy)]
 enum Entry {
     /// Nothing.
     Hole,
@@ -51,8 +63,8 @@ enum Entry {
     Dead { moment_ns: u64 },
     /// A name.
     Name { facts: DentryFacts, offset: u64, moment_ns: u64 },
-    /// Something that this program cannot read: left alone.
-    Damaged,
+    /// Something that this program cannot read: left alone. Perhaps it is known which inode it names.
+    Damaged { number: u64 },
 }
 
 /// What the walk over a directory's log found.
@@ -66,9 +78,10 @@ struct Walk {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Before the scan, by one thread: replays the journals, marks the segments; how many renames were completed.
-    pub(super) fn prepare_scan(&self) -> Result<u64> {
+    /// Before the scan, by one thread: replays the journals, marks the segments; how many renames were completed. `clean`: the image was left so.
+    pub(super) fn prepare_scan(&self, clean: bool) -> Result<u64> {
         let header = self.header()?;
+        header.recovery_counts[LEFT_CLEANLY].store(clean as u64, Relaxed);
         let used = (0..self.geometry.segments_max)
             .rev()
             .find(|segment| self.segment_entry(*segment).is_ok_and(|entry| entry.load() != 0));
@@ -107,6 +120,10 @@ impl<M: Memory> Fs<M> {
     pub(super) fn end_scan(&self) -> Result<RecoveryReport> {
         let header = self.header()?;
         let counts = &header.recovery_counts;
+        if self.has_damage() {
+            // What damage hides is not to be overwritten before fsck has looked at it.
+            crate::alloc::snapshot::mark_as_left(self)?;
+        }
         header.inodes_used.store(counts[INODES].load(Acquire), Relaxed);
         header.recovery[1].store(counts[NAMES].load(Acquire), Relaxed);
         header.recovery[2].store(counts[INODES].load(Acquire), Relaxed);
@@ -114,6 +131,7 @@ impl<M: Memory> Fs<M> {
             scanned: true,
             orphans: counts[ORPHANS].load(Acquire),
             damaged: counts[DAMAGED].load(Acquire),
+            flipped: counts[FLIPPED].load(Acquire),
             ..RecoveryReport::default()
         })
     }
@@ -122,6 +140,25 @@ impl<M: Memory> Fs<M> {
         if let Ok(header) = self.header() {
             header.recovery_counts[what].fetch_add(by, Relaxed);
         }
+    }
+
+    fn was_left_cleanly(&self) -> bool {
+        self.header().is_ok_and(|header| header.recovery_counts[LEFT_CLEANLY].load(Relaxed) != 0)
+    }
+
+    /// Whether damage was found so far, on an image on which nothing else can be wrong.
+    fn has_damage(&self) -> bool {
+        let damaged = self.header().is_ok_and(|header| header.recovery_counts[DAMAGED].load(Acquire) > 0);
+        damaged && self.was_left_cleanly()
+    }
+
+    /// Puts a flipped bit right in the structure at `start`, durably before the phase ends.
+    fn put_right(&self, start: u64, flip: Flip) -> Result<()> {
+        let offset = start + flip.offset;
+        let word = self.pm.get(Pm::<Cell64>::new(offset))?.load() ^ flip.mask;
+        self.pm.flush(self.pm.write_bytes(offset, &word.to_le_bytes())?).unfenced();
+        self.count(FLIPPED, 1);
+        Ok(())
     }
 
     /// Takes part in a phase until all of its units are done, whoever does them.
@@ -158,6 +195,50 @@ impl<M: Memory> Fs<M> {
         let start = self.segment_entry(segment).ok()?.load_acquire();
         let run = BlockRun { first: start / BLOCK_BYTES, count: SEGMENT_BLOCKS };
         (start.is_multiple_of(BLOCK_BYTES) && self.is_data(run)).then_some(start)
+    }
+
+    /// The generation of an inode and what counts of its attributes, if both are whole, or are so but for a flipped bit.
+    fn whole_inode(&self, inode: &Inode, number: u64) -> Option<(u32, Property, u32)> {
+        let offset = self.pm.offset_of(inode);
+        let generation = match inode.generation(number) {
+            Some(generation) => generation,
+            None => {
+                let flip = inode.flip_in_identity(number)?;
+                let generation = (inode.birth.load() ^ if flip.offset == 0 { flip.mask } else { 0 }) as u32;
+                // Without attributes there is nothing to put right.
+                inode.property(number, generation)?;
+                self.put_right(offset, flip).ok()?;
+                inode.generation(number)?
+            }
+        };
+        if inode.property(number, generation).is_none() {
+            let flip = (0..2).find_map(|index| inode.flip_in_property(index, number, generation))?;
+            self.put_right(offset, flip).ok()?;
+        }
+        let (property, sequence) = inode.property(number, generation)?;
+        Some((generation, property, sequence))
+    }
+
+    /// Whether the inode that a name leads to does not verify, and did so once: see the rules at the top.
+    fn is_damaged(&self, facts: &DentryFacts) -> bool {
+        let number = facts.inode;
+        let Ok(inode) = self.inode(number) else { return false };
+        let generation = inode.birth.load() as u32;
+        let changed = inode.property(number, generation).is_some_and(|(_, sequence)| sequence > 0);
+        inode.generation(number).is_none() && changed && short_generation(generation) == facts.generation
+    }
+
+    /// Whether an inode that is not whole is so by damage, whatever leads to it. A create writes no other number than what is there.
+    fn was_whole(&self, inode: &Inode, number: u64) -> bool {
+        let said = inode.number.load();
+        inode.birth.load() >> 32 != 0 && (self.was_left_cleanly() || (said != number && said != 0))
+    }
+
+    /// Whether the last clean detach said that an inode number is in use, and nobody was there since.
+    fn was_left_in_use(&self, number: u64) -> bool {
+        let offset = self.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
+        let word = self.pm.get(Pm::<Cell64>::new(offset)).map_or(0, Cell64::load);
+        self.was_left_cleanly() && word >> (number % 64) & 1 == 1
     }
 
     /// Calls `each` for the inodes of a segment.
@@ -233,19 +314,19 @@ impl<M: Memory> Fs<M> {
         for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
             let dentry = pm.get(Pm::<Dentry>::new(offset))?;
             if Valid::from_word(dentry.valid.load()).valid {
-                let word = Valid { valid: false, moment_ns: record.moment_ns }.word();
-                pm.flush(pm.retract(&dentry.valid, word)).unfenced();
+                pm.flush(pm.retract(&dentry.valid, dentry.gone(record.moment_ns))).unfenced();
                 changed = true;
             }
         }
         Ok(changed)
     }
 
-    /// Whether a new name's valid word was written: its seal does not cover it, and the word of lines that were free is zero. If it is not there, the
+    /// Whether a new name's valid word was written: its seal does not cover it, and what lay there before is of another turn. If it is not there, the
     /// rename was stopped before its first step, and the old name counts. A later operation may have written it since; the steps are due all the
     /// same.
     fn arrived(&self, step: &Move) -> Result<bool> {
-        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load() != 0)
+        let facts = self.verified_dentry(step.dentry)?;
+        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.standing(&facts).is_some())
     }
 
     fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
@@ -272,7 +353,7 @@ impl<M: Memory> Fs<M> {
         if step.directory != 0 {
             let inode = self.inode(facts.inode)?;
             let fits = self.inode_offset(facts.inode)? == step.directory
-                && inode.generation(facts.inode).is_some()
+                && inode.generation(facts.inode).map(short_generation) == Some(facts.generation)
                 && inode.kind.load() == FileKind::Directory as u32
                 && step.parent == facts.parent;
             if !fits {
@@ -290,9 +371,10 @@ impl<M: Memory> Fs<M> {
             if inode.kind.load() != FileKind::Directory as u32 {
                 return Ok(());
             }
-            let Some(generation) = inode.generation(number) else { return Ok(()) };
-            match inode.property(number, generation) {
-                Some((property, sequence)) => self.recover_directory(inode, number, generation, property, sequence),
+            match self.whole_inode(inode, number) {
+                Some((generation, property, sequence)) => {
+                    self.recover_directory(inode, number, generation, property, sequence)
+                }
                 None => Ok(()),
             }
         })
@@ -330,6 +412,10 @@ impl<M: Memory> Fs<M> {
         let is_data =
             offset.is_multiple_of(BLOCK_BYTES) && self.is_data(BlockRun { first: offset / BLOCK_BYTES, count: 1 });
         let page = if is_data { self.pm.get(Pm::<LogPage>::new(offset)).ok()? } else { return None };
+        if !page.belongs_to(owner) {
+            let flip = page.flip_in_header(owner)?;
+            self.put_right(offset, flip).ok()?;
+        }
         page.belongs_to(owner).then_some(page)
     }
 
@@ -358,10 +444,15 @@ impl<M: Memory> Fs<M> {
         self.pm.note_read(self.pm.offset_of(page), BLOCK_BYTES);
         for (index, slot) in page.slots.iter().enumerate() {
             self.fetch_ahead(page, index);
-            match self.entry(slot.load_acquire(), number) {
+            match self.entry(slot.load_acquire(), number, page) {
                 Entry::Hole => {}
                 Entry::Unfinished => walk.garbage = true,
-                Entry::Damaged => self.count(DAMAGED, 1),
+                Entry::Damaged { number } => {
+                    self.count(DAMAGED, 1);
+                    if number != 0 {
+                        self.dram.inode_links(number)?.fetch_add(1, AcqRel);
+                    }
+                }
                 Entry::Dead { moment_ns } => {
                     walk.newest_ns = walk.newest_ns.max(moment_ns);
                     walk.garbage = true;
@@ -383,42 +474,49 @@ impl<M: Memory> Fs<M> {
         }
         let Some(slot) = page.slots.get(index + AHEAD_INODES) else { return };
         if let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(slot_address(slot.load())))
-            && let Ok(inode) = self.inode_offset(dentry.inode.load())
+            && let Ok(inode) = self.inode_offset(dentry.number())
         {
             (0..3).for_each(|line| self.pm.prefetch(inode + line * LINE_BYTES));
         }
     }
 
     /// What a slot of directory `owner` leads to.
-    fn entry(&self, word: u64, owner: u64) -> Entry {
+    fn entry(&self, word: u64, owner: u64, page: &LogPage) -> Entry {
         if word == 0 {
             return Entry::Hole;
         }
+        let half_made = !self.was_left_cleanly() && page.kind(owner) == Some(LogPageKind::Append);
+        let damaged = Entry::Damaged { number: 0 };
+        let not_whole = if half_made { Entry::Unfinished } else { damaged };
         let offset = slot_address(word);
         if slot_tag(word).is_none() || !self.lines_fit(offset, 1) {
-            return Entry::Damaged;
+            return damaged;
         }
-        let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return Entry::Damaged };
+        let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return damaged };
         // Here is the check that lets a create flush dentry, inode and slot under one fence: the slot counts only if all of them verify.
-        let Some(facts) = dentry.verified(&self.pm).filter(|facts| facts.parent == owner) else {
-            return Entry::Unfinished;
-        };
-        let valid = Valid::from_word(dentry.valid.load_acquire());
+        let verified = dentry.verified(&self.pm).or_else(|| {
+            self.put_right(offset, dentry.flip(&self.pm)?).ok()?;
+            dentry.verified(&self.pm)
+        });
+        let Some(facts) = verified.filter(|facts| facts.parent == owner) else { return not_whole };
+        let Some(valid) = dentry.standing(&facts) else { return not_whole };
         if !valid.valid {
             return Entry::Dead { moment_ns: valid.moment_ns };
         }
-        match self.verified_kind(facts.inode) {
+        match self.verified_kind(&facts) {
             Some(kind) if kind == facts.kind => Entry::Name { facts, offset, moment_ns: valid.moment_ns },
-            _ => Entry::Unfinished,
+            None if self.is_damaged(&facts) => Entry::Damaged { number: facts.inode },
+            _ => not_whole,
         }
     }
 
-    /// The kind of an inode of which identity and attributes verify.
-    fn verified_kind(&self, number: u64) -> Option<FileKind> {
+    /// The kind of the inode that a dentry names, if identity and attributes verify and are of the life that the dentry names: before an inode is used
+    /// again it is not erased.
+    fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
+        let number = facts.inode;
         self.segment_start(number / INODES_PER_SEGMENT)?;
         let inode = self.inode(number).ok()?;
-        let generation = inode.generation(number)?;
-        inode.property(number, generation)?;
+        self.whole_inode(inode, number).filter(|(generation, ..)| short_generation(*generation) == facts.generation)?;
         FileKind::from_bits(inode.kind.load())
     }
 
@@ -431,7 +529,9 @@ impl<M: Memory> Fs<M> {
         if before & mask != 0 {
             // Two slots for one dentry: the other one keeps the name, nothing is lost.
             self.count(DAMAGED, 1);
-            self.pm.flush(self.pm.retract(slot, 0)).unfenced();
+            if !self.was_left_cleanly() {
+                self.pm.flush(self.pm.retract(slot, 0)).unfenced();
+            }
             return Ok(());
         }
         if before == 0 && self.mark_blocks(BlockRun { first: block, count: 1 })? != 0 {
@@ -463,7 +563,7 @@ impl<M: Memory> Fs<M> {
         for _ in 0..pages {
             let Some(page) = self.log_page_of(offset, number) else { break };
             for slot in &page.slots {
-                if matches!(self.entry(slot.load(), number), Entry::Unfinished | Entry::Dead { .. }) {
+                if matches!(self.entry(slot.load(), number, page), Entry::Unfinished | Entry::Dead { .. }) {
                     self.pm.flush(self.pm.retract(slot, 0)).unfenced();
                 }
             }
@@ -477,10 +577,8 @@ impl<M: Memory> Fs<M> {
 impl<M: Memory> Fs<M> {
     fn settle_inodes(&self, segment: u64) -> Result<()> {
         self.for_inodes(segment, |number, inode| {
-            let whole =
-                inode.generation(number).and_then(|generation| Some((generation, inode.property(number, generation)?)));
-            match whole {
-                Some((generation, (property, sequence))) => {
+            match self.whole_inode(inode, number) {
+                Some((generation, property, sequence)) => {
                     self.settle_inode(inode, number, generation, property, sequence)
                 }
                 // A root that does not verify is not for recovery to throw away.
@@ -488,23 +586,32 @@ impl<M: Memory> Fs<M> {
                     self.keep_inode(number)?;
                     Err(Corruption::Inode(number).into())
                 }
+                None if self.dram.inode_links(number)?.load(Acquire) > 0 || self.was_whole(inode, number) => {
+                    self.keep_inode(number)?;
+                    Err(Corruption::Inode(number).into())
+                }
                 None => {
-                    self.clear_unborn(inode);
+                    self.clear_unborn(inode, number);
                     Ok(())
                 }
             }
         })
     }
 
-    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero.
-    fn clear_unborn(&self, inode: &Inode) {
-        let begun = inode.birth.load() >> 32 != 0;
-        let linked = [&inode.parent, &inode.log, &inode.xattrs].iter().any(|word| word.load() != 0);
-        let written = linked || inode.accessed_ns.load() != 0 || inode.inline.iter().any(|word| word.load() != 0);
-        if begun || written {
-            self.erase_inode(inode).unfenced();
+    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero, and a property entry that the create
+    /// has left must not be of the next life's generation.
+    fn clear_unborn(&self, inode: &Inode, number: u64) {
+        let half_made = inode.property(number, inode.next_generation()).is_some();
+        let begun = half_made || inode.birth.load() >> 32 != 0;
+        if begun || inode.parent.load() != 0 || !inode.is_plain() {
+            self.end_life(inode);
         }
         self.count(ORPHANS, begun as u64);
+    }
+
+    /// Erases an inode, and uses the next generation up: a create may have begun it.
+    fn end_life(&self, inode: &Inode) {
+        self.erase_inode(inode, inode.next_generation() as u64).unfenced();
     }
 
     fn keep_inode(&self, number: u64) -> Result<()> {
@@ -523,19 +630,29 @@ impl<M: Memory> Fs<M> {
     ) -> Result<()> {
         let links = self.dram.inode_links(number)?.load(Acquire);
         let is_directory = inode.kind.load() == FileKind::Directory as u32;
+        if is_directory && self.header()?.recovery_counts[DAMAGED].load(Acquire) > 0 {
+            self.keep_damaged_lines(inode, number)?;
+        }
         if links == 0 && number != ROOT_INODE && !(is_directory && self.has_names(inode, number)) {
+            if self.was_left_in_use(number) {
+                return self.keep_orphan(inode, number, &property);
+            }
             // Unlinked while open, or never named.
             self.count(ORPHANS, 1);
             if is_directory {
                 self.unmark_log(inode, number)?;
             }
-            self.erase_inode(inode).unfenced();
+            self.end_life(inode);
             return Ok(());
         }
         self.keep_inode(number)?;
         // A directory has one name, the root none.
         if is_directory && (links == 1) != (number != ROOT_INODE) {
             self.count(DAMAGED, 1);
+        }
+        if !is_directory && inode.parent.load() != 0 {
+            // Of an earlier life: a torn create may have left it, since the birth word does not certify it.
+            self.pm.flush(self.pm.retract(&inode.parent, 0)).unfenced();
         }
         let mut settled = Property { links: if is_directory { property.links } else { links }, ..property };
         if !is_directory {
@@ -547,6 +664,38 @@ impl<M: Memory> Fs<M> {
             write_property(self, inode, &settled, next, number, generation, proof).unfenced();
         }
         self.recover_attributes(inode)
+    }
+
+    /// A file whose name was lost to damage: fsck gives it another one.
+    fn keep_orphan(&self, inode: &Inode, number: u64, property: &Property) -> Result<()> {
+        self.keep_inode(number)?;
+        self.count(DAMAGED, 1);
+        self.recover_file(inode, property)?;
+        self.recover_attributes(inode)
+    }
+
+    /// Keeps the lines that damaged names may be in from being erased. All whole names have theirs by now.
+    fn keep_damaged_lines(&self, inode: &Inode, number: u64) -> Result<()> {
+        let mut offset = inode.log.load_acquire();
+        for _ in 0..self.geometry.blocks {
+            let Some(page) = self.log_page_of(offset, number) else { break };
+            for slot in &page.slots {
+                let word = slot.load();
+                let at = slot_address(word);
+                if matches!(self.entry(word, number, page), Entry::Damaged { .. }) && self.lines_fit(at, 1) {
+                    let dentry = self.pm.get(Pm::<Dentry>::new(at))?;
+                    let lines = dentry.facts().map_or(1, |facts| dentry_lines(facts.name_length as usize));
+                    let lines = lines.min((BLOCK_BYTES - at % BLOCK_BYTES) / LINE_BYTES);
+                    let block = BlockRun { first: at / BLOCK_BYTES, count: 1 };
+                    let mask = line_mask(at % BLOCK_BYTES / LINE_BYTES, lines);
+                    if self.dram.slab(block.first)?.free_lines.fetch_or(mask, AcqRel) == 0 {
+                        self.mark_blocks(block)?;
+                    }
+                }
+            }
+            offset = page.next.load_acquire();
+        }
+        Ok(())
     }
 
     /// Marks the blocks of a file's body; how many there are.
@@ -577,7 +726,7 @@ impl<M: Memory> Fs<M> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {
             let Some(page) = self.log_page_of(offset, number) else { break };
-            if page.slots.iter().any(|slot| matches!(self.entry(slot.load(), number), Entry::Name { .. })) {
+            if page.slots.iter().any(|slot| matches!(self.entry(slot.load(), number, page), Entry::Name { .. })) {
                 return true;
             }
             offset = page.next.load_acquire();
@@ -624,16 +773,25 @@ impl<M: Memory> Fs<M> {
         if used == 0 {
             return Ok(());
         }
-        let free = !used;
+        let mut free = !used;
         let mut rest = free;
         while rest != 0 {
             let line = rest.trailing_zeros() as u64;
             rest &= rest - 1;
             let dentry = self.pm.get(Pm::<Dentry>::new(block * BLOCK_BYTES + line * LINE_BYTES))?;
-            // A dentry that no slot names must not verify when its lines are handed out, and a crash leaves the slot of the next one
-            // without its bytes. Nor must its valid word be older than itself, which its seal does not cover.
-            if dentry.seal.load() != 0 || dentry.valid.load() != 0 {
-                self.pm.flush(self.pm.set64(&dentry.seal, 0).and(self.pm.retract(&dentry.valid, 0))).unfenced();
+            // Which of the free lines began a dentry is not known any more: what looks like a valid word may be a part of a name, and a dentry
+            // may be one that a create has not finished, with a valid word.
+            if dentry.seal.load() == 0 && dentry.valid.load() == 0 {
+                continue;
+            }
+            let lost = if self.has_damage() { dentry.verified(&self.pm) } else { None };
+            match lost.filter(|_| Valid::from_word(dentry.valid.load()).valid) {
+                // A name that counts, though no slot says so: fsck may want it.
+                Some(facts) => {
+                    let mask = line_mask(line, dentry_lines(facts.name_length as usize));
+                    (free, rest) = (free & !mask, rest & !mask);
+                }
+                None => self.pm.flush(self.pm.set64(&dentry.seal, 0).and(self.pm.retract(&dentry.valid, 0))).unfenced(),
             }
         }
         slab.free_lines.store(free, Relaxed);

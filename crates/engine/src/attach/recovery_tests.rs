@@ -17,7 +17,16 @@ use std::vec::Vec;
 const MIB: u64 = 1 << 20;
 
 fn new(kind: FileKind) -> NewNode<'static> {
-    NewNode { kind, permissions: 0o644, uid: 1, gid: 2, device: 0, target: b"somewhere/short" }
+    NewNode {
+        kind,
+        permissions: 0o644,
+        uid: 1,
+        gid: 2,
+        device: 0,
+        target: b"somewhere/short",
+        extended: &[],
+        access_list: false,
+    }
 }
 
 fn make(thread: &Thread<'_>, directory: Node, name: &str, kind: FileKind) -> Node {
@@ -243,8 +252,9 @@ fn interrupted_rename() -> Memory {
     let _ = region.retract(region.get(Pm::new(record.moves[0].slot)).expect("a slot"), 0);
     let proof = || region.fence(Flushed::nothing());
     for offset in record.invalidated {
-        let valid = Valid { valid: true, moment_ns: 5 }.word();
-        let _ = region.commit(&region.get(Pm::<Dentry>::new(offset)).expect("a dentry").valid, valid, proof());
+        let dentry = region.get(Pm::<Dentry>::new(offset)).expect("a dentry");
+        let valid = Valid { valid: true, moment_ns: 6, turn: dentry.facts().expect("whole").turn }.word();
+        let _ = region.commit(&dentry.valid, valid, proof());
     }
     let moved: &Inode = region.get(Pm::new(record.moves[0].directory)).expect("an inode");
     let _ = region.commit(&moved.parent, from.number, proof());

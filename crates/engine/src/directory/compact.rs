@@ -13,7 +13,7 @@ use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::dram::{Cachelet, DirectoryState, RetiredKind, STEP_RETIRING};
 use crate::error::{Error, Result};
-use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, dentry_lines};
+use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, dentry_lines, slot_address};
 use crate::fs::{Node, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -21,6 +21,10 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
 /// Fewer holes than this are not worth a compaction (paper: 100 dentries).
 const HOLES_MIN: u64 = 500;
+/// Dentries are asked for this many slots ahead.
+const AHEAD: usize = 12;
+/// Slots between two looks for room in the queue of what is to be recycled.
+const ROOM: usize = 32;
 
 /// The chain that replaces the compacted part.
 struct NewChain {
@@ -122,9 +126,15 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn copy_page(&self, owner: u64, offset: u64, chain: &mut NewChain) -> Result<u64> {
         let (page, _) = self.fs.log_page(offset, owner)?;
-        for slot in &page.slots {
+        for (index, slot) in page.slots.iter().enumerate() {
+            self.fetch_ahead(page, index);
             let word = slot.load_acquire();
-            let Some((dentry, _, facts)) = self.fs.dentry_of_slot(word, owner)? else { continue };
+            if word == 0 {
+                continue;
+            }
+            // Those who were creating in these pages have left: what is not a dentry here is damaged, and the old pages stay.
+            let named = self.fs.dentry_of_slot(word, owner)?;
+            let (dentry, _, facts) = named.ok_or(crate::error::Corruption::Dentry(slot_address(word)))?;
             if Valid::from_word(dentry.valid.load_acquire()).valid {
                 self.append_copied(owner, chain, word, facts.cookie)?;
             }
@@ -132,10 +142,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(page.next.load_acquire())
     }
 
+    /// Asks for a dentry that a walk over the slots comes to soon.
+    #[inline]
+    fn fetch_ahead(&self, page: &LogPage, index: usize) {
+        if let Some(slot) = page.slots.get(index + AHEAD) {
+            self.fs.pm.prefetch(slot_address(slot.load()));
+        }
+    }
+
     fn append_copied(&self, owner: u64, chain: &mut NewChain, word: u64, cookie: u64) -> Result<()> {
         if chain.last == 0 || chain.used == LOG_SLOTS {
-            let (fresh, flushed) = self.new_page(owner, cookie, LogPageKind::Compacted)?;
-            chain.note(flushed);
+            let fresh = self.allocate_blocks(1)?.first * BLOCK_BYTES;
+            // Flushed as a whole once it is filled.
+            self.write_page_header(fresh, owner, cookie, LogPageKind::Compacted)?.unflushed();
             self.link_new(chain, fresh)?;
             if chain.first == 0 {
                 chain.first = fresh;
@@ -153,8 +172,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn link_new(&self, chain: &mut NewChain, next: u64) -> Result<()> {
         if chain.last != 0 {
             let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
-            self.fs.pm.commit(&page.next, next, Flushed::nothing().sealed()).unflushed();
-            chain.note(self.fs.pm.flush_all(page));
+            let pm = &self.fs.pm;
+            page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
+            page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
+            pm.commit(&page.next, next, Flushed::nothing().sealed()).unflushed();
+            chain.note(pm.flush_all(page));
         }
         Ok(())
     }
@@ -201,9 +223,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         while offset != boundary {
             self.make_room()?;
             let page = self.fs.log_page(offset, owner)?.0;
-            for slots in page.slots.chunks(32) {
+            for (chunk, slots) in page.slots.chunks(ROOM).enumerate() {
                 self.make_room()?;
-                for slot in slots {
+                for (index, slot) in slots.iter().enumerate() {
+                    self.fetch_ahead(page, chunk * ROOM + index);
                     let word = slot.load_acquire();
                     if word == 0 {
                         continue;

@@ -6,12 +6,12 @@
 
 use super::log::ClaimedSlot;
 use super::{LINKS_MAX, NewNode, check_name};
-use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, References};
+use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_INLINE, Property, SlotTag, Valid, dentry_lines,
-    slot_word,
+    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, SlotTag,
+    Valid, dentry_lines, next_turn, slot_word,
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, Target};
@@ -28,6 +28,21 @@ pub(super) struct PreparedName<'f> {
     lines: u64,
 }
 
+/// What a name stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Named {
+    number: u64,
+    generation: u32,
+    kind: FileKind,
+}
+
+impl Named {
+    /// The file of a cachelet.
+    pub(super) fn of(cachelet: &Cachelet, kind: FileKind) -> Named {
+        Named { number: cachelet.number.load(Relaxed), generation: cachelet.generation.load(Relaxed), kind }
+    }
+}
+
 /// An inode that was prepared: number and cachelet are allocated, long targets are written.
 struct PreparedInode<'f> {
     number: u64,
@@ -35,6 +50,8 @@ struct PreparedInode<'f> {
     cachelet: &'f Cachelet,
     inode: &'f Inode,
     property: Property,
+    /// Root of the extended attributes that it is born with; zero: none.
+    xattrs: u64,
     moment_ns: i64,
 }
 
@@ -164,14 +181,36 @@ impl<'f, M: Memory> Thread<'f, M> {
             // inode, where recovery clears it.
             pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?);
         }
-        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, moment_ns })
+        let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, number, inode, &property)? };
+        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, moment_ns })
+    }
+
+    /// Writes the extended attributes that an inode is born with and lets the inode name them, durably: no checksum of the identity covers that
+    /// word. A crash from here on leaves it in a free inode, where recovery clears it. The root word.
+    fn prepare_xattrs(&self, new: &NewNode<'_>, number: u64, inode: &Inode, property: &Property) -> Result<u64> {
+        let pm = &self.fs.pm;
+        let written = match new.kind {
+            // It may have a body already: whoever wants this has to see to that, too.
+            FileKind::Symlink => Err(Error::NotSupported),
+            _ => self.as_owner(number, || self.write_new_xattrs(new.extended)),
+        };
+        let root = match written {
+            Ok(root) => root,
+            Err(error) => {
+                crate::file::free_body(self, property.root)?;
+                return Err(error);
+            }
+        };
+        let durable = pm.fence(Flushed::nothing());
+        pm.persist(pm.commit(&inode.xattrs, root, durable));
+        Ok(root)
     }
 
     /// The first property entry of a new inode. A long symlink target is written and durable when this returns.
     fn first_property(&self, new: &NewNode<'_>, moment_ns: i64) -> Result<Property> {
         let mut property = Property {
             mode: (new.kind.mode_bits() | new.permissions & 0o7777) as u16,
-            flags: 0,
+            flags: if new.access_list { PROPERTY_ACCESS_LIST } else { 0 },
             links: if new.kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid: new.gid,
@@ -187,7 +226,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             property.size_bytes = new.target.len() as u64;
             if new.target.len() <= INLINE_BYTES_MAX {
-                property.flags = PROPERTY_INLINE;
+                property.flags |= PROPERTY_INLINE;
             } else {
                 let (root, blocks, flushed) = write_new_body(self, new.target)?;
                 (property.root, property.blocks) = (root, blocks);
@@ -199,6 +238,11 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn give_up_inode(&self, fresh: &PreparedInode<'f>) -> Result<()> {
         crate::file::free_body(self, fresh.property.root)?;
+        if fresh.xattrs != 0 {
+            // As for the inline area: the number's next life finds zero.
+            self.fs.pm.persist(self.fs.pm.retract(&fresh.inode.xattrs, 0));
+            crate::file::free_body(self, fresh.xattrs)?;
+        }
         if fresh.property.flags & PROPERTY_INLINE != 0 {
             // The number's next life finds zeros.
             let pm = &self.fs.pm;
@@ -223,7 +267,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         let entry = self.reserve_entry(&held)?;
         // From here to the fence: plain stores and flushes only.
         let inode = self.write_inode(fresh, new, prepared.parent)?;
-        let dentry = self.write_dentry(prepared, fresh.number, new.kind, name, fresh.moment_ns)?;
+        // As `write_inode` has just written it.
+        let generation = fresh.inode.birth.load() as u32;
+        let named = Named { number: fresh.number, generation, kind: new.kind };
+        let dentry = self.write_dentry(prepared, named, name, fresh.moment_ns)?;
         self.fill_new_cachelet(fresh)?;
         // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
@@ -250,8 +297,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             .and(pm.set32(&inode.device, new.device))
             .and(pm.set64(&inode.born_ns, born))
             .and(pm.retract(&inode.log, 0))
-            .and(pm.retract(&inode.xattrs, 0))
             .and(pm.set64(&inode.nv_pointer, self.fs.nv_pointer(fresh.cachelet_index)));
+        if fresh.xattrs == 0 {
+            dirty = dirty.and(pm.retract(&inode.xattrs, 0));
+        }
         let sealed = Flushed::nothing().sealed();
         dirty = dirty.and(pm.commit(&inode.parent, if new.kind == FileKind::Directory { parent } else { 0 }, sealed));
         let birth = Inode::birth_word(fresh.number, kind, new.device, born, generation);
@@ -266,12 +315,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn write_dentry(
         &self,
         prepared: &PreparedName<'f>,
-        inode: u64,
-        kind: FileKind,
+        named: Named,
         name: &[u8],
         moment_ns: i64,
     ) -> Result<Flushed> {
-        let flushed = self.write_dentry_alone(prepared, inode, kind, name, moment_ns)?;
+        let flushed = self.write_dentry_alone(prepared, named, name, moment_ns)?;
         let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
         let slot = self.fs.pm.commit(prepared.slot.word, word, flushed.sealed());
         Ok(self.fs.pm.flush(slot))
@@ -281,8 +329,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn write_dentry_alone(
         &self,
         prepared: &PreparedName<'f>,
-        inode: u64,
-        kind: FileKind,
+        named: Named,
         name: &[u8],
         moment_ns: i64,
     ) -> Result<Flushed> {
@@ -290,15 +337,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let offset = prepared.dentry_offset;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         let facts = DentryFacts {
-            inode,
+            inode: named.number,
+            generation: named.generation,
             parent: prepared.parent,
             cookie: prepared.slot.cookie,
-            kind,
+            kind: named.kind,
             name_length: name.len() as u8,
+            turn: next_turn(dentry.valid.load()),
         };
-        let valid = Valid { valid: true, moment_ns: moment_ns.max(0) as u64 };
+        let valid = Valid { valid: true, moment_ns: moment_ns.max(0) as u64, turn: facts.turn };
         let dirty = pm
-            .set64(&dentry.inode, inode)
+            .set64(&dentry.inode, facts.inode_word())
             .and(pm.set64(&dentry.parent, facts.parent))
             .and(pm.set64(&dentry.cookie, facts.cookie))
             .and(pm.write_bytes(offset + crate::format::DENTRY_HEADER_BYTES, name)?)
@@ -313,6 +362,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = fresh.cachelet;
         self.fill_cachelet(cachelet, fresh.inode, fresh.number, generation, &fresh.property, 0)?;
         cachelet.accessed_ns.store(fresh.moment_ns, Relaxed);
+        if fresh.property.flags & PROPERTY_INLINE == 0 && fresh.xattrs == 0 {
+            cachelet.dirty.store(PLAIN, Relaxed);
+        }
         if fresh.property.kind() == Some(FileKind::Directory) {
             // A new directory is empty: nothing to index.
             cachelet.directory.store(crate::dram::DirectoryState::Indexed as u32, Relaxed);
@@ -362,6 +414,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
+        self.fs.prefetch_bucket(hash);
         let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
         self.settle_names()?;
         self.recycle_some();
@@ -371,6 +424,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn link_once(&self, node: Node, directory: Node, name: &[u8], hash: NameHash) -> Result<()> {
         let (_pin, parent) = self.pin_indexed(directory)?;
         let cachelet = self.cachelet(node)?;
+        self.prefetch_property(cachelet);
         let kind = self.fs.kind(cachelet)?;
         if kind == FileKind::Directory {
             return Err(Error::IsADirectory);
@@ -412,7 +466,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut property = self.property_now(cachelet);
         property.changed_ns = moment_ns;
         let attributes = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
-        let dentry = self.write_dentry(prepared, node.number, kind, name, moment_ns)?;
+        let dentry = self.write_dentry(prepared, Named::of(cachelet, kind), name, moment_ns)?;
         // Crash here: links are recounted from dentries, and the name is there or not.
         self.fs.pm.fence(attributes.and(dentry));
         self.publish_property(cachelet, &property);

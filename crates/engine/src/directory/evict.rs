@@ -64,7 +64,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn is_unused(&self, directory: &Cachelet) -> bool {
         let state = References::from_word(directory.references.load(Acquire));
-        state.references == 0 && state.flags & FLAG_DEAD == 0
+        !state.is_used() && state.flags & FLAG_DEAD == 0
     }
 
     fn evict_maintained(&self, directory: &'f Cachelet) -> Result<bool> {
@@ -162,7 +162,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.fence(flushed);
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
-        if state.references != 0 || state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0 {
+        if state.is_used() || state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0 {
             return Ok(());
         }
         let references = References::buried_by(self.ticket());

@@ -188,7 +188,13 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Queues the name of a slot, if it counts, and tells its kind; and inserts the one that was queued `AHEAD` names before.
     fn index_slot(&self, word: u64, owner: u64, pending: &mut Pending) -> Result<Option<FileKind>> {
-        let Some((dentry, offset, facts)) = self.fs.dentry_of_slot(word, owner)? else { return Ok(None) };
+        if word == 0 {
+            return Ok(None);
+        }
+        // Nobody creates in a directory that is not indexed, recovery dropped what was half-made, and a reaper took it out of the log: what is not
+        // whole here is damaged. A miss would say that the name is not there.
+        let whole = self.fs.dentry_of_slot(word, owner)?.filter(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
+        let (dentry, offset, facts) = whole.ok_or(Corruption::Dentry(slot_address(word)))?;
         if !Valid::from_word(dentry.valid.load_acquire()).valid {
             return Ok(None);
         }

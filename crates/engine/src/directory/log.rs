@@ -5,13 +5,13 @@
 //! - A claimed slot is its claimer's alone. It stays zero for ever if the claimer fails: a hole.
 //! - The last page is an append page (or the log is empty). It is linked durably before anybody claims a slot in it.
 
-use crate::dram::Cachelet;
+use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind};
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory, Pm};
 
 /// A slot of a directory's log that is this operation's to fill.
 #[derive(Clone, Copy)]
@@ -88,11 +88,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn open_page(&self, directory: &'f Cachelet, tail: Tail, first_cookie: u64) -> Result<u64> {
         let pm = &self.fs.pm;
         let number = directory.number.load(Relaxed);
-        let (offset, flushed) = self.as_owner(number, || self.new_page(number, first_cookie, LogPageKind::Append))?;
+        let (offset, flushed) = self.as_owner(number, || self.new_page(number, first_cookie))?;
         let durable = pm.fence(flushed);
         // Crash before the link is durable: nothing names the page, its block is free again.
         let dirty = match tail.page() {
-            0 => pm.commit(&self.fs.inode_at(directory.inode.load(Relaxed))?.log, offset, durable),
+            0 => {
+                directory.dirty.fetch_and(!PLAIN, AcqRel);
+                pm.commit(&self.fs.inode_at(directory.inode.load(Relaxed))?.log, offset, durable)
+            }
             last => pm.commit(&self.fs.log_page(last, number)?.0.next, offset, durable),
         };
         pm.persist(dirty);
@@ -116,17 +119,28 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// A fresh log page: zeros behind a header, flushed. The caller fences before it links the page.
-    pub(super) fn new_page(&self, owner: u64, first_cookie: u64, kind: LogPageKind) -> Result<(u64, Flushed)> {
+    /// A fresh append page: zeros behind a header, flushed. The caller fences before it links the page.
+    fn new_page(&self, owner: u64, first_cookie: u64) -> Result<(u64, Flushed)> {
         let pm = &self.fs.pm;
-        let run = self.allocate_blocks(1)?;
-        let offset = run.first * BLOCK_BYTES;
+        let offset = self.allocate_blocks(1)?.first * BLOCK_BYTES;
         let zeros = pm.stream_zeros(offset, BLOCK_BYTES)?;
+        let header = self.write_page_header(offset, owner, first_cookie, LogPageKind::Append)?;
+        Ok((offset, zeros.and(pm.flush(header))))
+    }
+
+    /// Writes the header of a fresh page, but for the zeros in it.
+    pub(super) fn write_page_header(
+        &self,
+        offset: u64,
+        owner: u64,
+        first_cookie: u64,
+        kind: LogPageKind,
+    ) -> Result<Dirty> {
+        let pm = &self.fs.pm;
         let page = pm.get(Pm::<LogPage>::new(offset))?;
-        let dirty = pm
+        Ok(pm
             .set64(&page.owner, owner)
             .and(pm.set64(&page.first_cookie, first_cookie))
-            .and(pm.set64(&page.seal, LogPage::seal_word(owner, first_cookie, kind)));
-        Ok((offset, zeros.and(pm.flush(dirty))))
+            .and(pm.set64(&page.seal, LogPage::seal_word(owner, first_cookie, kind))))
     }
 }

@@ -46,7 +46,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut patience = Patience::new();
         loop {
             let Some(hit) = self.fs.find(parent, name, hash)? else { return Err(Error::NotFound) };
-            let number = hit.dentry.inode.load();
+            let number = hit.dentry.number();
             let index = match self.cachelet_of_hit(&hit, hash) {
                 Ok(index) => index,
                 // Removed since the entry was read? Then the name is gone too, and the next look says so.

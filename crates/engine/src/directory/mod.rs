@@ -35,6 +35,10 @@ pub struct NewNode<'a> {
     pub device: u32,
     /// Target, for symbolic links: 1 to 4095 bytes.
     pub target: &'a [u8],
+    /// Extended attributes that it is born with, by name; not for symbolic links. They cost two fences more.
+    pub extended: &'a [(&'a [u8], &'a [u8])],
+    /// Whether an access control list is among them: see [`Attributes::access_list`](crate::Attributes::access_list).
+    pub access_list: bool,
 }
 
 /// How a rename treats the new name.

@@ -6,7 +6,7 @@
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid};
+use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, slot_address};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Memory};
@@ -53,6 +53,30 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.kind(cachelet)? != FileKind::Directory {
             return Err(Error::NotADirectory);
         }
+        self.read_names(cachelet, directory.number, cookie, hint, entry)
+    }
+
+    /// Whether anybody could find a name in a directory. A name is counted before it can be found, and until after it cannot any more, so the count
+    /// alone does not tell. Pinned.
+    pub(super) fn has_names(&self, directory: &Cachelet) -> Result<bool> {
+        let number = directory.number.load(Relaxed);
+        let mut found = false;
+        self.read_names(directory, number, 0, &mut DirectoryHint::default(), &mut |_| {
+            found = true;
+            false
+        })?;
+        Ok(found)
+    }
+
+    /// See `read_directory`. Pinned.
+    fn read_names(
+        &self,
+        cachelet: &Cachelet,
+        number: u64,
+        cookie: u64,
+        hint: &mut DirectoryHint,
+        entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
         let log_version = cachelet.directory.load(Acquire) >> 8;
         let mut offset = self.first_page(cachelet, cookie, hint, log_version)?;
         let mut pages = 0;
@@ -61,7 +85,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if pages > self.fs.geometry.blocks {
                 return Err(Corruption::LogPage(offset).into());
             }
-            let (page, kind) = self.fs.log_page(offset, directory.number)?;
+            let (page, kind) = self.fs.log_page(offset, number)?;
             *hint = DirectoryHint { page: offset, log_version };
             if !self.read_page(cachelet, page, kind, cookie, entry)? {
                 return Ok(());
@@ -110,10 +134,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
         for index in first..page.slots.len() {
             if let Some(ahead) = page.slots.get(index + AHEAD) {
-                self.fs.pm.prefetch(crate::format::slot_address(ahead.load()));
+                self.fs.pm.prefetch(slot_address(ahead.load()));
             }
             let word = page.slots[index].load_acquire();
-            let Some((dentry, offset, facts)) = self.fs.dentry_of_slot(word, number)? else { continue };
+            let named = self.fs.dentry_of_slot(word, number)?;
+            let whole = || named.is_some_and(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
+            let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
+            // The names of an indexed directory were verified then. Where it is not, nobody is creating: what is not whole is damaged.
+            if word != 0 && !is_indexed() && !whole() && !is_indexed() {
+                return Err(Corruption::Dentry(slot_address(word)).into());
+            }
+            let Some((dentry, offset, facts)) = named else { continue };
             let valid = Valid::from_word(dentry.valid.load_acquire());
             if !valid.valid || facts.cookie <= cookie {
                 continue;

@@ -9,13 +9,23 @@ use crate::dram::{
     Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind,
 };
 use crate::error::{Error, Result};
-use crate::format::{Dentry, FileKind, Valid};
+use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
 use crate::reap::Patience;
 use crate::step::step;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Flushed, Memory};
+
+/// Looks at a directory that seems to have names before anybody else's processor is given time.
+const SPINS: u32 = 100;
+/// And all looks.
+const TRIES_MAX: u32 = 200;
+
+/// How often a call has waited for a directory's count.
+#[derive(Default)]
+pub(super) struct CountWaits(u32);
 
 /// A link that was dropped.
 #[derive(Clone, Copy)]
@@ -118,7 +128,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The state of a file that has lost its last name; if nobody uses it, this thread buries it.
     fn mark_deleted(&self, state: &mut References) {
         state.flags |= FLAG_DELETED;
-        if state.references == 0 {
+        if !state.is_used() {
             state.flags |= FLAG_DEAD;
             state.references = References::buried_by(self.ticket());
         }
@@ -147,8 +157,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes a dentry not count from `moment_ns` on: one store, one line.
     pub(super) fn invalidate(&self, dentry: &Dentry, moment_ns: i64) -> Flushed {
-        let word = Valid { valid: false, moment_ns: moment_ns.max(0) as u64 }.word();
-        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, word))
+        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.gone(moment_ns.max(0) as u64)))
     }
 
     /// A directory has one name less and one hole more in its log.
@@ -179,6 +188,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
         self.make_room()?;
+        let mut waits = CountWaits::default();
         loop {
             let (pin, parent) = self.pin_indexed(directory)?;
             let (index, victim, number) = self.find_cachelet(directory.number, name, hash)?;
@@ -189,6 +199,11 @@ impl<'f, M: Memory> Thread<'f, M> {
                 match self.remove_directory_pinned(parent, directory, name, hash, index, &permit) {
                     // Another file has the name now.
                     Err(Error::Busy) => continue,
+                    Err(Error::NotEmpty) if !self.has_names(victim)? => {
+                        drop(pin);
+                        self.wait_for_counts(&mut waits)?;
+                        continue;
+                    }
                     result => result?,
                 }
                 break;
@@ -205,6 +220,19 @@ impl<'f, M: Memory> Thread<'f, M> {
             indexed?;
         }
         self.after_removal(directory)
+    }
+
+    /// Waits for those who have counted a name in a directory that cannot be found yet, or not any more. Whoever is dead is reaped, which makes the
+    /// directory doubtful; whoever else does not come on with it is taken at his count. Not pinned.
+    pub(super) fn wait_for_counts(&self, waits: &mut CountWaits) -> Result<()> {
+        waits.0 += 1;
+        match waits.0 {
+            0..SPINS => core::hint::spin_loop(),
+            SPINS => drop(self.fs.reap_dead()?),
+            SPINS..TRIES_MAX => self.fs.platform.wait(&AtomicU32::new(0), 0, 1),
+            _ => return Err(Error::NotEmpty),
+        }
+        Ok(())
     }
 
     fn remove_directory_pinned(

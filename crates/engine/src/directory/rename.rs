@@ -6,13 +6,13 @@
 //!
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
-use super::create::PreparedName;
-use super::remove::DroppedLink;
+use super::create::{Named, PreparedName};
+use super::remove::{CountWaits, DroppedLink};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, IntentKind, References};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, Valid, slot_word};
+use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, slot_word};
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::lock::Held;
@@ -41,6 +41,12 @@ struct Found<'f> {
     index: u32,
     cachelet: &'f Cachelet,
     kind: FileKind,
+}
+
+impl Found<'_> {
+    fn named(&self) -> Named {
+        Named::of(self.cachelet, self.kind)
+    }
 }
 
 /// What becomes of the old name.
@@ -81,12 +87,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Error::Invalid);
         }
+        let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
+        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket(hash));
         self.retry_when_full(|| {
             let mut patience = Patience::new();
+            let mut waits = CountWaits::default();
             loop {
-                match self.rename_once(from, to, flags, &permit) {
+                match self.rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
                     Err(Error::Busy) => patience.lose(self.fs)?,
+                    Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut waits)?,
                     result => return result,
                 }
             }
@@ -95,10 +105,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         if to.0 != from.0 { self.after_removal(to.0) } else { Ok(()) }
     }
 
+    /// Whether a name is a directory's in which names can be found.
+    fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
+        let (_pin, cachelet) = self.pin_indexed(directory)?;
+        let hash = self.fs.hash_name(directory.number, name);
+        match self.found(&Side {
+            directory: cachelet,
+            index: directory.cachelet,
+            number: directory.number,
+            name,
+            hash,
+        })? {
+            Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
+            _ => Ok(false),
+        }
+    }
+
     fn rename_once(
         &self,
         from: (Node, &[u8]),
         to: (Node, &[u8]),
+        hashes: [NameHash; 2],
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
@@ -112,8 +139,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = self.side(old_directory, from);
-        let new = self.side(new_directory, to);
+        let old = Side {
+            directory: old_directory,
+            index: from.0.cachelet,
+            number: from.0.number,
+            name: from.1,
+            hash: hashes[0],
+        };
+        let new =
+            Side { directory: new_directory, index: to.0.cachelet, number: to.0.number, name: to.1, hash: hashes[1] };
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
         let victim = self.found(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)
@@ -130,9 +164,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        self.check_kinds(&source, victim.as_ref(), flags)?;
-        if victim.is_some_and(|victim| victim.inode == source.inode) {
-            return Ok(());
+        let same = victim.is_some_and(|victim| victim.inode == source.inode);
+        let fits = self.check_kinds(&source, victim.as_ref(), flags, (old.number, new.number));
+        if same || fits.is_err() {
+            self.check_at_once(old, &source, victim.as_ref())?;
+            return fits;
         }
         if let Some(victim) = victim
             && victim.kind == FileKind::Directory
@@ -141,7 +177,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         {
             return self.index_victim(pin, victim);
         }
-        let _moving = self.guard_tree(old, new, &source, victim.as_ref(), flags)?;
+        let _moving = match self.guard_tree(old, new, &source, victim.as_ref(), flags) {
+            Err(error) => return self.check_at_once(old, &source, victim.as_ref()).and(Err(error)),
+            guarded => guarded?,
+        };
         let intent = &self.slot.intent;
         intent.file.store(source.index, Relaxed);
         match &victim {
@@ -157,9 +196,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    fn side<'n>(&self, directory: &'f Cachelet, name: (Node, &'n [u8])) -> Side<'f, 'n> {
-        let hash = self.fs.hash_name(name.0.number, name.1);
-        Side { directory, index: name.0.cachelet, number: name.0.number, name: name.1, hash }
+    /// That two names which were looked at one after the other were there at the same moment, and no rename under way between them: else `Busy`.
+    /// Pinned since before, so a dentry that is still found was there all the time.
+    fn check_at_once(&self, old: &Side<'f, '_>, source: &Found<'f>, victim: Option<&Found<'f>>) -> Result<()> {
+        let moving =
+            self.is_renaming(source.cachelet) || victim.is_some_and(|victim| self.is_renaming(victim.cachelet));
+        let again = self.fs.find(old.number, old.name, old.hash)?;
+        let stayed = again.is_some_and(|hit| hit.dentry_offset == source.dentry_offset);
+        if stayed && !moving { Ok(()) } else { Err(Error::Busy) }
     }
 
     fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
@@ -170,19 +214,29 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn resolve(&self, hit: Hit<'f>) -> Result<Found<'f>> {
-        let inode = hit.dentry.inode.load();
+        let inode = hit.dentry.number();
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
+        self.prefetch_property(cachelet);
         Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
-    fn check_kinds(&self, source: &Found<'f>, victim: Option<&Found<'f>>, flags: RenameFlags) -> Result<()> {
+    /// The order of errors is Linux's: who is above whom comes before what kind they are of.
+    fn check_kinds(
+        &self,
+        source: &Found<'f>,
+        victim: Option<&Found<'f>>,
+        flags: RenameFlags,
+        (old, new): (u64, u64),
+    ) -> Result<()> {
         match victim {
             None if flags.exchange => Err(Error::NotFound),
             Some(_) if flags.no_replace => Err(Error::Exists),
             Some(victim) if !flags.exchange && source.inode != victim.inode => {
                 match (source.kind == FileKind::Directory, victim.kind == FileKind::Directory) {
+                    (true, false) if self.is_ancestor(source.inode, new)? => Err(Error::Loop),
                     (true, false) => Err(Error::NotADirectory),
+                    (false, true) if self.is_ancestor(victim.inode, old)? => Err(Error::NotEmpty),
                     (false, true) => Err(Error::IsADirectory),
                     _ => Ok(()),
                 }
@@ -285,7 +339,16 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(OldPlace::Exchanged(name));
         }
         let (uid, gid) = (old.directory.uid.load(Relaxed), old.directory.gid.load(Relaxed));
-        let new = NewNode { kind: FileKind::Character, permissions: 0, uid, gid, device: 0, target: b"" };
+        let new = NewNode {
+            kind: FileKind::Character,
+            permissions: 0,
+            uid,
+            gid,
+            device: 0,
+            target: b"",
+            extended: &[],
+            access_list: false,
+        };
         match self.make_unnamed(old.directory, &new, 1) {
             Ok(node) => Ok(OldPlace::Whiteout(name, node)),
             Err(error) => Err(self.give_up_name(&name, error)),
@@ -416,22 +479,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             moment_ns: moment_ns.max(0) as u64,
             turn: 0,
         };
-        let mut flushed = self.write_dentry_alone(arrival, source.inode, source.kind, new.name, moment_ns)?;
+        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, moment_ns)?;
         match (place, victim) {
             (OldPlace::Exchanged(name), Some(victim)) => {
                 record.moves[1] = self.step(name, victim, old, new);
-                flushed = flushed.and(self.write_dentry_alone(name, victim.inode, victim.kind, old.name, moment_ns)?);
+                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, moment_ns)?);
             }
             (OldPlace::Whiteout(name, node), _) => {
                 record.moves[1] =
                     Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
-                flushed = flushed.and(self.write_dentry_alone(
-                    name,
-                    node.number,
-                    FileKind::Character,
-                    old.name,
-                    moment_ns,
-                )?);
+                let whiteout = Named::of(self.cachelet(*node)?, FileKind::Character);
+                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, moment_ns)?);
             }
             _ => {}
         }
@@ -463,7 +521,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn rename_steps(&self, change: &Change<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
         let pm = &self.fs.pm;
         let &Change { source, victim, arrival, place, moment_ns, .. } = change;
-        let gone = Valid { valid: false, moment_ns: moment_ns.max(0) as u64 }.word();
+        let gone_ns = moment_ns.max(0) as u64;
         for step in record.moves.iter().filter(|step| step.directory != 0) {
             pm.commit(&self.fs.inode_at(step.directory)?.parent, step.parent, durable).unflushed();
         }
@@ -471,9 +529,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
             pm.commit(name.slot.word, slot_word(name.dentry_offset, SlotTag::Dentry), durable).unflushed();
         }
-        pm.retract(&source.hit.dentry.valid, gone).unflushed();
-        if let Some(victim) = victim {
-            pm.retract(&victim.hit.dentry.valid, gone).unflushed();
+        for dentry in [Some(source), victim].into_iter().flatten().map(|found| found.hit.dentry) {
+            pm.retract(&dentry.valid, dentry.gone(gone_ns)).unflushed();
         }
         Ok(())
     }

@@ -26,11 +26,24 @@ pub const FLAG_UNNAMED: u8 = 16;
 /// Flag of the state word, with [`FLAG_DEAD`]: only the cachelet went, the file lives on.
 pub const FLAG_EVICTED: u8 = 32;
 
+/// Flag of the state word: the layer above holds the file in tables of its own (open files, working directories, mappings), which counts as one
+/// reference however many they are. A mark, not a count: whoever finishes for a dead process may set it, or take it away, once more.
+pub const FLAG_HELD: u8 = 64;
+
+/// Bit of [`Cachelet::mapped`] of a file: programs have it mapped.
+pub const MAPPED: u32 = 1;
+
+/// Bit of [`Cachelet::mapped`] of a file: blocks behind its end were kept where they are for the sake of mappings, and go with the last of them.
+pub const MAPPED_KEPT: u32 = 2;
+
 /// Bit of [`Cachelet::entries`]: the directory is removed; nothing can be made in it.
 pub const ENTRIES_DEAD: u64 = 1 << 63;
 
 /// Bit of [`Cachelet::dirty`]: links, or a directory's times, are newer than the inode's property entry.
 pub const DIRTY: u32 = 1;
+
+/// Bit of [`Cachelet::dirty`]: on the image the inode has neither log nor extended attributes, access time or inline body. Unset: not known.
+pub const PLAIN: u32 = 2;
 
 /// How far a directory's names are in the mindex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +83,12 @@ impl References {
     #[inline]
     pub fn from_word(word: u64) -> References {
         References { references: word as u32, links: (word >> 32) as u32 & 0xff_ffff, flags: (word >> 56) as u8 }
+    }
+
+    /// Whether anybody refers to the file, but for its names.
+    #[inline]
+    pub fn is_used(self) -> bool {
+        self.references != 0 || self.flags & FLAG_HELD != 0
     }
 
     /// What one more reference adds to the word.
@@ -137,13 +156,13 @@ pub struct Cachelet {
     pub generation: AtomicU32,
     /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
     pub directory: AtomicU32,
-    /// [`DIRTY`].
+    /// [`DIRTY`], [`PLAIN`].
     pub dirty: AtomicU32,
     /// Device number; for a directory the slots of its log that became holes since the last compaction.
     pub device: AtomicU32,
     /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
     pub next: AtomicU32,
-    /// Files: how many shared mappings are there (then writes go in place). Directories: bit 1 used since the
+    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`]. Directories: bit 1 used since the
     /// evicting hand passed; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
     pub mapped: AtomicU32,
     /// Property flags, as on the image.

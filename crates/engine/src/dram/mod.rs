@@ -13,8 +13,8 @@ mod slot;
 
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
-    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_READABLE, FLAG_RENAMING,
-    FLAG_UNNAMED, References,
+    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
+    FLAG_RENAMING, FLAG_UNNAMED, MAPPED, MAPPED_KEPT, PLAIN, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
 pub use slot::{
@@ -27,12 +27,19 @@ use crate::format::{Geometry, INODES_PER_SEGMENT};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use pmem::{Direct, Layout, Pm, Region};
 
+/// A huge page.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Blocks in a group, which a shard claims at a time: 2 MiB.
 pub const GROUP_BLOCKS: u64 = 512;
 /// Buckets of a new mindex. It grows from here one bucket at a time.
 pub const BUCKETS_MIN: u64 = 1024;
 /// Thread slots of a region: as many threads may be inside the engine at once.
 pub const SLOTS_MAX: u64 = 1024;
+
+/// Bytes of the area for the layers above, but for what they keep of each file. Sparse, like all areas.
+pub const UPPER_BYTES: u64 = 256 << 20;
+/// What that area has more of for each cachelet.
+pub const UPPER_FILE_BYTES: u64 = 32;
 
 /// State of a block that holds dentries. Changes under its lock.
 #[repr(C, align(32))]
@@ -117,9 +124,9 @@ impl DramLayout {
             limit => limit.clamp(1024, geometry.inodes_max().max(1024)),
         };
         let mut at = 4096u64;
-        let mut area = |bytes: u64| {
-            let start = at;
-            at += bytes.div_ceil(4096) * 4096;
+        let mut place = |bytes: u64, align: u64| {
+            let start = at.next_multiple_of(align);
+            at = start + bytes.next_multiple_of(4096);
             start
         };
         let groups_count = geometry.blocks.div_ceil(GROUP_BLOCKS);
@@ -127,24 +134,25 @@ impl DramLayout {
         let cachelets_max = files + 2 * SLOTS_MAX;
         let buckets_max = files.next_power_of_two().max(BUCKETS_MIN);
         let overflow_max = buckets_max;
-        let upper_bytes = 64 << 20;
+        let upper_bytes = UPPER_BYTES + UPPER_FILE_BYTES * cachelets_max;
         DramLayout {
-            slots: area(SLOTS_MAX * size_of::<ThreadSlot>() as u64),
-            block_bits: area(groups_count * GROUP_BLOCKS / 8),
-            groups: area(groups_count * size_of::<Group>() as u64),
+            slots: place(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
+            block_bits: place(groups_count * GROUP_BLOCKS / 8, 4096),
+            groups: place(groups_count * size_of::<Group>() as u64, 4096),
             groups_count,
-            slabs: area(geometry.blocks * size_of::<SlabState>() as u64),
-            inode_bits: area(inodes_max / 8),
-            inode_links: area(inodes_max * 4),
-            block_shares: area(geometry.blocks * 4),
-            block_owners: area(groups_count * GROUP_BLOCKS * 8),
-            cachelets: area(cachelets_max * size_of::<Cachelet>() as u64),
+            slabs: place(geometry.blocks * size_of::<SlabState>() as u64, 4096),
+            inode_bits: place(inodes_max / 8, 4096),
+            inode_links: place(inodes_max * 4, 4096),
+            block_shares: place(geometry.blocks * 4, 4096),
+            // What is touched at random begins at a huge page, so that it can have huge pages of its own.
+            block_owners: place(groups_count * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
+            cachelets: place(cachelets_max * size_of::<Cachelet>() as u64, HUGE_PAGE_BYTES),
             cachelets_max,
-            buckets: area(buckets_max * size_of::<Bucket>() as u64),
+            buckets: place(buckets_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
             buckets_max,
-            overflow: area(overflow_max * size_of::<Bucket>() as u64),
+            overflow: place(overflow_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
             overflow_max,
-            upper: area(upper_bytes),
+            upper: place(upper_bytes, 4096),
             upper_bytes,
             length: at,
         }
@@ -176,6 +184,14 @@ impl Dram {
     #[inline]
     pub fn cachelet(&self, index: u32) -> Result<&Cachelet> {
         self.element(self.layout.cachelets, self.layout.cachelets_max, index as u64)
+    }
+
+    /// Asks for both lines of a cachelet.
+    #[inline]
+    pub fn prefetch_cachelet(&self, index: u32) {
+        let offset = self.layout.cachelets + index as u64 * size_of::<Cachelet>() as u64;
+        self.region.prefetch(offset);
+        self.region.prefetch(offset + 64);
     }
 
     /// Main bucket `index`.

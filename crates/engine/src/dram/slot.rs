@@ -167,8 +167,8 @@ pub struct ThreadSlot {
     pub recycled: AtomicU64,
     /// Of those, a bit for each inode whose blocks are all marked as its own.
     pub recycling_marked: AtomicU64,
-    /// Zero.
-    pub reserved0: AtomicU64,
+    /// Of those, a bit for each inode whose `recycling_bodies` are written.
+    pub recycling_noted: AtomicU64,
 
     /// Locks that the owner waits for or holds: offsets of their words in the region.
     pub held: [AtomicU64; HELD_MAX],
@@ -220,7 +220,7 @@ pub struct ThreadSlot {
     /// Cachelet indexes of references that the owner noted: whoever reaps gives them back.
     pub references: [AtomicU32; REFERENCES_MAX],
 
-    /// Of the inodes that are being recycled: first log page and xattr body, which the erased inode does not name any more.
+    /// Of the inodes that are being recycled and have any: first log page and xattr body, which the erased inode does not name any more.
     pub recycling_bodies: [[AtomicU64; 2]; RECYCLE_BATCH],
 
     /// First and behind the last of `retired` (counters; the ring's index is the remainder).
@@ -229,10 +229,12 @@ pub struct ThreadSlot {
     pub retired_end: AtomicU64,
     /// What waits to be recycled.
     pub retired: [Retired; RETIRED_MAX],
+    /// Wholly free groups of blocks that this shard claimed after one that it had filled.
+    pub groups_filled: AtomicU64,
     /// Zero to the end of the page.
     pub reserved1: [AtomicU64; SLOT_REST],
 }
-const SLOT_REST: usize = 244;
+const SLOT_REST: usize = 243;
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.
 unsafe impl Layout for ThreadSlot {}

@@ -26,6 +26,8 @@ pub(super) enum Change<'a> {
     Zero,
     /// It reads as before and has blocks.
     Allocate,
+    /// It reads as before and has written blocks that are the file's alone.
+    Materialise,
 }
 
 /// A change of the bytes `from..to` of a body of `size_bytes`.
@@ -141,6 +143,17 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
                 self.removed += counted as u64;
                 self.take_block(index)? | BLOCK_UNWRITTEN
             }
+            Change::Materialise if reusable && old.is_written() => old.word,
+            Change::Materialise if reusable => {
+                self.keep(index, old, old.offset(), 0..BLOCK_BYTES)?;
+                old.offset()
+            }
+            Change::Materialise => {
+                let block = self.take_block(index)?;
+                self.removed += counted as u64;
+                self.keep(index, old, block, 0..BLOCK_BYTES)?;
+                block
+            }
             Change::Write(_) if reusable && !old.is_written() => self.fill(index, old, old.offset())?,
             Change::Write(_) | Change::Zero => {
                 let block = self.take_block(index)?;
@@ -161,7 +174,9 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
                 let start = (index * BLOCK_BYTES + within.start - self.edit.from) as usize;
                 self.map.pm.stream_bytes(to + within.start, &bytes[start..start + length as usize])?
             }
-            Change::Zero | Change::Allocate => self.map.pm.stream_zeros(to + within.start, length)?,
+            Change::Zero | Change::Allocate | Change::Materialise => {
+                self.map.pm.stream_zeros(to + within.start, length)?
+            }
         };
         self.note(flushed);
         self.keep(index, old, to, within.end..BLOCK_BYTES)?;

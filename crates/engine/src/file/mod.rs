@@ -8,6 +8,7 @@
 
 mod edit;
 mod map;
+mod mapping;
 mod read;
 mod release;
 mod resize;

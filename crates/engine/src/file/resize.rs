@@ -6,13 +6,13 @@
 use super::AllocateMode;
 use super::edit::{Change, Edit};
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body, mark_body_of};
+use super::mapping::is_mapped;
 use super::release::{ClearMode, Clearing, Freed, from_block};
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
 use crate::fs::{Node, Thread};
 use core::ops::Range;
-use core::sync::atomic::Ordering::Acquire;
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 
 impl<M: Memory> Thread<'_, M> {
@@ -22,7 +22,7 @@ impl<M: Memory> Thread<'_, M> {
             return Err(Error::TooLarge);
         }
         self.change_file(node, |cachelet, property| {
-            let mapped = cachelet.mapped.load(Acquire) != 0;
+            let mapped = is_mapped(cachelet);
             if size_bytes > property.size_bytes {
                 let property = self.clear_behind_end(cachelet, property)?;
                 let after = Property { size_bytes, ..self.changed_now(&property) };
@@ -62,12 +62,22 @@ impl<M: Memory> Thread<'_, M> {
             let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
             self.fs.pm.fence(flushed);
         }
+        if mapped {
+            self.note_kept(cachelet);
+            self.clear_last_block(&after)?;
+        }
         let mode = if mapped { ClearMode::Mapped { behind_end: true } } else { ClearMode::All };
         self.clear_blocks(cachelet, &after, from_block(size_bytes.div_ceil(BLOCK_BYTES)), mode)
     }
 
     /// Clears the pointers to a range of blocks and counts the body's blocks anew.
-    fn clear_blocks(&self, cachelet: &Cachelet, property: &Property, range: Range<u64>, mode: ClearMode) -> Result<()> {
+    pub(super) fn clear_blocks(
+        &self,
+        cachelet: &Cachelet,
+        property: &Property,
+        range: Range<u64>,
+        mode: ClearMode,
+    ) -> Result<()> {
         let root = self.fs.map().root(property.root)?;
         if root.is_empty() || range.is_empty() {
             return Ok(());
@@ -110,7 +120,7 @@ impl<M: Memory> Thread<'_, M> {
                 self.give_blocks(cachelet, property, Change::Allocate, offset..end, keep_size)
             }
             AllocateMode::ZeroRange { keep_size } => {
-                let mapped = cachelet.mapped.load(Acquire) != 0;
+                let mapped = is_mapped(cachelet);
                 if mapped {
                     self.zero_in_place(property, offset..end.min(property.size_bytes))?;
                 }
@@ -168,7 +178,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Edges first, each atomic by itself; then the whole blocks.
     fn punch(&self, cachelet: &Cachelet, property: &Property, range: Range<u64>) -> Result<()> {
         let mut property = *property;
-        let mapped = cachelet.mapped.load(Acquire) != 0;
+        let mapped = is_mapped(cachelet);
         let size_bytes = property.size_bytes;
         let first = range.start.div_ceil(BLOCK_BYTES);
         // Behind the end nothing is visible: the last block goes as a whole if all that counts in it goes.

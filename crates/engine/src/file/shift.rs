@@ -5,13 +5,13 @@
 //! - No data is copied. Where building fails, the new nodes are freed and nothing has changed.
 
 use super::map::{BLOCKS_MAX, Map, SIZE_BYTES_MAX, Tree, height_for, span};
+use super::mapping::is_mapped;
 use super::release::Freed;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
 use crate::fs::Thread;
 use core::ops::Range;
-use core::sync::atomic::Ordering::Acquire;
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 
 /// Which blocks come where: up to `cut` as before, from `begin` on those that were `from` and its followers, between them nothing.
@@ -136,7 +136,7 @@ impl<M: Memory> Thread<'_, M> {
         size_after: u64,
         dropped: Range<u64>,
     ) -> Result<()> {
-        if cachelet.mapped.load(Acquire) != 0 {
+        if is_mapped(cachelet) {
             // Programs have mapped blocks at the places where they are.
             return Err(Error::Busy);
         }

@@ -16,7 +16,16 @@ const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
 fn file(thread: &Thread<'_>) -> Node {
-    let new = NewNode { kind: FileKind::Regular, permissions: 0o644, uid: 0, gid: 0, device: 0, target: b"" };
+    let new = NewNode {
+        kind: FileKind::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        extended: &[],
+        access_list: false,
+    };
     thread.create_unnamed(thread.root().expect("a root"), &new).expect("a file")
 }
 
@@ -721,7 +730,16 @@ fn a_body_of_one_block_is_made_for_a_long_symlink() {
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
     let target = [b'/'; 4095];
-    let new = NewNode { kind: FileKind::Symlink, permissions: 0o777, uid: 0, gid: 0, device: 0, target: &target };
+    let new = NewNode {
+        kind: FileKind::Symlink,
+        permissions: 0o777,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: &target,
+        extended: &[],
+        access_list: false,
+    };
     let node = thread.create_unnamed(thread.root().expect("a root"), &new).expect("a link");
     let mut read = [0; 5000];
     assert_eq!(thread.read_link(node, &mut read), Ok(4095));
@@ -738,7 +756,16 @@ fn bodies_survive_a_clean_detach() {
     let number = {
         let thread = fs.enter().expect("enters");
         let root = thread.root().expect("a root");
-        let new = NewNode { kind: FileKind::Regular, permissions: 0o644, uid: 0, gid: 0, device: 0, target: b"" };
+        let new = NewNode {
+            kind: FileKind::Regular,
+            permissions: 0o644,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            target: b"",
+            extended: &[],
+            access_list: false,
+        };
         let node = thread.create(root, b"name", &new).expect("a file");
         assert_eq!(thread.write(node, 0, &bytes), Ok(bytes.len()));
         thread.release(node, 1);

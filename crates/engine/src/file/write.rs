@@ -7,13 +7,14 @@
 
 use super::edit::{Change, Edit};
 use super::map::{BLOCK_UNWRITTEN, Map, MapNode, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, slot_of};
+use super::mapping::is_mapped;
 use super::release::{ClearMode, Clearing, Freed, Supply, from_block};
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, Property};
 use crate::fs::{Node, Thread};
 use core::ops::RangeInclusive;
-use core::sync::atomic::Ordering::Acquire;
+use core::sync::atomic::Ordering::Relaxed;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory};
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -47,7 +48,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             if property.kind() != Some(FileKind::Regular) {
                 return Err(Error::Invalid);
             }
-            self.as_owner(node.number, || change(cachelet, &property))
+            self.as_owner(node.number, || {
+                let result = change(cachelet, &property)?;
+                if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
+                    self.settle_growth(cachelet, property.size_bytes)?;
+                }
+                Ok(result)
+            })
         })
     }
 
@@ -59,7 +66,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if end > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
-        if cachelet.mapped.load(Acquire) != 0 && offset < property.size_bytes {
+        if is_mapped(cachelet) && offset < property.size_bytes {
             return self.write_mapped(cachelet, property, offset, from);
         }
         self.write_whole(cachelet, property, offset, from).map(drop)

@@ -9,12 +9,12 @@
 
 use super::map::{Tree, mark_body};
 use super::release::Supply;
-use crate::dram::{Cachelet, RetiredKind};
+use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
 use crate::fs::{Fs, Node, Thread};
 use crate::step::step;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, crc32c};
 
 /// Bytes before the first attribute.
@@ -316,7 +316,9 @@ impl<M: Memory> Thread<'_, M> {
             None if replace => return Err(Error::NoAttribute),
             _ => {}
         }
-        let new = self.as_owner(node.number, || self.build_xattrs(&old, entry, name, value))?;
+        let added = value.map(|value| [(name, value)]);
+        let added = added.as_ref().map_or(&[][..], |added| &added[..]);
+        let new = self.as_owner(node.number, || self.build_xattrs(&old, entry, added))?;
         let durable = self.fs.pm.fence(Flushed::nothing());
         // At the fence before, recovery sees the old set; from the next one on, the new one. The two stores under that one are independent.
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
@@ -335,6 +337,7 @@ impl<M: Memory> Thread<'_, M> {
     fn commit_xattrs(&self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
         let mut property = self.property(cachelet)?;
         property.changed_ns = self.fs.now_ns();
+        cachelet.dirty.fetch_and(!PLAIN, AcqRel);
         let dirty = self.fs.pm.commit(&inode.xattrs, root, durable);
         let flushed = self.fs.pm.flush(dirty);
         let committed = self.commit_property(cachelet, &property, durable)?;
@@ -343,12 +346,23 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// A body with the attributes of `old` but `entry`, and `name` with `value` if there is one. Empty for no attributes.
-    fn build_xattrs(&self, old: &Set<'_, M>, entry: Option<Entry>, name: &[u8], value: Option<&[u8]>) -> Result<Tree> {
+    /// A body with `attributes`, for an inode that is being made: root word for [`Inode::xattrs`]. Durable at the next fence.
+    pub(crate) fn write_new_xattrs(&self, attributes: &[(&[u8], &[u8])]) -> Result<u64> {
+        for (name, value) in attributes {
+            check_name(name)?;
+            if value.len() > VALUE_BYTES_MAX {
+                return Err(Error::TooBig);
+            }
+        }
+        Ok(self.build_xattrs(&Set::open(self.fs, 0)?, None, attributes)?.to_root())
+    }
+
+    /// A body with the attributes of `old` but `entry`, and with those of `added`. Empty for no attributes.
+    fn build_xattrs(&self, old: &Set<'_, M>, entry: Option<Entry>, added: &[(&[u8], &[u8])]) -> Result<Tree> {
         let dropped = entry.map_or(0, |entry| entry.length());
-        let added = value.map_or(0, |value| ENTRY_BYTES + (name.len() + value.len()) as u64);
-        let length = old.header.length - dropped + added;
-        let count = old.header.count.saturating_sub(entry.is_some() as u64) + value.is_some() as u64;
+        let added_bytes = |(name, value): &(&[u8], &[u8])| ENTRY_BYTES + (name.len() + value.len()) as u64;
+        let length = old.header.length - dropped + added.iter().map(added_bytes).sum::<u64>();
+        let count = old.header.count.saturating_sub(entry.is_some() as u64) + added.len() as u64;
         if length == HEADER_BYTES {
             return Ok(Tree::EMPTY);
         }
@@ -356,7 +370,7 @@ impl<M: Memory> Thread<'_, M> {
             return Err(Error::NoSpace);
         }
         let mut writer = Writer::new(self, length)?;
-        match write_set(&mut writer, old, entry, name, value, count) {
+        match write_set(&mut writer, old, entry, added, count) {
             Ok(()) => {
                 writer.supply.give_back(self)?;
                 Ok(writer.root)
@@ -373,8 +387,7 @@ fn write_set<M: Memory>(
     writer: &mut Writer<'_, '_, M>,
     old: &Set<'_, M>,
     entry: Option<Entry>,
-    name: &[u8],
-    value: Option<&[u8]>,
+    added: &[(&[u8], &[u8])],
     count: u64,
 ) -> Result<()> {
     let mut checksum = 0;
@@ -391,7 +404,7 @@ fn write_set<M: Memory>(
         push(writer, &piece[..before as usize])?;
         push(writer, &piece[behind as usize..])
     })?;
-    if let Some(value) = value {
+    for (name, value) in added {
         let length = (value.len() as u32).to_le_bytes();
         push(writer, &[name.len() as u8, length[0], length[1], length[2], length[3]])?;
         push(writer, name)?;

@@ -2,8 +2,10 @@
 //!
 //! Invariants
 //! - Everything but `valid` is immutable from publication to recycling, and certified by `seal`.
-//! - The space of a dentry is used again only after its log slot and its `seal` are durably zero: what lies there from before
-//!   never verifies.
+//! - The space of a dentry is used again only after no slot of any log names it and its name is durably invalid. What lies there from before stays:
+//!   each use of a line as a first line takes the next turn ([`next_turn`]), which both `seal` and `valid` say, so that a line of which a crash has
+//!   mixed two uses never verifies, and of one that is wholly of the earlier use the name does not count.
+//! - It names one life of its inode, by the generation: the next life of the number is another file.
 
 use super::FileKind;
 use super::assert_layout;
@@ -25,10 +27,10 @@ pub const fn dentry_lines(name_length: usize) -> u64 {
 pub struct Dentry {
     /// <valid, mtime>: see [`Valid`].
     pub valid: Commit64,
-    /// CRC-32C (high half) of inode, parent, cookie, kind, length and name; name length (bits 0..8), kind (8..16), lines
-    /// (16..24), zero (24..32). Zero: not a dentry.
+    /// CRC-32C (high half) of inode, parent, cookie, kind, length, turn and name; name length (bits 0..8), kind (8..16), lines
+    /// (16..24), turn (24..32). Zero: not a dentry.
     pub seal: Cell64,
-    /// The inode that the name stands for.
+    /// The inode that the name stands for: its number (bits 0..40), and the lowest bits of its generation.
     pub inode: Cell64,
     /// The directory that the name stands in.
     pub parent: Cell64,
@@ -41,11 +43,28 @@ assert_layout!(Dentry, 64, valid @ 0, seal @ 8, inode @ 16, parent @ 24, cookie 
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for Dentry {}
 
+/// Bits of the inode number in a dentry's word `inode`.
+const NUMBER_BITS: u32 = 40;
+/// The turns of a line: 1 to this. Three, so that a dentry that was written and given up before its fence does not share a turn with the next one.
+pub(super) const TURNS: u8 = 3;
+
+/// The part of a generation that a dentry holds.
+pub const fn short_generation(generation: u32) -> u32 {
+    generation & (u32::MAX >> (32 - (64 - NUMBER_BITS)))
+}
+
+/// The turn of the next dentry on a line where `word` is the valid word now.
+pub fn next_turn(word: u64) -> u8 {
+    Valid::from_word(word).turn % TURNS + 1
+}
+
 /// What the seal certifies, without the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DentryFacts {
     /// The inode that the name stands for.
     pub inode: u64,
+    /// Which life of that inode: its [`short_generation`].
+    pub generation: u32,
     /// The directory.
     pub parent: u64,
     /// Position for readdir.
@@ -54,14 +73,22 @@ pub struct DentryFacts {
     pub kind: FileKind,
     /// Bytes of the name: 1 to 255.
     pub name_length: u8,
+    /// Which use of its first line this is: 1 to 3, in turn.
+    pub turn: u8,
 }
 
 impl DentryFacts {
+    /// The word `inode` of a dentry with these facts.
+    pub fn inode_word(&self) -> u64 {
+        self.inode | (short_generation(self.generation) as u64) << NUMBER_BITS
+    }
+
     /// The seal of a dentry with these facts and this name.
     pub fn seal(&self, name: &[u8]) -> u64 {
-        let low = self.name_length as u32 | (self.kind as u32) << 8 | (dentry_lines(name.len()) as u32) << 16;
+        let lines = dentry_lines(name.len()) as u32;
+        let low = self.name_length as u32 | (self.kind as u32) << 8 | lines << 16 | (self.turn as u32) << 24;
         let mut bytes = [0u8; 28];
-        bytes[0..8].copy_from_slice(&self.inode.to_le_bytes());
+        bytes[0..8].copy_from_slice(&self.inode_word().to_le_bytes());
         bytes[8..16].copy_from_slice(&self.parent.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.cookie.to_le_bytes());
         bytes[24..28].copy_from_slice(&low.to_le_bytes());
@@ -70,24 +97,44 @@ impl DentryFacts {
 }
 
 impl Dentry {
-    /// Name length, kind and lines as the seal's low half says; none if they contradict each other. The checksum is not verified:
+    /// The number of the inode that the name stands for.
+    #[inline]
+    pub fn number(&self) -> u64 {
+        self.inode.load() & ((1 << NUMBER_BITS) - 1)
+    }
+
+    /// Name length, kind, lines and turn as the seal's low half says; none if they contradict each other. The checksum is not verified:
     /// for a dentry that the mindex names, it was when the entry was made.
     #[inline]
     pub fn facts(&self) -> Option<DentryFacts> {
         let seal = self.seal.load();
         let name_length = seal as u8;
         let kind = FileKind::from_bits((seal >> 8) as u8 as u32)?;
-        let lines = (seal >> 16) & 0xffff;
-        if name_length == 0 || lines != dentry_lines(name_length as usize) {
+        let (lines, turn) = ((seal >> 16) & 0xff, (seal >> 24) as u8);
+        if name_length == 0 || lines != dentry_lines(name_length as usize) || !(1..=TURNS).contains(&turn) {
             return None;
         }
         Some(DentryFacts {
-            inode: self.inode.load(),
+            inode: self.number(),
+            generation: (self.inode.load() >> NUMBER_BITS) as u32,
             parent: self.parent.load(),
             cookie: self.cookie.load(),
             kind,
             name_length,
+            turn,
         })
+    }
+
+    /// The valid word that makes this dentry not count from `moment_ns` on.
+    #[inline]
+    pub fn gone(&self, moment_ns: u64) -> u64 {
+        Valid { valid: false, moment_ns, turn: (self.seal.load() >> 24) as u8 }.word()
+    }
+
+    /// The valid word, if it is of the same use of the line as `facts`. If it is not, a crash came between the two.
+    #[inline]
+    pub fn standing(&self, facts: &DentryFacts) -> Option<Valid> {
+        Some(Valid::from_word(self.valid.load_acquire())).filter(|valid| valid.turn == facts.turn)
     }
 
     /// What the seal certifies, if all of it verifies, the name included, and the dentry lies within one block.
@@ -109,23 +156,25 @@ impl Dentry {
 pub struct Valid {
     /// Whether the name counts.
     pub valid: bool,
-    /// When it was made or unmade: ns since 1970, at most [`MOMENT_NS_MAX`].
+    /// When it was made or unmade: ns since 1970, even, at most [`MOMENT_NS_MAX`].
     pub moment_ns: u64,
+    /// Which use of the line it is of: as [`DentryFacts::turn`]. Zero only in a word that is no dentry's.
+    pub turn: u8,
 }
 
 /// The latest moment that the word holds (year 2116).
-pub const MOMENT_NS_MAX: u64 = (1 << 62) - 1;
+pub const MOMENT_NS_MAX: u64 = (1 << 62) - 2;
 
 impl Valid {
     /// The word.
     #[inline]
     pub fn word(self) -> u64 {
-        self.moment_ns.min(MOMENT_NS_MAX) << 2 | self.valid as u64
+        (self.moment_ns.min(MOMENT_NS_MAX) & !1) << 2 | (self.turn as u64 & 3) << 1 | self.valid as u64
     }
 
-    /// What a word says; bit 1 is reserved and ignored.
+    /// What a word says.
     #[inline]
     pub fn from_word(word: u64) -> Valid {
-        Valid { valid: word & 1 == 1, moment_ns: word >> 2 }
+        Valid { valid: word & 1 == 1, moment_ns: word >> 3 << 1, turn: (word >> 1) as u8 & 3 }
     }
 }

@@ -7,8 +7,8 @@
 //! into the inode: two slots, used in turn.)
 //!
 //! Invariants
-//! - The high half of `birth` is zero for a free inode, and then `parent`, `log`,
-//!   `xattrs`, `inline` and `accessed_ns` are zero too; all of it is durable before the number is used again.
+//! - Of a free inode `log`, `xattrs`, `inline` and `accessed_ns` are durably zero. Its identity and property entries may be those of the last life:
+//!   nothing names that generation any more.
 //! - An entry counts only if its seal verifies against the inode's number and generation, so an earlier life's entry never does.
 //! - Entry `i` holds sequences of parity `i`.
 
@@ -30,6 +30,8 @@ pub const INLINE_BYTES_MAX: usize = 48;
 
 /// Property flag: the body is in the inode's inline area (short symlinks).
 pub const PROPERTY_INLINE: u16 = 1;
+/// Property flag: the extended attributes may hold an access control list. Not for symbolic links.
+pub const PROPERTY_ACCESS_LIST: u16 = 2;
 
 /// What kind of file an inode is; the values are `S_IFMT >> 12` and `d_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,6 +136,16 @@ impl Inode {
         bytes[16..24].copy_from_slice(&born_ns.to_le_bytes());
         bytes[24..28].copy_from_slice(&generation.to_le_bytes());
         (crc32c(0, &bytes).max(1) as u64) << 32 | generation as u64
+    }
+
+    /// Whether the last line, inline area and access time, is zero.
+    pub fn tail_is_zero(&self) -> bool {
+        self.accessed_ns.load() == 0 && self.inline.iter().all(|word| word.load() == 0)
+    }
+
+    /// Whether nothing is there that the birth of the next life does not certify and would take over, but for `..`, which recovery takes from the name.
+    pub fn is_plain(&self) -> bool {
+        self.log.load() == 0 && self.xattrs.load() == 0 && self.tail_is_zero()
     }
 
     /// The birth word of this inode once it is free.

@@ -6,16 +6,21 @@
 //! - A field is a [`Cell64`](pmem::Cell64) if nothing becomes visible by it, a [`Commit64`](pmem::Commit64) if something does.
 
 mod dentry;
+mod flip;
 mod inode;
 mod journal;
 mod log;
 mod snapshot;
 mod superblock;
 
-pub use dentry::{DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines};
+pub use dentry::{
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines, next_turn,
+    short_generation,
+};
+pub use flip::Flip;
 pub use inode::{
-    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_INLINE, Property,
-    PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
+    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST,
+    PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
 };
 pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord, JournalSlot, Move};
 pub use log::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, slot_address, slot_tag, slot_word};

@@ -114,7 +114,16 @@ impl<M: Memory> Attached<M> {
 }
 
 pub fn new_file() -> NewNode<'static> {
-    NewNode { kind: FileKind::Regular, permissions: 0o644, uid: 0, gid: 0, device: 0, target: b"" }
+    NewNode {
+        kind: FileKind::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        extended: &[],
+        access_list: false,
+    }
 }
 
 pub fn new_directory() -> NewNode<'static> {

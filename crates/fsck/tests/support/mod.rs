@@ -3,6 +3,7 @@
 
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine_support;
+pub mod stories;
 
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
@@ -91,6 +92,11 @@ impl<'i> Plant<'i> {
         Plant { region, geometry, _image: image }
     }
 
+    /// For an image whose superblock may be damaged.
+    pub fn new_unchecked(image: &'i Image, geometry: Geometry) -> Plant<'i> {
+        Plant { region: image.region(Direct), geometry, _image: image }
+    }
+
     pub fn check(&self) -> Report {
         check(&self.region, &Options::default(), &mut |_| {})
     }
@@ -137,6 +143,11 @@ impl<'i> Plant<'i> {
 
     pub fn facts(&self, dentry: u64) -> DentryFacts {
         self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").facts().expect("whole")
+    }
+
+    /// Makes a name not count.
+    pub fn unmake(&self, dentry: u64) {
+        self.set(dentry, self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").gone(2));
     }
 
     /// Finds a path.
@@ -187,7 +198,7 @@ impl<'i> Plant<'i> {
         let (mut facts, mut name) = (self.facts(dentry), self.name(dentry));
         change(&mut facts, &mut name);
         facts.name_length = name.len() as u8;
-        self.set(dentry + 16, facts.inode);
+        self.set(dentry + 16, facts.inode_word());
         self.set(dentry + 24, facts.parent);
         self.set(dentry + 32, facts.cookie);
         self.set_bytes(dentry + DENTRY_HEADER_BYTES, &name);

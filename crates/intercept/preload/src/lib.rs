@@ -22,7 +22,8 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     hook::sys::refuse(&[b"the library inside this program has failed; please report it"])
 }
 
-// What compiled code calls. The processor's own string instructions are fast enough for what is copied here, and use no vector register.
+// What compiled code calls: mostly for names and small structures, where the processor's own string instructions would cost more than all the rest. Long runs
+// are left to those. No vector register but the first two, and of these the lower half.
 global_asm!(
     r#"
     .text
@@ -34,48 +35,151 @@ global_asm!(
 \name:
     .endm
 
-    FUNCTION memcpy
-    mov rax, rdi
-    mov rcx, rdx
-    rep movsb
-    ret
-
     FUNCTION memmove
     mov rax, rdi
-    mov rcx, rdx
-    mov r8, rdi
-    sub r8, rsi
-    cmp r8, rdx
-    jb 2f
-    rep movsb
-    ret
-2:  lea rsi, [rsi + rdx - 1]
-    lea rdi, [rdi + rdx - 1]
-    std
-    rep movsb
-    cld
+    sub rax, rsi
+    cmp rax, rdx
+    jae memcpy
+    // The target begins inside the source: from the end, unless all of it fits into registers.
+    cmp rdx, 32
+    jbe memcpy
+    mov rax, rdi
+    movdqu xmm1, xmmword ptr [rsi]
+1:  movdqu xmm0, xmmword ptr [rsi + rdx - 16]
+    movdqu xmmword ptr [rdi + rdx - 16], xmm0
+    sub rdx, 16
+    cmp rdx, 16
+    ja 1b
+    movdqu xmmword ptr [rdi], xmm1
     ret
 
+    // Also right where the target begins before the source: every piece is read before what lies below it is written, and the last one first of all.
+    FUNCTION memcpy
+    mov rax, rdi
+    cmp rdx, 16
+    jb 3f
+    movdqu xmm1, xmmword ptr [rsi + rdx - 16]
+    cmp rdx, 32
+    jbe 4f
+    cmp rdx, 768
+    ja 5f
+    lea r8, [rdi + rdx - 16]
+2:  movdqu xmm0, xmmword ptr [rsi]
+    movdqu xmmword ptr [rdi], xmm0
+    add rsi, 16
+    add rdi, 16
+    cmp rdi, r8
+    jb 2b
+    movdqu xmmword ptr [r8], xmm1
+    ret
+4:  movdqu xmm0, xmmword ptr [rsi]
+    movdqu xmmword ptr [rdi + rdx - 16], xmm1
+    movdqu xmmword ptr [rdi], xmm0
+    ret
+5:  mov rcx, rdx
+    rep movsb
+    ret
+3:  cmp edx, 8
+    jb 6f
+    mov r8, qword ptr [rsi]
+    mov r9, qword ptr [rsi + rdx - 8]
+    mov qword ptr [rdi], r8
+    mov qword ptr [rdi + rdx - 8], r9
+    ret
+6:  cmp edx, 4
+    jb 7f
+    mov r8d, dword ptr [rsi]
+    mov r9d, dword ptr [rsi + rdx - 4]
+    mov dword ptr [rdi], r8d
+    mov dword ptr [rdi + rdx - 4], r9d
+    ret
+7:  test edx, edx
+    jz 8f
+    movzx r8d, byte ptr [rsi]
+    movzx r9d, byte ptr [rsi + rdx - 1]
+    mov ecx, edx
+    shr ecx, 1
+    movzx r10d, byte ptr [rsi + rcx]
+    mov byte ptr [rdi + rcx], r10b
+    mov byte ptr [rdi], r8b
+    mov byte ptr [rdi + rdx - 1], r9b
+8:  ret
+
     FUNCTION memset
-    mov r8, rdi
-    mov eax, esi
+    mov rax, rdi
+    movzx esi, sil
+    mov rcx, 0x0101010101010101
+    imul rsi, rcx
+    cmp rdx, 16
+    jb 3f
+    cmp rdx, 768
+    ja 5f
+    movq xmm0, rsi
+    punpcklqdq xmm0, xmm0
+    lea r8, [rdi + rdx - 16]
+    jmp 4f
+2:  movdqu xmmword ptr [rdi], xmm0
+    add rdi, 16
+4:  cmp rdi, r8
+    jb 2b
+    movdqu xmmword ptr [r8], xmm0
+    ret
+5:  mov r8, rax
+    mov rax, rsi
     mov rcx, rdx
     rep stosb
     mov rax, r8
     ret
+3:  cmp edx, 8
+    jb 6f
+    mov qword ptr [rdi], rsi
+    mov qword ptr [rdi + rdx - 8], rsi
+    ret
+6:  test edx, edx
+    jz 8f
+7:  mov byte ptr [rdi + rdx - 1], sil
+    dec edx
+    jnz 7b
+8:  ret
 
     FUNCTION memcmp
     FUNCTION bcmp
-    xor eax, eax
     xor ecx, ecx
-3:  cmp rcx, rdx
-    je 4f
-    movzx eax, byte ptr [rdi + rcx]
+    cmp rdx, 8
+    jb 3f
+    sub rdx, 8
+2:  mov r8, qword ptr [rdi + rcx]
+    mov r9, qword ptr [rsi + rcx]
+    cmp r8, r9
+    jne 4f
+    add rcx, 8
+    cmp rcx, rdx
+    jbe 2b
+    // The last eight bytes, some of them once more.
+    mov r8, qword ptr [rdi + rdx]
+    mov r9, qword ptr [rsi + rdx]
+    xor eax, eax
+    cmp r8, r9
+    jne 4f
+    ret
+4:  bswap r8
+    bswap r9
+    xor eax, eax
+    cmp r8, r9
+    sbb eax, eax
+    or eax, 1
+    ret
+3:  xor eax, eax
+    cmp rcx, rdx
+    je 6f
+5:  movzx eax, byte ptr [rdi + rcx]
     movzx r8d, byte ptr [rsi + rcx]
-    inc rcx
     sub eax, r8d
-    jz 3b
-4:  ret
+    jnz 6f
+    inc rcx
+    cmp rcx, rdx
+    jb 5b
+6:  ret
 
     FUNCTION strlen
     xor eax, eax

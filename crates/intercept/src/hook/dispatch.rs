@@ -2,12 +2,14 @@
 //!
 //! Invariant: a handler either does the whole call and says what the program gets, or has changed nothing and leaves it to the kernel.
 
-use super::entry::{Frame, Next, Verdict};
-use super::{counts, exec, stack};
+use super::call::{Call, Handler};
+use super::context::{self, Context};
+use super::entry::{Frame, Next, Verdict, thread_words};
+use super::{
+    counts, descriptors, exec, files, locks, mapping, names, open, processes, server, signals, sockets, stack, transit,
+};
 use crate::routes::NUMBERS;
-
-/// Serves one kind of call.
-pub type Handler = fn(&Frame) -> Verdict;
+use posix::Errno;
 
 /// The kernel shall do it.
 pub const NATIVE: Verdict = Verdict { result: 0, next: Next::Native };
@@ -17,18 +19,179 @@ pub fn done(result: i64) -> Verdict {
     Verdict { result, next: Next::Done }
 }
 
-/// The handler of every number.
-static HANDLERS: [Handler; NUMBERS] = handlers();
+/// The handler of every number; none: the kernel's.
+static HANDLERS: [Option<Handler>; NUMBERS] = handlers();
 
-const fn handlers() -> [Handler; NUMBERS] {
-    let mut handlers: [Handler; NUMBERS] = [native; NUMBERS];
-    handlers[libc::SYS_execve as usize] = exec::execve;
-    handlers[libc::SYS_execveat as usize] = exec::execveat;
+const fn handlers() -> [Option<Handler>; NUMBERS] {
+    use libc::*;
+    const FCHMODAT2: c_long = 452;
+    const CACHESTAT: c_long = 451;
+    let mut handlers: [Option<Handler>; NUMBERS] = [None; NUMBERS];
+    let all: &[(c_long, Handler)] = &[
+        (SYS_execve, exec::execve),
+        (SYS_execveat, exec::execveat),
+        // Paths.
+        (SYS_stat, names::stat),
+        (SYS_lstat, names::lstat),
+        (SYS_newfstatat, names::fstatat),
+        (SYS_statx, names::statx),
+        (SYS_access, names::access),
+        (SYS_faccessat, names::faccessat),
+        (SYS_faccessat2, names::faccessat2),
+        (SYS_readlink, names::readlink),
+        (SYS_readlinkat, names::readlinkat),
+        (SYS_statfs, names::statfs),
+        (SYS_mkdir, names::mkdir),
+        (SYS_mkdirat, names::mkdirat),
+        (SYS_mknod, names::mknod),
+        (SYS_mknodat, names::mknodat),
+        (SYS_symlink, names::symlink),
+        (SYS_symlinkat, names::symlinkat),
+        (SYS_rmdir, names::rmdir),
+        (SYS_unlink, names::unlink),
+        (SYS_unlinkat, names::unlinkat),
+        (SYS_rename, names::rename),
+        (SYS_renameat, names::renameat),
+        (SYS_renameat2, names::renameat2),
+        (SYS_link, names::link),
+        (SYS_linkat, names::linkat),
+        (SYS_chmod, names::chmod),
+        (SYS_fchmodat, names::fchmodat),
+        (FCHMODAT2, names::fchmodat2),
+        (SYS_chown, names::chown),
+        (SYS_lchown, names::lchown),
+        (SYS_fchownat, names::fchownat),
+        (SYS_utime, names::utime),
+        (SYS_utimes, names::utimes),
+        (SYS_futimesat, names::futimesat),
+        (SYS_utimensat, names::utimensat),
+        (SYS_truncate, names::truncate),
+        (SYS_setxattr, names::setxattr),
+        (SYS_lsetxattr, names::lsetxattr),
+        (SYS_getxattr, names::getxattr),
+        (SYS_lgetxattr, names::lgetxattr),
+        (SYS_listxattr, names::listxattr),
+        (SYS_llistxattr, names::llistxattr),
+        (SYS_removexattr, names::removexattr),
+        (SYS_lremovexattr, names::lremovexattr),
+        (SYS_chdir, names::chdir),
+        (SYS_fchdir, processes::fchdir),
+        (SYS_getcwd, processes::getcwd),
+        (SYS_open, open::open),
+        (SYS_creat, open::creat),
+        (SYS_openat, open::openat),
+        (SYS_openat2, open::openat2),
+        // Paths that cannot be served.
+        (SYS_uselib, names::unsupported_path),
+        (SYS_pivot_root, names::unsupported_paths),
+        (SYS_mount, names::unsupported_paths),
+        (SYS_chroot, names::unsupported_path),
+        (SYS_acct, names::unsupported_path),
+        (SYS_umount2, names::unsupported_path),
+        (SYS_swapon, names::unsupported_path),
+        (SYS_swapoff, names::unsupported_path),
+        (SYS_quotactl, names::unsupported_second),
+        (SYS_inotify_add_watch, names::unsupported_second),
+        (SYS_name_to_handle_at, names::unsupported_at),
+        (SYS_open_tree, names::unsupported_at),
+        (SYS_fspick, names::unsupported_at),
+        (SYS_mount_setattr, names::unsupported_at),
+        (SYS_move_mount, names::unsupported_at_at),
+        (463, names::unsupported_at),
+        (464, names::unsupported_at),
+        (465, names::unsupported_at),
+        (466, names::unsupported_at),
+        (468, names::unsupported_at),
+        (469, names::unsupported_at),
+        // Descriptors.
+        (SYS_close, descriptors::close),
+        (SYS_close_range, descriptors::close_range),
+        (SYS_dup, descriptors::dup),
+        (SYS_dup2, descriptors::dup2),
+        (SYS_dup3, descriptors::dup3),
+        (SYS_fcntl, files::fcntl),
+        (SYS_ioctl, files::ioctl),
+        (SYS_flock, locks::flock),
+        (SYS_read, files::read),
+        (SYS_write, files::write),
+        (SYS_pread64, files::pread),
+        (SYS_pwrite64, files::pwrite),
+        (SYS_readv, files::readv),
+        (SYS_writev, files::writev),
+        (SYS_preadv, files::preadv),
+        (SYS_pwritev, files::pwritev),
+        (SYS_preadv2, files::preadv2),
+        (SYS_pwritev2, files::pwritev2),
+        (SYS_lseek, files::lseek),
+        (SYS_fstat, files::fstat),
+        (SYS_fstatfs, files::fstatfs),
+        (SYS_fchmod, files::fchmod),
+        (SYS_fchown, files::fchown),
+        (SYS_fsetxattr, files::fsetxattr),
+        (SYS_fgetxattr, files::fgetxattr),
+        (SYS_flistxattr, files::flistxattr),
+        (SYS_fremovexattr, files::fremovexattr),
+        (SYS_ftruncate, files::ftruncate),
+        (SYS_fallocate, files::fallocate),
+        (SYS_fsync, files::fsync),
+        (SYS_fdatasync, files::fsync),
+        (SYS_sync_file_range, files::sync_file_range),
+        (SYS_syncfs, files::syncfs),
+        (SYS_sync, files::sync),
+        (SYS_readahead, files::advise),
+        (SYS_fadvise64, files::advise),
+        (SYS_getdents, files::getdents),
+        (SYS_getdents64, files::getdents64),
+        (SYS_copy_file_range, files::copy_file_range),
+        (SYS_sendfile, files::sendfile),
+        (SYS_splice, files::splice),
+        (SYS_tee, files::not_a_pipe),
+        (SYS_vmsplice, files::not_a_pipe),
+        (SYS_finit_module, files::unsupported),
+        (SYS_quotactl_fd, files::unsupported),
+        (CACHESTAT, files::unsupported),
+        (SYS_io_setup, files::absent),
+        (SYS_io_uring_setup, files::absent),
+        // Memory.
+        (SYS_mmap, mapping::mmap),
+        (SYS_munmap, mapping::munmap),
+        (SYS_mremap, mapping::mremap),
+        (SYS_msync, mapping::msync),
+        // Processes.
+        (SYS_fork, processes::fork),
+        (SYS_vfork, processes::vfork),
+        (SYS_clone, processes::clone),
+        (SYS_clone3, processes::clone3),
+        (SYS_exit, processes::exit),
+        (SYS_exit_group, processes::exit_group),
+        (SYS_umask, processes::umask),
+        (SYS_setuid, processes::change_identity),
+        (SYS_setgid, processes::change_identity),
+        (SYS_setreuid, processes::change_identity),
+        (SYS_setregid, processes::change_identity),
+        (SYS_setresuid, processes::change_identity),
+        (SYS_setresgid, processes::change_identity),
+        (SYS_setfsuid, processes::change_identity),
+        (SYS_setfsgid, processes::change_identity),
+        (SYS_setgroups, processes::change_identity),
+        (SYS_capset, processes::change_identity),
+        (SYS_setns, processes::change_identity),
+        (SYS_unshare, processes::change_identity),
+        (SYS_rt_sigaction, signals::rt_sigaction),
+        // Sockets.
+        (SYS_bind, sockets::bind),
+        (SYS_connect, sockets::connect),
+        (SYS_sendmsg, transit::sendmsg),
+        (SYS_sendmmsg, transit::sendmmsg),
+        (SYS_recvmsg, transit::recvmsg),
+        (SYS_recvmmsg, transit::recvmmsg),
+    ];
+    let mut index = 0;
+    while index < all.len() {
+        handlers[all[index].0 as usize] = Some(all[index].1);
+        index += 1;
+    }
     handlers
-}
-
-fn native(_: &Frame) -> Verdict {
-    NATIVE
 }
 
 /// Called by the entry for every call that passed its filter.
@@ -44,8 +207,40 @@ pub unsafe extern "C" fn directfs_dispatch(frame: *mut Frame, own_stack: u64) ->
     // The kernel looks at the lower half only.
     let number = frame.number as u32 as usize;
     counts::count(number);
-    match HANDLERS.get(number) {
-        Some(handler) => handler(frame),
-        None => NATIVE,
+    let Some(Some(handler)) = HANDLERS.get(number) else { return NATIVE };
+    if server::get().is_none() {
+        return without_server(frame, number);
+    }
+    if own_stack != 0 {
+        // SAFETY: we are on this thread's own stack.
+        return serve(frame, unsafe { stack::context() }, *handler);
+    }
+    context::with_new(|context| serve(frame, context, *handler)).unwrap_or(done(-i64::from(libc::ENOMEM)))
+}
+
+fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
+    let Some(server) = server::get() else { return NATIVE };
+    let words = thread_words();
+    // SAFETY: the words are this thread's, and no reference to them exists.
+    let forked_by = unsafe {
+        // A handler that left by a jump did not come back to say so.
+        (*words).passive = 0;
+        (*words).forked_by
+    };
+    if forked_by != 0 {
+        processes::settle(server, context);
+    }
+    match handler(&mut Call { frame, server, context }) {
+        Ok(verdict) => verdict,
+        Err(Errno(errno)) => done(-i64::from(errno)),
+    }
+}
+
+/// A program that has the library, but no file system: what it starts is to have the library, too.
+fn without_server(frame: &Frame, number: usize) -> Verdict {
+    match number as i64 {
+        libc::SYS_execve => exec::inject(frame, 2),
+        libc::SYS_execveat => exec::inject(frame, 3),
+        _ => NATIVE,
     }
 }

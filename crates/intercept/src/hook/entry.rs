@@ -78,6 +78,8 @@ pub enum Next {
     Native = 1,
     /// The thread has got a stack for this: call the dispatcher again, on it.
     Again = 2,
+    /// The call was interrupted, and begins again when the signals have been handled.
+    Restart = 3,
 }
 
 /// Which descriptors are ours: one byte each, so that the filter reads one byte.
@@ -124,14 +126,14 @@ pub fn thread_words() -> *mut crate::hook::stack::ThreadWords {
 
 global_asm!(
     r#"
-    // Three words of each thread: see stack.rs.
+    // Words of each thread: see stack.rs.
     .section .tbss.directfs,"awT",@nobits
     .p2align 3
     .hidden directfs_words
     .type directfs_words, @object
-    .size directfs_words, 24
+    .size directfs_words, {words_bytes}
 directfs_words:
-    .zero 24
+    .zero {words_bytes}
 
     .section .text.directfs_tls,"ax",@progbits
     .globl directfs_tls
@@ -224,7 +226,7 @@ directfs_slots:
     lea rcx, [\reg - 4096]
     or rcx, \reg
     shr rcx, 47
-    jnz 76f
+    jnz 87f
     cmp byte ptr [\reg], 47
     jne 76f
     lea rdx, [rip + {prefix}]
@@ -242,17 +244,49 @@ directfs_slots:
     je 90f
     cmp al, 47
     je 90f
+    // A directory above the mount: what is opened there is watched.
+    test al, al
+    jz 90f
+    // /proc and /dev name descriptors, and the working directory.
+    cmp dword ptr [rip + {fd_count}], 0
+    jne 73f
+    cmp byte ptr [rip + {cwd}], 0
+    je 79f
+73: cmp byte ptr [\reg + 1], 112
+    jne 74f
+    cmp byte ptr [\reg + 2], 114
+    je 90f
+74: cmp byte ptr [\reg + 1], 100
+    jne 79f
+    cmp byte ptr [\reg + 2], 101
+    je 90f
     jmp 79f
-76: // Relative, or none at all: the directory decides.
+75: // Upwards from the kernel's side: perhaps into the mount.
+    cmp byte ptr [\reg], 46
+    jne 79f
+    cmp byte ptr [\reg + 1], 46
+    je 90f
+    jmp 79f
+87: // No path at all. With a directory the descriptor may be meant.
     .ifc \dir,cwd
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
     .else
     cmp \dir, -100
     jne 78f
+    .endif
+    jmp 79f
+76: // Relative: the directory decides.
+    .ifc \dir,cwd
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
-    jmp 79f
+    jmp 75b
+    .else
+    cmp \dir, -100
+    jne 78f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 75b
 78: CHECK_FD \dir
     .endif
 79:
@@ -387,8 +421,10 @@ directfs_entry:
     mov rcx, qword ptr [rsp + {save_bytes}]
     mov rsp, rbx
     test rcx, rcx
-    jz 66f
+    jz 65f
     mov qword ptr fs:[rbp], rcx
+65: cmp qword ptr fs:[rbp + {deferred}], 0
+    jne 68f
 66: cmp esi, 1
     ja 60b
     je 67f
@@ -410,6 +446,24 @@ directfs_entry:
     RESTORE
     .cfi_def_cfa_offset 0
     jmp r11
+68: // Signals that waited come now, on the program's stack.
+    .cfi_def_cfa rbx, 216
+    .cfi_offset rbx, -208
+    .cfi_offset rbp, -216
+    .cfi_escape 0x16, 16, 5, 0x73, 16, 0x06, 0x23, 2
+    push rdi
+    push rsi
+    mov rax, rsp
+    and rsp, -64
+    sub rsp, {save_bytes} + 64
+    mov qword ptr [rsp + {save_bytes}], rax
+    SAVE_VECTORS
+    call {deliver}
+    LOAD_VECTORS
+    mov rsp, qword ptr [rsp + {save_bytes}]
+    pop rsi
+    pop rdi
+    jmp 66b
     .cfi_endproc
     .size directfs_entry, . - directfs_entry
     "#,
@@ -419,6 +473,7 @@ directfs_entry:
     fds_max = const FDS_MAX,
     numbers = const crate::routes::NUMBERS,
     save_bytes = const SAVE_BYTES,
+    words_bytes = const crate::hook::stack::WORDS_BYTES,
     fds = sym DIRECTFS_FDS,
     fd_count = sym DIRECTFS_FD_COUNT,
     cwd = sym DIRECTFS_CWD,
@@ -426,6 +481,8 @@ directfs_entry:
     prefix = sym DIRECTFS_PREFIX,
     routes = sym ROUTES,
     dispatch = sym crate::hook::dispatch::directfs_dispatch,
+    deliver = sym crate::hook::signals::directfs_deliver,
+    deferred = const crate::hook::stack::DEFERRED_OFFSET,
 );
 
 #[cfg(test)]
@@ -511,9 +568,14 @@ mod tests {
         assert!(!seen(SYS_lseek, [OTHER, 0, 0, 0, 0, 0]) && !seen(SYS_lseek, [u64::MAX, 0, 0, 0, 0, 0]));
         assert!(seen(SYS_dup3, [OTHER, OURS, 0, 0, 0, 0]) && seen(SYS_copy_file_range, [OTHER, 0, OURS, 0, 0, 0]));
         assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, OURS, 0]));
-        assert!(!seen(SYS_poll, [0, 0, 0, 0, 0, 0]));
+        assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
+        let upwards = c"../no/such".as_ptr() as u64;
+        assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));
+        let descriptors = [c"/proc/no".as_ptr() as u64, c"/dev/no".as_ptr() as u64];
+        assert!(descriptors.iter().all(|&path| !seen(SYS_access, [path, 0, 0, 0, 0, 0])));
         DIRECTFS_FD_COUNT.store(1, Relaxed);
-        assert!(seen(SYS_poll, [0, 0, 0, 0, 0, 0]));
+        assert!(seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
+        assert!(descriptors.iter().all(|&path| seen(SYS_access, [path, 0, 0, 0, 0, 0])));
         DIRECTFS_CWD.store(1, Relaxed);
         assert!(seen(SYS_access, [relative, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, relative, 0, 0, 0, 0]));
         assert!(!seen(SYS_access, [outside, 0, 0, 0, 0, 0]));

@@ -1,9 +1,15 @@
 //! What the launcher tells the library, and what every program that is started from here must be told again.
 //!
-//! Invariant: written by the constructor alone, before other threads and hooked calls; later only read.
+//! Invariant: written by the constructor alone, before other threads and hooked calls; later only read. The one exception is the entry with descriptors, which
+//! changes when a program takes the number of one for itself; no two threads do that at a time.
 
+use super::{descriptors, sys};
+use crate::contract::{self, Contract};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use posix::{Errno, Result};
 
 /// The loader's list of libraries.
 pub const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -14,13 +20,37 @@ pub const COUNTS: &[u8] = b"DIRECTFS_COUNTS=";
 /// Longest value, with its name.
 pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 
+/// What is kept and handed on as it is.
+const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, contract::IMAGE, contract::MOUNT, contract::BINARY];
+/// Entries that a program gets at most beside its own: those, the loader's list and the process.
+pub const ADDED: usize = HANDED_ON.len() + 2;
+/// Entries that are ours, whoever set them.
+const OURS: [&[u8]; 8] = [
+    RUN,
+    COUNTS,
+    contract::IMAGE,
+    contract::MOUNT,
+    contract::BINARY,
+    contract::START,
+    contract::PROCESS,
+    contract::PROGRAM,
+];
+
 /// An entry of the environment, name and value and the zero behind them.
 struct Entry(UnsafeCell<[u8; ENTRY_BYTES_MAX]>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for Entry {}
 
-static RUN_ENTRY: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
-static COUNTS_ENTRY: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+static ENTRIES: [Entry; HANDED_ON.len()] = [const { Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX])) }; HANDED_ON.len()];
+static START: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+static PROGRAM: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+
+struct Told(UnsafeCell<Option<Contract>>);
+// SAFETY: see the module's invariant.
+unsafe impl Sync for Told {}
+static CONTRACT: Told = Told(UnsafeCell::new(None));
+/// Whether a fence is not all that the image needs to be safe.
+static ON_DISK: AtomicBool = AtomicBool::new(false);
 
 /// The entries of an environment.
 ///
@@ -41,22 +71,104 @@ pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'s
     })
 }
 
-/// Keeps what the launcher set; false if it set nothing, or too much.
+/// Keeps what the launcher set; false if it set nothing, or too much. Then the number of the process's slot, if a program told it.
 ///
 /// # Safety
 /// As for [`entries`]; and this is the constructor.
-pub unsafe fn adopt(environment: *const *const u8) -> bool {
+pub unsafe fn adopt(environment: *const *const u8) -> (bool, Option<u32>) {
+    let mut process = None;
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
-        for (name, kept) in [(RUN, &RUN_ENTRY), (COUNTS, &COUNTS_ENTRY)] {
+        let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&contract::START, &START), (&contract::PROGRAM, &PROGRAM)]);
+        for (name, kept) in kept {
             if entry.starts_with(name) && entry.len() <= ENTRY_BYTES_MAX {
                 // SAFETY: nobody else runs yet (the module's invariant).
                 let room = unsafe { &mut *kept.0.get() };
                 room[..entry.len()].copy_from_slice(entry);
             }
         }
+        if let Some(value) = entry.strip_prefix(contract::PROCESS) {
+            process = contract::number(&value[..value.len() - 1]).and_then(|index| u32::try_from(index).ok());
+        }
     }
-    run_entry().is_some()
+    (run_entry().is_some(), process)
+}
+
+/// Reads what was kept of the contract, and keeps its descriptors from the program. None: there is no file system.
+pub fn read_contract() -> Option<Contract> {
+    let text = value(contract::IMAGE)?;
+    let Some(contract) = Contract::parse(text) else {
+        sys::refuse(&[b"another version of directfs started this program: ", contract::IMAGE, text]);
+    };
+    // SAFETY: this is the constructor (the module's invariant).
+    unsafe { *CONTRACT.0.get() = Some(contract) };
+    descriptors().into_iter().for_each(descriptors::protect);
+    ON_DISK.store(sys::is_on_disk(contract.image), Relaxed);
+    Some(contract)
+}
+
+/// The contract.
+pub fn contract() -> Option<Contract> {
+    // SAFETY: see the module's invariant.
+    unsafe { *CONTRACT.0.get() }
+}
+
+/// The descriptors that the program must not know of.
+pub fn descriptors() -> [i32; 3] {
+    contract().map_or([-1; 3], |contract| [contract.image, contract.region, contract.placeholder])
+}
+
+/// Makes room at a number that the program wants for itself: what is there moves away.
+pub fn move_descriptor(fd: i32) -> Result<()> {
+    static MOVING: AtomicBool = AtomicBool::new(false);
+    if MOVING.swap(true, AcqRel) {
+        return Err(Errno(libc::EBUSY));
+    }
+    let moved = move_it(fd);
+    MOVING.store(false, Release);
+    moved
+}
+
+fn move_it(fd: i32) -> Result<()> {
+    let Some(mut contract) = contract() else { return Ok(()) };
+    let from = contract::DESCRIPTORS_FROM as u64;
+    // SAFETY: makes a descriptor, and changes nothing else.
+    let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
+    let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
+    for place in [&mut contract.image, &mut contract.region, &mut contract.placeholder] {
+        if *place == fd {
+            *place = new;
+        }
+    }
+    descriptors::protect(new);
+    // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either is open.
+    unsafe {
+        let index = HANDED_ON.iter().position(|name| *name == contract::IMAGE).unwrap_or_default();
+        let room = &mut *ENTRIES[index].0.get();
+        let length = contract::IMAGE.len() + contract.write(&mut room[contract::IMAGE.len()..]);
+        room[length] = 0;
+        *CONTRACT.0.get() = Some(contract);
+    }
+    descriptors::unprotect(fd);
+    Ok(())
+}
+
+/// Brings the image to the disk, if it lies on one.
+pub fn sync_image() -> Result<i64> {
+    let Some(contract) = contract().filter(|_| ON_DISK.load(Relaxed)) else { return Ok(0) };
+    // SAFETY: changes no memory.
+    let result = unsafe { sys::call(libc::SYS_fdatasync, [contract.image as u64, 0, 0, 0, 0, 0]) };
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }
+}
+
+/// Whether an entry of an environment is one of ours, and not for the program to hand on.
+pub fn is_ours(entry: &[u8]) -> bool {
+    OURS.iter().any(|name| entry.starts_with(name))
+}
+
+/// The entries that every program is told again, as they are.
+pub fn handed_on() -> impl Iterator<Item = &'static [u8]> {
+    ENTRIES.iter().filter_map(get)
 }
 
 fn get(entry: &'static Entry) -> Option<&'static [u8]> {
@@ -66,17 +178,37 @@ fn get(entry: &'static Entry) -> Option<&'static [u8]> {
     (end > 0).then(|| &bytes[..=end])
 }
 
+fn find(name: &[u8]) -> Option<&'static [u8]> {
+    let index = HANDED_ON.iter().position(|handed| *handed == name)?;
+    get(&ENTRIES[index])
+}
+
+/// The value of an entry, without the zero behind it.
+pub fn value(name: &[u8]) -> Option<&'static [u8]> {
+    find(name).map(|entry| &entry[name.len()..entry.len() - 1])
+}
+
+/// The first program's working directory in the mount.
+pub fn start_directory() -> Option<&'static [u8]> {
+    get(&START).map(|entry| &entry[contract::START.len()..entry.len() - 1])
+}
+
+/// The program's file, if it lies in the mount.
+pub fn program() -> Option<&'static [u8]> {
+    get(&PROGRAM).map(|entry| &entry[contract::PROGRAM.len()..entry.len() - 1])
+}
+
 /// The entry that names this library, with the zero behind it.
 pub fn run_entry() -> Option<&'static [u8]> {
-    get(&RUN_ENTRY)
+    find(RUN)
 }
 
 /// The entry that names the file of counters.
 pub fn counts_entry() -> Option<&'static [u8]> {
-    get(&COUNTS_ENTRY)
+    find(COUNTS)
 }
 
 /// Path of this library, without a zero behind it.
 pub fn library() -> &'static [u8] {
-    run_entry().map_or(&[], |entry| &entry[RUN.len()..entry.len() - 1])
+    value(RUN).unwrap_or_default()
 }

@@ -1,108 +1,548 @@
 //! Programs that start others: those get the library too, whatever environment they are given.
 //!
-//! Invariants: the program's own list and strings are not touched; what is added lives on this stack, since a child of vfork must not
-//! leave anything in the memory that it shares; and an environment that has all already goes to the kernel as it is.
+//! A program that lies in the mount is copied to memory and run from there; a script is given to its interpreter here, if the kernel could not find the one or the
+//! other. Into some programs nothing can be loaded (static ones, those of another C library, those that change the user), and some make system calls by code of their own
+//! (Go): they would not see the mount, and work on another directory without a word. If anything in what they are given names the mount, they are started by the launcher's helper, or refused with a line.
+//! (What such a program finds out by itself is not seen here.)
+//!
+//! Invariants: the program's own lists and strings are not touched; what is added lives on this stack or in the thread's context, and is not needed any more when a
+//! child that shares our memory lets its parent go on.
 
-use super::dispatch::{NATIVE, done};
+use super::call::{Call, waiting};
+use super::context::Inside;
+use super::dispatch::done;
 use super::entry::{Frame, Verdict};
-use super::environment::{COUNTS, ENTRY_BYTES_MAX, LD_PRELOAD, RUN, counts_entry, entries, library, run_entry};
-use super::{stack, sys};
+use super::environment::{self, ADDED, ENTRY_BYTES_MAX, LD_PRELOAD, entries, handed_on, is_ours, library};
+use super::names::{By, Calling, at, path};
+use super::paths::{self, Directory, Spot};
+use super::processes::{self, Who};
+use super::programs::{HEAD_BYTES, Kind, kind_of};
+use super::server::Server;
+use super::{signals, stack, sys, user};
+use crate::contract;
 use core::mem::MaybeUninit;
+use engine::Node;
+use engine::format::FileKind;
+use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
+use posix::{Errno, Held, Result, Want};
 
-/// Entries of most environments: a list of 4 KiB.
+/// Entries of most lists: 4 KiB.
 const ENTRIES_FEW: usize = 512;
-/// Entries of any environment that we pass on: a list of 128 KiB, half of our stack.
+/// Entries of any list that we pass on: 128 KiB, an eighth of our stack.
 const ENTRIES_MAX: usize = 16384;
-/// Entries that we add at most.
-const ADDED: usize = 3;
 /// Addresses below are refused by the kernel.
 const FIRST_PAGE: u64 = 4096;
+/// Interpreters of interpreters, as the kernel has it.
+const INTERPRETERS_MAX: usize = 5;
+/// Arguments that may come before those of the program: three for each interpreter, and the helper's.
+const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5;
+/// Room for their strings.
+const ARENA_BYTES: usize = 32 << 10;
 
 /// execve(path, arguments, environment).
-pub fn execve(frame: &Frame) -> Verdict {
-    start(frame, 2)
+pub fn execve(call: &mut Call<'_>) -> Result<Verdict> {
+    run(call, path(0), 1, 0)
 }
 
 /// execveat(directory, path, arguments, environment, flags).
-pub fn execveat(frame: &Frame) -> Verdict {
-    start(frame, 3)
+pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.r8 as i32;
+    run(call, at(0), 2, flags)
 }
 
-fn start(frame: &Frame, which: usize) -> Verdict {
-    let address = frame.arguments()[which];
-    if address != 0 && address < FIRST_PAGE {
-        return NATIVE;
+/// Starts a program with an environment in which the library is named, and nothing else done.
+pub fn inject(frame: &Frame, which: usize) -> Verdict {
+    let target = Target { number: i64::from(frame.number as u32), arguments: frame.arguments(), lists: which - 1 };
+    Start { target, before: &[], skip: 0, process: None, program: None }.go()
+}
+
+/// The call that starts a program.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    number: i64,
+    arguments: [u64; 6],
+    /// Argument with the list of arguments; the environment follows.
+    lists: usize,
+}
+
+/// Arguments that come before a program's own, in the order of the list; strings in an arena.
+struct Before<'a> {
+    list: [*const u8; BEFORE_MAX],
+    start: usize,
+    arena: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> Before<'a> {
+    fn new(arena: &'a mut [u8]) -> Self {
+        Before { list: [core::ptr::null(); BEFORE_MAX], start: BEFORE_MAX, arena, used: 0 }
     }
-    let environment = address as *const *const u8;
-    // SAFETY: a program gives a list of strings or null. What is neither is a fault of the program, which the kernel would report as an
-    // error and we as a signal.
-    let count = unsafe { entries(environment) }.count();
-    // SAFETY: as above.
-    if is_complete(unsafe { entries(environment) }) {
-        return NATIVE;
+
+    /// Keeps a string, with a zero behind it.
+    fn keep(&mut self, parts: &[&[u8]]) -> Result<*const u8> {
+        let start = self.used;
+        for part in parts.iter().copied().chain([&b"\0"[..]]) {
+            let room = self.arena.get_mut(self.used..self.used + part.len()).ok_or(Errno::E2BIG)?;
+            room.copy_from_slice(part);
+            self.used += part.len();
+        }
+        Ok(self.arena[start..].as_ptr())
     }
-    let needed = count + ADDED + 1;
-    if needed <= ENTRIES_FEW {
-        with_list::<ENTRIES_FEW>(frame, which, environment)
-    } else if needed <= ENTRIES_MAX {
-        with_list::<ENTRIES_MAX>(frame, which, environment)
-    } else {
-        done(-i64::from(libc::E2BIG))
+
+    fn push_front(&mut self, string: *const u8) -> Result<()> {
+        self.start = self.start.checked_sub(1).ok_or(Errno::E2BIG)?;
+        self.list[self.start] = string;
+        Ok(())
     }
 }
 
-/// Whether an environment already names the library, first, and what it needs.
-fn is_complete(environment: impl Iterator<Item = &'static [u8]>) -> bool {
-    let (mut preloads, mut runs, mut counts) = (false, false, counts_entry().is_none());
-    for entry in environment {
-        preloads |= entry.strip_prefix(LD_PRELOAD).is_some_and(names_us);
-        runs |= Some(entry) == run_entry();
-        counts |= Some(entry) == counts_entry();
+/// A file that is to be run.
+enum File<'t> {
+    Ours(Held<'t, 'static>),
+    /// The path in the thread's buffer, or with an empty one the directory.
+    Theirs,
+}
+
+fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict> {
+    let plan = plan(call, by, lists, flags)?;
+    // The new program enters by itself; if there is none after all, the next call does.
+    call.context.leave();
+    let before = &plan.before[plan.start..];
+    let Plan { target, process, program, .. } = plan;
+    let verdict = Start { target, before, skip: plan.skip, process: Some(process), program }.go();
+    if let Some(copied) = plan.copied {
+        // SAFETY: a descriptor that was made for this, and that nobody else knows.
+        unsafe { sys::call(libc::SYS_close, [copied as u64, 0, 0, 0, 0, 0]) };
     }
-    preloads && runs && counts
+    Ok(verdict)
+}
+
+/// How a program is to be started. The strings lie in the thread's context.
+struct Plan {
+    target: Target,
+    before: [*const u8; BEFORE_MAX],
+    start: usize,
+    skip: usize,
+    process: u32,
+    program: Option<*const u8>,
+    copied: Option<i32>,
+}
+
+fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
+    let original = call.arguments();
+    let Call { frame, server, context } = call;
+    let Inside { who, walk, path, host, second, copy } = context.begin(server)?;
+    let (arena, buffer) = copy.split_at_mut(ARENA_BYTES);
+    let mut before = Before::new(arena);
+    let mut length = user::copy_string(original[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let mut directory = by.directory(&original);
+    let is_empty = length == 0 && flags & AT_EMPTY_PATH != 0;
+    // What the kernel can do by itself from there on.
+    let mut anchor: Option<(Target, usize)> = None;
+    let mut target = Target { number: i64::from(frame.number as u32), arguments: original, lists };
+    for depth in 0..=INTERPRETERS_MAX {
+        let file = match (depth, is_empty, directory) {
+            (0, true, Directory::Descriptor(fd)) => match who.process.file(who.caller.thread, fd) {
+                Some(file) => {
+                    who.caller.thread.retain(file.node())?;
+                    File::Ours(Held::owned(who.caller.thread, file.node()))
+                }
+                None => File::Theirs,
+            },
+            _ => {
+                let last_link = if flags & AT_SYMLINK_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
+                let (file, rewritten) = find(server, &who, &mut directory, path, &mut length, host, walk, last_link)?;
+                if rewritten || depth > 0 {
+                    let kept = before.keep(&[&path[..length]])? as u64;
+                    target = Target {
+                        number: libc::SYS_execve,
+                        arguments: [kept, original[lists], original[lists + 1], 0, 0, 0],
+                        lists: 1,
+                    };
+                }
+                file
+            }
+        };
+        let mut head = [0u8; HEAD_BYTES];
+        let is_anchored = anchor.is_some();
+        let kind = match &file {
+            File::Ours(held) => {
+                anchor = None;
+                let bytes = read_head(&who.caller, held.node(), &mut head)?;
+                kind_of(&head[..bytes])
+            }
+            File::Theirs => {
+                if !is_anchored {
+                    anchor = Some((target, before.start));
+                }
+                // Without the first bytes the kernel's word counts.
+                read_their_head(&target, &mut head).map_or(Kind::Unknown, |bytes| kind_of(&head[..bytes]))
+            }
+        };
+        let unfit: &[u8] = match kind {
+            Kind::Script(interpreter, argument) => {
+                let script = match (depth, directory) {
+                    (0, Directory::Descriptor(fd)) if path[0] != b'/' => {
+                        let mut digits = [0u8; 20];
+                        let count = contract::write_number(u64::from(fd), &mut digits);
+                        let slash: &[u8] = if is_empty { b"" } else { b"/" };
+                        before.keep(&[b"/dev/fd/", &digits[..count], slash, &path[..length]])?
+                    }
+                    _ => before.keep(&[&path[..length]])?,
+                };
+                // The interpreter's own name makes way, as in the kernel.
+                before.start += usize::from(depth > 0);
+                before.push_front(script)?;
+                if let Some(argument) = argument {
+                    let argument = before.keep(&[&head[argument]])?;
+                    before.push_front(argument)?;
+                }
+                let name = before.keep(&[&head[interpreter.clone()]])?;
+                before.push_front(name)?;
+                length = interpreter.len();
+                path[..length].copy_from_slice(&head[interpreter]);
+                path[length] = 0;
+                directory = Directory::Working;
+                continue;
+            }
+            Kind::Static => b"a static program",
+            Kind::Foreign => b"a program for another C library",
+            Kind::Own => b"a program that makes system calls by itself",
+            Kind::Unknown | Kind::Dynamic => match &file {
+                File::Theirs if is_privileged(&target) => b"a program that changes the user or has capabilities",
+                _ => b"",
+            },
+        };
+        let process = who.process.index();
+        if !unfit.is_empty() && names_mount(server, &who, &target, &before) {
+            let name = before.keep(&[&path[..length]])?;
+            let Some(binary) = environment::value(contract::BINARY) else {
+                let mount = server.mount();
+                sys::say(&[&path[..length], b": ", unfit, b", which would not see ", mount, b": not started"]);
+                return Err(Errno::EACCES);
+            };
+            let skip = usize::from(before.start < BEFORE_MAX);
+            for word in [name, c"--".as_ptr().cast(), c"run-static".as_ptr().cast(), c"directfs".as_ptr().cast()] {
+                before.push_front(word)?;
+            }
+            let binary = before.keep(&[binary])? as u64;
+            let arguments = [binary, original[lists], original[lists + 1], 0, 0, 0];
+            let target = Target { number: libc::SYS_execve, arguments, lists: 1 };
+            let (before, start) = (before.list, before.start);
+            return Ok(Plan { target, before, start, skip, process, program: None, copied: None });
+        }
+        let (target, start, program, copied) = match file {
+            File::Theirs => {
+                let (target, start) = anchor.unwrap_or((target, before.start));
+                (target, start, None, None)
+            }
+            File::Ours(held) => {
+                let copied = copy_out(&who.caller, held.node(), &path[..length], buffer)?;
+                let arguments =
+                    [copied as u64, c"".as_ptr() as u64, original[lists], original[lists + 1], AT_EMPTY_PATH as u64, 0];
+                let name = full_path(server, &who, directory, &path[..length], second);
+                let program = match name {
+                    Some(range) => Some(before.keep(&[contract::PROGRAM, &second[range]])?),
+                    None => None,
+                };
+                let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
+                (target, before.start, program, Some(copied))
+            }
+        };
+        let skip = usize::from(start < BEFORE_MAX);
+        return Ok(Plan { target, before: before.list, start, skip, process, program, copied });
+    }
+    Err(Errno::ELOOP)
+}
+
+/// Finds the file of the path in `path[..length]`, on whatever side it is; and whether the path had to be rewritten for that.
+#[allow(clippy::too_many_arguments)]
+fn find<'c>(
+    server: &'static Server,
+    who: &Who<'c>,
+    directory: &mut Directory,
+    path: &mut [u8; super::context::PATH_ROOM_BYTES],
+    length: &mut usize,
+    host: &mut [u8; super::context::PATH_ROOM_BYTES],
+    walk: &mut posix::path::PathBuffer,
+    last_link: LastLink,
+) -> Result<(File<'c>, bool)> {
+    let mut rewritten = false;
+    let mut text = [0u8; super::context::PATH_ROOM_BYTES];
+    text[..=*length].copy_from_slice(&path[..=*length]);
+    for _ in 0..=LINKS_FOLLOWED_MAX {
+        let Spot::Ours { place, offset, end, retained } =
+            paths::locate(server, who, *directory, &mut text, *length, host)?
+        else {
+            if rewritten {
+                path[..=*length].copy_from_slice(&text[..=*length]);
+            }
+            return Ok((File::Theirs, rewritten));
+        };
+        let outcome = who.caller.resolve(&place, &text[offset..end], last_link, walk);
+        if let Some(node) = retained {
+            who.caller.thread.release(node, 1);
+        }
+        match outcome? {
+            Outcome::Inside(found) => return Ok((File::Ours(found), rewritten)),
+            Outcome::Left(exit) => *length = paths::go_on(server, exit, walk.rest(), &mut text)?,
+        }
+        (*directory, rewritten) = (Directory::Working, true);
+        path[..=*length].copy_from_slice(&text[..=*length]);
+    }
+    Err(Errno::ELOOP)
+}
+
+/// The first bytes of a file of ours that may be run.
+fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize> {
+    let file = caller.stat(node)?;
+    match file.kind {
+        FileKind::Regular => {}
+        FileKind::Symlink => return Err(Errno::ELOOP),
+        _ => return Err(Errno::EACCES),
+    }
+    caller.access(node, Want::EXECUTE)?;
+    Ok(caller.thread.read(node, 0, head)?)
+}
+
+/// Directory, path and flags by which a call names its program.
+fn named_by(target: &Target) -> (u64, u64, u64) {
+    let arguments = &target.arguments;
+    match target.lists {
+        1 => (libc::AT_FDCWD as u64, arguments[0], 0),
+        _ => (arguments[0], arguments[1], arguments[4]),
+    }
+}
+
+/// The first bytes of a file of the kernel's. None: it cannot be read, which does not mean that it cannot be run.
+fn read_their_head(target: &Target, head: &mut [u8]) -> Option<usize> {
+    let (directory, path, flags) = named_by(target);
+    let open_flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
+    // SAFETY: the path is the program's or ends with a zero; the buffer is ours; a descriptor that was made here is closed here.
+    unsafe {
+        let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && (path as *const u8).read() == 0;
+        if is_empty {
+            let bytes = sys::call(libc::SYS_pread64, [directory, head.as_mut_ptr() as u64, head.len() as u64, 0, 0, 0]);
+            return usize::try_from(bytes).ok();
+        }
+        let fd = sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]);
+        if fd < 0 {
+            return None;
+        }
+        let bytes = sys::call(libc::SYS_read, [fd as u64, head.as_mut_ptr() as u64, head.len() as u64, 0, 0, 0]);
+        sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+        usize::try_from(bytes).ok()
+    }
+}
+
+/// Whether the loader will not load the library because the program gets other rights than we have.
+fn is_privileged(target: &Target) -> bool {
+    const RUNS_AS_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+    let (directory, path, flags) = named_by(target);
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path is the program's or ends with a zero; the kernel fills the structure; all zero is one, too.
+    unsafe {
+        let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64;
+        let told = sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]);
+        let status = status.assume_init();
+        let user = sys::effective_user();
+        let group = sys::call(libc::SYS_getegid, [0; 6]) as u32;
+        let changes_user = status.st_mode & libc::S_ISUID != 0 && status.st_uid != user;
+        let changes_group = status.st_mode & RUNS_AS_GROUP == RUNS_AS_GROUP && status.st_gid != group;
+        let name = c"security.capability".as_ptr() as u64;
+        let has_capabilities = user != 0
+            && directory == libc::AT_FDCWD as u64
+            && sys::call(libc::SYS_getxattr, [path, name, 0, 0, 0, 0]) > 0;
+        told == 0 && (changes_user || changes_group || has_capabilities)
+    }
+}
+
+/// Whether anything that a program is given leads into the mount.
+fn names_mount(server: &Server, who: &Who<'_>, target: &Target, before: &Before<'_>) -> bool {
+    /// Where a shell was before: not a place where anybody goes.
+    const OLD: &[u8] = b"OLDPWD=";
+    let mut inherits = false;
+    who.process.descriptors(&mut |_, descriptor| {
+        inherits |= !descriptor.cloexec;
+        !inherits
+    });
+    let names = |string: &[u8]| string.windows(server.mount().len()).any(|part| part == server.mount());
+    let list = |index: usize| target.arguments[index] as *const *const u8;
+    let has_list = |index: usize| target.arguments[index] >= FIRST_PAGE;
+    // SAFETY: strings that were kept here.
+    let mut words = before.list[before.start..].iter().map(|&word| unsafe { core::ffi::CStr::from_ptr(word.cast()) });
+    // SAFETY: a program gives lists of strings.
+    let given = || unsafe {
+        (has_list(target.lists) && entries(list(target.lists)).any(names))
+            || (has_list(target.lists + 1)
+                && entries(list(target.lists + 1))
+                    .any(|entry| !is_ours(entry) && !entry.starts_with(OLD) && names(entry)))
+    };
+    inherits || who.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
+}
+
+/// Copies a program to memory; a descriptor of that.
+fn copy_out(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
+    const NAME_BYTES_MAX: usize = 200;
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    let name = &name[..name.len().min(NAME_BYTES_MAX)];
+    let mut text = [0u8; NAME_BYTES_MAX + 1];
+    text[..name.len()].copy_from_slice(name);
+    // SAFETY: a terminated name; the new descriptor is ours alone until it is returned.
+    let fd =
+        unsafe { sys::call(libc::SYS_memfd_create, [text.as_ptr() as u64, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0]) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(-fd as i32))?;
+    let copied = copy_to(caller, node, fd, buffer);
+    if copied.is_err() {
+        // SAFETY: made above.
+        unsafe { sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]) };
+    }
+    copied.map(|()| fd)
+}
+
+fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Result<()> {
+    let mut offset = 0;
+    loop {
+        let count = caller.thread.read(node, offset, buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let mut written = 0;
+        while written < count {
+            let rest = &buffer[written..count];
+            // SAFETY: the kernel reads a buffer of ours.
+            let result =
+                unsafe { sys::call(libc::SYS_write, [fd as u64, rest.as_ptr() as u64, rest.len() as u64, 0, 0, 0]) };
+            if result <= 0 {
+                return Err(Errno(-result as i32));
+            }
+            written += result as usize;
+        }
+        offset += count as u64;
+    }
+}
+
+/// The full path of a program in the mount, at the end of `into`.
+fn full_path(
+    server: &'static Server,
+    who: &Who<'_>,
+    directory: Directory,
+    path: &[u8],
+    into: &mut [u8],
+) -> Option<core::ops::Range<usize>> {
+    let end = into.len();
+    if path.first() == Some(&b'/') {
+        let start = end - path.len();
+        into[start..].copy_from_slice(path);
+        return Some(start..end);
+    }
+    let start = match directory {
+        Directory::Working => who.process.directory()?,
+        Directory::Descriptor(fd) => who.process.file(who.caller.thread, fd)?.node(),
+    };
+    let room = end.checked_sub(path.len())?;
+    let begin = processes::path_of(server, &who.caller, start, &mut into[..room]).ok()?;
+    into[room - 1] = b'/';
+    into[room..].copy_from_slice(path);
+    Some(begin..end)
+}
+
+/// All that starts a program.
+struct Start<'a> {
+    target: Target,
+    /// Arguments before those of the program.
+    before: &'a [*const u8],
+    /// How many of its own are left out.
+    skip: usize,
+    process: Option<u32>,
+    /// An entry of the environment that names the program's file.
+    program: Option<*const u8>,
+}
+
+impl Start<'_> {
+    fn go(&self) -> Verdict {
+        let Target { arguments, lists, .. } = self.target;
+        let (words, environment) = (arguments[lists], arguments[lists + 1]);
+        if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {
+            return done(-i64::from(libc::EFAULT));
+        }
+        // SAFETY: a program gives lists of strings or null. What is neither is a fault of the program, which the kernel would report as an
+        // error and we as a signal.
+        let count = unsafe {
+            let words = if self.before.is_empty() { 0 } else { entries(words as *const *const u8).count() };
+            words.max(entries(environment as *const *const u8).count())
+        };
+        let needed = count + (ADDED + 2).max(self.before.len()) + 1;
+        if needed <= ENTRIES_FEW {
+            self.with_lists::<ENTRIES_FEW>()
+        } else if needed <= ENTRIES_MAX {
+            self.with_lists::<ENTRIES_MAX>()
+        } else {
+            done(-i64::from(libc::E2BIG))
+        }
+    }
+
+    #[inline(never)]
+    fn with_lists<const N: usize>(&self) -> Verdict {
+        let Target { number, mut arguments, lists } = self.target;
+        let mut words: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
+        if !self.before.is_empty() {
+            // SAFETY: as in `go`. Cut off, not followed, if another thread makes the list longer meanwhile.
+            let own = unsafe { entries(arguments[lists] as *const *const u8) }.skip(self.skip).map(<[u8]>::as_ptr);
+            let all = self.before.iter().copied().chain(own).take(N - 1).chain([core::ptr::null()]);
+            words.iter_mut().zip(all).for_each(|(place, word)| _ = place.write(word));
+            arguments[lists] = words.as_ptr() as u64;
+        }
+        let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
+        let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
+        let mut slot = [0u8; 64];
+        let mut length = 0;
+        let mut push = |entry: *const u8| {
+            if length < N - 1 - ADDED - 2 {
+                list[length].write(entry);
+                length += 1;
+            }
+        };
+        let mut others: &[u8] = b"\0";
+        // SAFETY: as in `go`.
+        for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
+            match entry.strip_prefix(LD_PRELOAD) {
+                Some(value) => others = value,
+                None if is_ours(entry) => {}
+                None => push(entry.as_ptr()),
+            }
+        }
+        if !write_preload(&mut preload, others) {
+            return done(-i64::from(libc::E2BIG));
+        }
+        let slot = self.process.map(|process| {
+            slot[..contract::PROCESS.len()].copy_from_slice(contract::PROCESS);
+            contract::write_number(u64::from(process), &mut slot[contract::PROCESS.len()..]);
+            slot.as_ptr()
+        });
+        let added = [Some(preload.as_ptr()), slot, self.program].into_iter().flatten();
+        for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
+            list[length].write(entry);
+            length += 1;
+        }
+        arguments[lists + 1] = list.as_ptr() as u64;
+        stack::set_leaving(true);
+        // SAFETY: lists and strings live on this stack, in the thread's context and in the library. The call returns only if it failed, and then
+        // changed nothing.
+        let result = unsafe {
+            // The new program would inherit them blocked.
+            signals::deliver_now();
+            waiting(number, arguments)
+        };
+        stack::set_leaving(false);
+        done(result)
+    }
 }
 
 /// Whether a value of LD_PRELOAD begins with this library.
 fn names_us(value: &[u8]) -> bool {
     value.strip_prefix(library()).is_some_and(|rest| matches!(rest.first(), Some(0 | b':' | b' ')))
-}
-
-#[inline(never)]
-fn with_list<const N: usize>(frame: &Frame, which: usize, environment: *const *const u8) -> Verdict {
-    let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
-    let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
-    let mut length = 0;
-    let mut push = |entry: *const u8| {
-        // The count was taken before: another thread that adds to the environment meanwhile is cut off, not followed.
-        if length < N - ADDED - 1 {
-            list[length].write(entry);
-            length += 1;
-        }
-    };
-    let mut others: &[u8] = b"\0";
-    // SAFETY: as in `start`.
-    for entry in unsafe { entries(environment) } {
-        match entry.strip_prefix(LD_PRELOAD) {
-            Some(value) => others = value,
-            None if entry.starts_with(RUN) || entry.starts_with(COUNTS) => {}
-            None => push(entry.as_ptr()),
-        }
-    }
-    if !write_preload(&mut preload, others) {
-        return done(-i64::from(libc::E2BIG));
-    }
-    let added = [Some(preload.as_ptr()), run_entry().map(<[u8]>::as_ptr), counts_entry().map(<[u8]>::as_ptr)];
-    for entry in added.into_iter().flatten().chain([core::ptr::null()]) {
-        list[length].write(entry);
-        length += 1;
-    }
-    let mut arguments = frame.arguments();
-    arguments[which] = list.as_ptr() as u64;
-    stack::set_leaving(true);
-    // SAFETY: the list and its strings live on this stack and in the library. The call returns only if it failed, and then changed nothing.
-    let result = unsafe { sys::call(frame.number as u32 as i64, arguments) };
-    stack::set_leaving(false);
-    done(result)
 }
 
 /// The loader's list with this library before all others; false if it does not fit.

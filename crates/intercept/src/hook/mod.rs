@@ -11,11 +11,22 @@
 //!  +---------------+        +--------------------------+         +------------------------+
 //! ```
 //!
+//! What comes to the dispatcher is served in the engine, by these modules:
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
+//! | [`paths`], [`links`] | whose a path is, on whatever side it begins and ends |
+//! | [`names`], [`open`], [`special`], [`sockets`] | calls by path |
+//! | [`descriptors`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
+//! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
+//! | [`signals`] | handlers that interrupt all this |
+//!
 //! Invariants:
 //!
-//! - No heap, no libc, no thread-local storage but three words that the dynamic loader set up before our constructor ran.
+//! - No heap, no libc, no thread-local storage but a few words that the dynamic loader set up before our constructor ran.
 //! - A call that is not ours is executed by the `syscall` instruction of its own slot, with every register and the stack as the program had them.
-//!   So calls that return twice, on another stack or never need no special care, and an interrupted call is restarted by the kernel as ever.
+//!   So calls that return twice on another stack or never need no special care, and an interrupted call is restarted by the kernel as ever.
 //! - The filter uses rcx and r11, which the kernel overwrites anyway, and restores the rest, flags included. Vector registers are
 //!   saved only when the dispatcher runs.
 //! - The red zone below the stack pointer is never written.
@@ -26,20 +37,41 @@
 //! - *Cancellation.* glibc to 2.40 decides by flags whether a thread may be cancelled, and unwinds; both work from a slot (see [`entry`]). From 2.41 it compares the
 //!   interrupted address with the ends of one function of its own. A call interrupted in a slot lies outside: there the thread would end at its next cancellation point only.
 //! - *Calls made elsewhere* (generated code, assembly of a program's own) do not come here. Syscall User Dispatch can bring them, with one range of addresses exempt:
-//!   from the lowest to the highest of the C library, this library and the loader, which the loader puts together.
-//! - *Paths not in normal form.* The filter compares absolute paths with the mount's, byte by byte, and has a closer look where they part with `.` or `/`. A path
-//!   that reaches the mount by `..` further on, or by a symbolic link of the system, goes to the kernel: it must not exist there, so that
-//!   the answer ENOENT can send the call to a closer look afterwards.
-//! - *Bad pointers.* Those into the first page or the kernel's half are left to the kernel; others that cannot be read cost a program a signal where it would have got EFAULT.
-//! - *Signals that leave by a jump* out of the dispatcher: the thread's stack stays marked as used, and later calls run on the program's.
+//!   from the lowest to the highest of the C library, this library and the loader, which the loader puts together. Until then such code works on the machine's own files.
+//! - *Libraries that a program needs from the start* and that lie in the mount are not found: the loader looks for them before this library runs. (What is loaded later, by
+//!   dlopen, is.)
+//! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
+//! - *Bad pointers.* Those into the first page or the kernel's half are refused with EFAULT; others that cannot be read cost a program a signal where it would have got EFAULT.
+//! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
+//! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
 
+pub mod call;
+pub mod context;
 pub mod counts;
+pub mod descriptors;
 pub mod dispatch;
 pub mod entry;
 pub mod environment;
 pub mod exec;
+pub mod files;
+pub mod identity;
+pub mod links;
+pub mod locks;
+pub mod mapping;
 pub mod maps;
+pub mod names;
+pub mod open;
 pub mod patch;
+pub mod paths;
+pub mod processes;
+pub mod programs;
+pub mod server;
+pub mod signals;
+pub mod sockets;
+pub mod special;
 pub mod stack;
 pub mod start;
+pub mod status;
 pub mod sys;
+pub mod transit;
+pub mod user;

@@ -4,6 +4,7 @@
 //! dead; after a fork those of the parent's other threads stay unused. `top` is zero while the stack is in use: whoever interrupts its user
 //! (a signal handler) and calls again goes on where it stands.
 
+use super::context::Context;
 use super::entry::thread_words;
 use super::sys;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -15,14 +16,26 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 pub struct ThreadWords {
     /// Where the thread's stack begins; zero while it is in use, or if there is none.
     pub top: u64,
-    /// The same, in use or not.
+    /// The same, in use or not: also the address of its [`Context`].
     pub owned: u64,
     /// The thread that left for another program while it used the stack; zero otherwise.
     pub left_by: i64,
+    /// The process that the thread belonged to when it was about to make a child in the same memory; zero otherwise.
+    pub forked_by: i64,
+    /// Signals that wait until the call is done: see signals.rs.
+    pub deferred: u64,
+    /// Whether the kernel does a call for the dispatcher that may wait.
+    pub passive: u64,
 }
+/// Where `deferred` is.
+pub const DEFERRED_OFFSET: usize = core::mem::offset_of!(ThreadWords, deferred);
+/// Bytes of the words, as entry.rs reserves them.
+pub const WORDS_BYTES: usize = size_of::<ThreadWords>();
 
 /// Handlers of signals that interrupt the dispatcher run on it too.
-const STACK_BYTES: usize = 256 << 10;
+const STACK_BYTES: usize = 1 << 20;
+/// Behind its beginning.
+const CONTEXT_BYTES: usize = size_of::<Context>().next_multiple_of(4096);
 /// Behind its end.
 const GUARD_BYTES: usize = 4096;
 /// Threads beyond this use the program's stack.
@@ -48,8 +61,22 @@ pub fn prepare() -> bool {
         _ => return false,
     };
     // SAFETY: as above.
-    unsafe { *words = ThreadWords { top, owned: top, left_by: 0 } };
+    unsafe {
+        (*words).top = top;
+        (*words).owned = top;
+        (*words).left_by = 0;
+    }
     true
+}
+
+/// The context of this thread, whose stack is in use by the caller.
+///
+/// # Safety
+/// The caller runs on the thread's own stack, and nobody else has the context.
+pub unsafe fn context<'a>() -> &'a mut Context {
+    // SAFETY: by the caller's promise the words name a stack, behind whose beginning there is a context: zeroed when it was mapped, and
+    // valid so.
+    unsafe { &mut *((*thread_words()).owned as *mut Context) }
 }
 
 /// Notes that this thread may be about to leave for another program, or that it did not.
@@ -69,7 +96,12 @@ fn take() -> Option<usize> {
         if !free || owner.compare_exchange(found, me, AcqRel, Relaxed).is_err() {
             continue;
         }
-        if top.load(Acquire) == 0 {
+        let known = top.load(Acquire);
+        if known != 0 {
+            // SAFETY: its owner is dead and it was just taken, so nobody else has the context.
+            unsafe { (*(known as *mut Context)).leave() };
+        }
+        if known == 0 {
             let Some(new) = new_stack() else {
                 owner.store(found, Release);
                 return None;
@@ -89,7 +121,8 @@ fn is_alive(process: u64, thread: u64) -> bool {
 
 fn new_stack() -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    let start = sys::map(GUARD_BYTES + STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1).ok()? as usize;
+    let start = sys::map(GUARD_BYTES + STACK_BYTES + CONTEXT_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+        .ok()? as usize;
     // SAFETY: the page is new and nobody's yet.
     unsafe { sys::protect(start, GUARD_BYTES, libc::PROT_NONE) }.ok()?;
     Some(start + GUARD_BYTES + STACK_BYTES)

@@ -4,7 +4,8 @@
 
 use super::entry::DIRECTFS_ALL;
 use super::patch::{self, Library, Refusal};
-use super::{counts, environment, maps, sys};
+use super::{counts, environment, maps, processes, server, signals, sys};
+use crate::contract;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The loader, the C library, and what belonged to it until glibc 2.33.
@@ -16,7 +17,8 @@ const LIBRARIES_MAX: usize = 4;
 /// Called once, by the loader, before any other code of the program; `environment` is the program's.
 pub unsafe fn start(environment: *const *const u8) {
     // SAFETY: by the caller's promise.
-    if !unsafe { environment::adopt(environment) } {
+    let (told, process) = unsafe { environment::adopt(environment) };
+    if !told {
         return;
     }
     if let Some(entry) = environment::counts_entry() {
@@ -26,7 +28,11 @@ pub unsafe fn start(environment: *const *const u8) {
         DIRECTFS_ALL.store(1, Relaxed);
     }
     let mut libraries = [const { None }; LIBRARIES_MAX];
-    if maps::for_each(|mapping| note(&mut libraries, mapping)).is_err() {
+    let mut look = |mapping: &maps::Mapping<'_>| {
+        signals::note(mapping);
+        note(&mut libraries, mapping);
+    };
+    if maps::for_each(&mut look).is_err() {
         sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
     }
     let mut next = 0;
@@ -38,6 +44,13 @@ pub unsafe fn start(environment: *const *const u8) {
     }
     if next == 0 {
         sys::refuse(&[b"this program has no C library that we know"]);
+    }
+    if let Some(contract) = environment::read_contract() {
+        // SAFETY: this is the constructor.
+        unsafe { server::start(&contract, environment::value(contract::MOUNT).unwrap_or_default()) };
+        if let Some(server) = server::get() {
+            processes::start(server, process, environment::start_directory());
+        }
     }
 }
 

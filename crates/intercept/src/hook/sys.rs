@@ -51,20 +51,25 @@ impl Fd {
 
     /// Size, owner and mode.
     pub fn status(&self) -> Result<libc::stat, i64> {
-        let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: the kernel fills a structure of this layout, for which there is room.
-        let result = unsafe { call(libc::SYS_fstat, [self.0 as u64, status.as_mut_ptr() as u64, 0, 0, 0, 0]) };
-        if result < 0 {
-            return Err(result);
-        }
-        // SAFETY: the call succeeded, and zeroes would be a valid value too.
-        Ok(unsafe { status.assume_init() })
+        status(self.0)
     }
 
     /// Maps the file's first bytes.
     pub fn map(&self, bytes: usize, protection: i32, flags: i32) -> Result<*mut u8, i64> {
         map(bytes, protection, flags, self.0)
     }
+}
+
+/// What fstat says of a descriptor of the kernel's.
+pub fn status(fd: i32) -> Result<libc::stat, i64> {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills a structure of this layout, for which there is room.
+    let result = unsafe { call(libc::SYS_fstat, [fd as u64, status.as_mut_ptr() as u64, 0, 0, 0, 0]) };
+    if result < 0 {
+        return Err(result);
+    }
+    // SAFETY: the call succeeded, and zeroes would be a valid value too.
+    Ok(unsafe { status.assume_init() })
 }
 
 /// Maps new memory.
@@ -107,22 +112,69 @@ pub fn thread_id() -> i32 {
     unsafe { call(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
+/// Says a line on standard error.
+pub fn say(parts: &[&[u8]]) {
+    let mut line = [0u8; 512];
+    let mut length = 0;
+    for part in [&b"directfs: "[..]].iter().chain(parts).chain(&[&b"\n"[..]]) {
+        // The line's end always fits.
+        let fits = part.len().min(line.len() - 1 - length).max(usize::from(*part == b"\n"));
+        line[length..length + fits].copy_from_slice(&part[..fits]);
+        length += fits;
+    }
+    // SAFETY: the line is readable.
+    unsafe { call(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]) };
+}
+
 /// Says why this program cannot run with the file system, and ends it: better than to work on the wrong directory.
 pub fn refuse(parts: &[&[u8]]) -> ! {
     /// As shells have it for a command that cannot run.
     const EXIT_CANNOT_RUN: u64 = 126;
-    let mut line = [0u8; 512];
-    let mut length = 0;
-    for part in [&b"directfs: "[..]].iter().chain(parts).chain(&[&b"\n"[..]]) {
-        let fits = part.len().min(line.len() - length);
-        line[length..length + fits].copy_from_slice(&part[..fits]);
-        length += fits;
+    say(parts);
+    loop {
+        // SAFETY: ending the process needs nothing.
+        unsafe { call(libc::SYS_exit_group, [EXIT_CANNOT_RUN, 0, 0, 0, 0, 0]) };
     }
-    // SAFETY: the line is readable; ending the process needs nothing.
-    unsafe {
-        call(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]);
-        loop {
-            call(libc::SYS_exit_group, [EXIT_CANNOT_RUN, 0, 0, 0, 0, 0]);
-        }
+}
+
+/// The target of a symbolic link whose path ends with a zero byte: how many bytes of it fit.
+pub fn read_link(path: &[u8], into: &mut [u8]) -> Result<usize, i64> {
+    if !path.contains(&0) {
+        return Err(-i64::from(libc::EINVAL));
     }
+    // SAFETY: the path is terminated (checked), and the kernel writes into the buffer, which is borrowed for writing.
+    let result = unsafe {
+        let arguments =
+            [libc::AT_FDCWD as u64, path.as_ptr() as u64, into.as_mut_ptr() as u64, into.len() as u64, 0, 0];
+        call(libc::SYS_readlinkat, arguments)
+    };
+    usize::try_from(result).map_err(|_| result)
+}
+
+/// The kernel's working directory; bytes without the zero behind it.
+pub fn working_directory(into: &mut [u8]) -> Result<usize, i64> {
+    // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+    let result = unsafe { call(libc::SYS_getcwd, [into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0, 0]) };
+    if result <= 0 { Err(result) } else { Ok(result as usize - 1) }
+}
+
+/// This process.
+pub fn process_id() -> i32 {
+    // SAFETY: asks only.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as i32 }
+}
+
+/// Whether a file is one that the kernel writes to a disk in its own time: neither in memory, nor memory itself.
+pub fn is_on_disk(fd: i32) -> bool {
+    /// Magic numbers of file systems in memory.
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    const HUGETLBFS: i64 = 0x9584_58f6;
+    if !status(fd).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFREG) {
+        return false;
+    }
+    let mut room = [0i64; 32];
+    // SAFETY: the kernel writes a structure of 120 bytes, for which there is room.
+    let result = unsafe { call(libc::SYS_fstatfs, [fd as u64, room.as_mut_ptr() as u64, 0, 0, 0, 0]) };
+    result == 0 && !matches!(room[0], TMPFS | RAMFS | HUGETLBFS)
 }

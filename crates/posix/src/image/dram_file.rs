@@ -113,6 +113,17 @@ impl DramFile {
     }
 }
 
+/// Makes a file without a name, for those who get its descriptor.
+pub(super) fn create_unnamed(length: u64) -> Result<Mapping, ImageError> {
+    let name = Path::new("the image's shared memory");
+    let error = |source: io::Error| MapError::Create { path: name.to_owned(), length, source };
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let file = rustix::fs::memfd_create("directfs-dram", flags).map_err(|errno| error(errno.into()))?;
+    let file = File::from(file);
+    file.set_len(length).map_err(error)?;
+    Ok(Mapping::from_file(file, name, Access::ReadWrite)?)
+}
+
 fn stat(file: &File, path: &Path) -> Result<Stat, ImageError> {
     rustix::fs::fstat(file).map_err(|errno| ImageError::File {
         action: "examine",

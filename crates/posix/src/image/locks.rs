@@ -7,6 +7,7 @@
 //! | 0 | uses the image | uses it alone |
 //! | 1 | comes or goes, without changing anything for others | comes or goes |
 //! | 2 | may write the image, or reads it together with those who do | never |
+//! | 2^40 + process id | has the image by inheritance from that process | that process, when it waits for all these to be gone |
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
@@ -15,9 +16,22 @@ use std::time::{Duration, Instant};
 /// A byte of the image that is locked; the table above says what it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Byte {
-    Attached = 0,
-    Attaching = 1,
-    Writing = 2,
+    Attached,
+    Attaching,
+    Writing,
+    /// Of what this process lends.
+    Lent(u32),
+}
+
+impl Byte {
+    fn offset(self) -> libc::off_t {
+        match self {
+            Byte::Attached => 0,
+            Byte::Attaching => 1,
+            Byte::Writing => 2,
+            Byte::Lent(pid) => (1 << 40) + libc::off_t::from(pid),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +50,7 @@ fn description(byte: Byte, lock: Lock) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: byte as libc::off_t,
+        l_start: byte.offset(),
         l_len: 1,
         l_pid: 0,
     }
@@ -53,6 +67,21 @@ pub(super) fn try_set(file: impl AsFd, byte: Byte, lock: Lock) -> io::Result<boo
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         _ => Err(error),
+    }
+}
+
+/// Takes a lock, and sleeps until it can be had.
+pub(super) fn wait_and_set(file: impl AsFd, byte: Byte, lock: Lock) -> io::Result<()> {
+    let wanted = description(byte, lock);
+    loop {
+        // SAFETY: as in `try_set`.
+        if unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLKW, &raw const wanted) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
 

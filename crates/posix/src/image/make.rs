@@ -1,7 +1,7 @@
 //! Making images.
 
 use super::locks::{Byte, Held, Lock};
-use super::{ImageError, lock_error};
+use super::{ImageError, MEMORY_NAME, lock_error};
 use crate::host::{PLATFORM, now_ns};
 use engine::format::{Geometry, MAGIC};
 use engine::{MkfsOptions, Platform};
@@ -75,6 +75,18 @@ pub fn make(path: impl AsRef<Path>, options: &MakeOptions) -> Result<Made, Image
         let _ = std::fs::remove_file(path);
     }
     made
+}
+
+/// Makes an image in a file without a name that takes memory as it fills. The file is what keeps it: it is gone with the last process that has it open.
+pub(super) fn make_in_memory(options: &MakeOptions) -> Result<File, ImageError> {
+    let label = label_bytes(&options.label)?;
+    let uuid = options.uuid.unwrap_or_else(random_uuid);
+    let error = |source| ImageError::File { action: "create", path: MEMORY_NAME.into(), source };
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let file = rustix::fs::memfd_create("directfs-image", flags).map_err(|errno| error(errno.into()))?;
+    let target = Target { file: File::from(file), path: MEMORY_NAME.into(), is_new: false, is_device: false };
+    target.make(&MakeOptions { sparse: true, ..options.clone() }, uuid, label)?;
+    Ok(target.file)
 }
 
 fn label_bytes(label: &str) -> Result<[u8; 64], ImageError> {

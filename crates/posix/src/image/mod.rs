@@ -3,14 +3,20 @@
 //! The first one in builds the DRAM region, as a file in /dev/shm that the others map; the last one out leaves the image clean and removes
 //! the file. Nobody serves anybody: who is there is known by locks on the image (`locks`), which end with their owners. A DRAM file that
 //! nobody uses is what a crash left; it is thrown away and the image recovered.
+//!
+//! A process can also take part by descriptors that another one hands down to it (`lend`), as programs do that know of no path to open.
 
+mod alone;
 mod dram_file;
 mod error;
+mod lend;
 mod locks;
 mod make;
 mod users;
 
+pub use alone::Alone;
 pub use error::ImageError;
+pub use lend::{Lent, Loan};
 pub use make::{Made, MakeOptions, make};
 pub use users::{Users, users};
 
@@ -58,17 +64,31 @@ impl Default for OpenImage {
     }
 }
 
+/// What messages call an image without a path.
+const MEMORY_NAME: &str = "the image in memory";
+
 /// An image in use by this process. Dropping it leaves the image like [`Image::close`], but tells no errors.
 pub struct Image<M: Memory = Direct> {
     /// There until the image is left.
     fs: Option<Fs<M>>,
     /// Mappings of the two regions: `fs` works on them, so they outlive it.
     pm: Arc<Mapping>,
-    _dram: Arc<Mapping>,
-    /// The file behind the DRAM region, if others can map it.
-    dram_file: Option<DramFile>,
+    dram: Arc<Mapping>,
+    place: DramPlace,
     path: PathBuf,
     report: Option<RecoveryReport>,
+}
+
+/// What is behind the DRAM region.
+enum DramPlace {
+    /// A file that others find by its name.
+    Named(DramFile),
+    /// A file without a name, for those who get its descriptor.
+    Handed,
+    /// Memory of this process's own.
+    Alone,
+    /// Another process's, which also sees to leaving the image.
+    Borrowed,
 }
 
 /// How an image was left.
@@ -86,6 +106,18 @@ impl Image<Direct> {
     /// Opens an image.
     pub fn open(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
         Image::open_with(path, options, || Direct)
+    }
+
+    /// Makes an image that lives in memory, and opens it. It is gone with the last process that has it: this one, and those that it lends it to.
+    pub fn in_memory(make: &MakeOptions, options: &OpenImage) -> Result<Image, ImageError> {
+        let path = Path::new(MEMORY_NAME);
+        let file = make::make_in_memory(make)?;
+        let locked = file.try_clone().map_err(|source| lock_error(path, source))?;
+        let pm = Arc::new(Mapping::from_file(file, path, Access::ReadWrite)?);
+        let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &|| Direct };
+        attempt.set(Byte::Attached, Lock::Shared)?;
+        attempt.set(Byte::Writing, Lock::Shared)?;
+        attempt.attach_first(DramPlace::Handed)
     }
 }
 
@@ -153,7 +185,7 @@ impl<M: Memory> Image<M> {
 
     /// Whether other processes can come to use it, too.
     pub fn is_shared(&self) -> bool {
-        self.dram_file.is_some()
+        matches!(self.place, DramPlace::Named(_) | DramPlace::Handed)
     }
 
     /// Brings everything to where it is as safe as this image can be: to the disk, where there is one.
@@ -171,6 +203,9 @@ impl<M: Memory> Image<M> {
         if !fs.is_written() {
             return Ok(Closed::ReadOnly);
         }
+        if matches!(self.place, DramPlace::Borrowed) {
+            return Ok(Closed::OthersRemain);
+        }
         let path = self.path.clone();
         let file = self.pm.file().ok_or_else(|| lock_error(&path, io::ErrorKind::Unsupported.into()))?;
         // Whoever recovers can take long, but does not want what we have: there is no point in giving up early.
@@ -184,7 +219,7 @@ impl<M: Memory> Image<M> {
         }
         let detached = fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source });
         let synced = self.pm.sync(0..self.pm.length());
-        if let Some(dram_file) = self.dram_file.take() {
+        if let DramPlace::Named(dram_file) = &self.place {
             dram_file.remove();
         }
         self.unlock(file);
@@ -281,10 +316,10 @@ impl<M: Memory> Attempt<'_, M> {
         }
         dram_name.discard_stale()?;
         if self.options.alone {
-            let image = self.attach_first(None)?;
+            let image = self.attach_first(DramPlace::Alone)?;
             return Ok(image);
         }
-        let image = self.attach_first(Some(dram_name))?;
+        let image = self.attach_first(DramPlace::Named(dram_name))?;
         // From exclusive to shared: this never has to wait.
         self.set(Byte::Attached, Lock::Shared)?;
         Ok(image)
@@ -308,7 +343,7 @@ impl<M: Memory> Attempt<'_, M> {
             locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
         let dram_name = self.dram_name(false)?;
         if !written {
-            return self.attach_first(None);
+            return self.attach_first(DramPlace::Alone);
         }
         if self.options.alone {
             return Err(ImageError::NotAlone { path: self.path.to_owned() });
@@ -354,24 +389,25 @@ impl<M: Memory> Attempt<'_, M> {
         AttachOptions { read_only: self.options.read_only, cached_files_max: self.options.cached_files_max }
     }
 
-    /// Builds the DRAM region: in a file that others can map, or in memory of our own.
-    fn attach_first(&self, dram_file: Option<DramFile>) -> Result<Image<M>, ImageError> {
+    /// Builds the DRAM region.
+    fn attach_first(&self, place: DramPlace) -> Result<Image<M>, ImageError> {
         let options = self.attach_options();
         let layout = Fs::<M>::dram_layout(&self.pm_region(), &options).map_err(|error| self.engine_error(error))?;
-        let dram = match &dram_file {
+        let dram = match &place {
             // Before the cachelets come the maps, which recovery fills at once.
-            Some(dram_file) => dram_file.create(self.file, self.path, layout.length, layout.cachelets)?,
-            None => Mapping::anonymous(layout.length)?,
+            DramPlace::Named(dram_file) => dram_file.create(self.file, self.path, layout.length, layout.cachelets)?,
+            DramPlace::Handed => dram_file::create_unnamed(layout.length)?,
+            DramPlace::Alone | DramPlace::Borrowed => Mapping::anonymous(layout.length)?,
         };
         let dram = Arc::new(dram);
         let built = self.build(&dram, &options);
         if built.is_err()
-            && let Some(dram_file) = &dram_file
+            && let DramPlace::Named(dram_file) = &place
         {
             dram_file.remove();
         }
         let (fs, report) = built.map_err(|error| self.engine_error(error))?;
-        Ok(self.image(fs, dram, dram_file, Some(report)))
+        Ok(self.image(fs, dram, place, Some(report)))
     }
 
     fn build(&self, dram: &Arc<Mapping>, options: &AttachOptions) -> engine::Result<(Fs<M>, RecoveryReport)> {
@@ -395,17 +431,11 @@ impl<M: Memory> Attempt<'_, M> {
                     other => self.engine_error(other),
                 },
             )?;
-        Ok(self.image(fs, dram, Some(dram_file), None))
+        Ok(self.image(fs, dram, DramPlace::Named(dram_file), None))
     }
 
-    fn image(
-        &self,
-        fs: Fs<M>,
-        dram: Arc<Mapping>,
-        dram_file: Option<DramFile>,
-        report: Option<RecoveryReport>,
-    ) -> Image<M> {
-        Image { fs: Some(fs), pm: Arc::clone(self.pm), _dram: dram, dram_file, path: self.path.to_owned(), report }
+    fn image(&self, fs: Fs<M>, dram: Arc<Mapping>, place: DramPlace, report: Option<RecoveryReport>) -> Image<M> {
+        Image { fs: Some(fs), pm: Arc::clone(self.pm), dram, place, path: self.path.to_owned(), report }
     }
 }
 

@@ -75,8 +75,12 @@ impl<'t, 'f> Session<'t, 'f> {
     }
 
     pub fn mkdir(&self, path: &str, mode: u32) -> Result<()> {
+        self.mkdir_masked(path, mode, 0)
+    }
+
+    pub fn mkdir_masked(&self, path: &str, mode: u32, umask: u32) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        self.caller.mkdir_path(&self.place, path.as_bytes(), mode, 0, &mut buffer).map(unwrap)
+        self.caller.mkdir_path(&self.place, path.as_bytes(), mode, umask, &mut buffer).map(unwrap)
     }
 
     pub fn symlink(&self, target: &str, path: &str) -> Result<()> {
@@ -85,8 +89,12 @@ impl<'t, 'f> Session<'t, 'f> {
     }
 
     pub fn mknod(&self, path: &str, mode: u32) -> Result<()> {
+        self.mknod_masked(path, mode, 0)
+    }
+
+    pub fn mknod_masked(&self, path: &str, mode: u32, umask: u32) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        self.caller.mknod_path(&self.place, path.as_bytes(), (mode, 0), 0x103, &mut buffer).map(unwrap)
+        self.caller.mknod_path(&self.place, path.as_bytes(), (mode, umask), 0x103, &mut buffer).map(unwrap)
     }
 
     pub fn open(&self, path: &str, flags: i32) -> Result<OpenFile> {

@@ -1,0 +1,181 @@
+//! The program as a child: signals reach it as if it had been started directly, and its end is told on as it was.
+//!
+//! The child stays in the launcher's process group, so that the terminal sends both what it sends, and a shell's job control covers both. The launcher
+//! blocks these signals and takes them one by one: what a process sent to the launcher alone it passes on; what the terminal sent the child has already.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr;
+
+/// What the launcher takes instead of dying or stopping of it.
+const TAKEN: [libc::c_int; 11] = [
+    libc::SIGCHLD,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// The signals of this process, blocked; and how they were before, which is how the program gets them.
+pub struct Signals {
+    taken: libc::sigset_t,
+    before: libc::sigset_t,
+    child_before: libc::sigaction,
+}
+
+impl Signals {
+    /// From here on no signal of those ends this process: an image that is in use is left in order first.
+    pub fn block() -> Signals {
+        // SAFETY: plain data, which is filled right below.
+        let mut signals: Signals = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: sets and actions of this function's own. The default action for SIGCHLD is to leave the child to be waited for, whatever our
+        // starter had.
+        unsafe {
+            libc::sigemptyset(&raw mut signals.taken);
+            for signal in TAKEN {
+                libc::sigaddset(&raw mut signals.taken, signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const signals.taken, &raw mut signals.before);
+            let mut default: libc::sigaction = MaybeUninit::zeroed().assume_init();
+            default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(libc::SIGCHLD, &raw const default, &raw mut signals.child_before);
+        }
+        signals
+    }
+
+    /// The next one, and whether a process sent it to us.
+    fn next(&self) -> (libc::c_int, bool) {
+        loop {
+            // SAFETY: plain data, filled by the call.
+            let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
+            // SAFETY: a set and a place for the answer.
+            let signal = unsafe { libc::sigwaitinfo(&raw const self.taken, &raw mut info) };
+            if signal > 0 {
+                return (signal, matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL));
+            }
+        }
+    }
+}
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself.
+    Exit(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// The program.
+pub struct Child {
+    pid: libc::pid_t,
+}
+
+impl Child {
+    /// Starts it, with signals as this process had them.
+    pub fn start(mut command: Command, signals: &Signals) -> io::Result<Child> {
+        let (before, child_before) = (signals.before, signals.child_before);
+        let parent = std::process::id();
+        // SAFETY: only plain system calls on values of the closure's own, between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                libc::sigaction(libc::SIGCHLD, &raw const child_before, ptr::null_mut());
+                // Who kills this command means the program.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() as u32 != parent {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+                Ok(())
+            });
+        }
+        // It is waited for here, by number.
+        Ok(Child { pid: command.spawn()?.id() as libc::pid_t })
+    }
+
+    /// Waits for its end; stops and goes on with it.
+    pub fn wait(self, signals: &Signals) -> Ended {
+        loop {
+            match signals.next() {
+                (libc::SIGCHLD, _) => {
+                    if let Some(ended) = self.look() {
+                        return ended;
+                    }
+                }
+                // Stopping is for the program to do; then we do as it did.
+                (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU, false) => {}
+                (signal, true) => self.send(signal),
+                (_, false) => {}
+            }
+        }
+    }
+
+    /// Takes note of all children that changed. As the first process of a container this one inherits orphans.
+    fn look(&self) -> Option<Ended> {
+        loop {
+            let mut status = 0;
+            // SAFETY: waits for children of this process; nobody else in it does.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+            if pid <= 0 {
+                return None;
+            }
+            if pid != self.pid {
+                continue;
+            }
+            if libc::WIFSTOPPED(status) {
+                self.stop_too();
+            } else if libc::WIFSIGNALED(status) {
+                return Some(Ended::Signal(libc::WTERMSIG(status)));
+            } else {
+                return Some(Ended::Exit(libc::WEXITSTATUS(status)));
+            }
+        }
+    }
+
+    /// Where there is a terminal, and so perhaps a shell that waits for us to stop.
+    fn stop_too(&self) {
+        if std::fs::File::open("/dev/tty").is_err() {
+            return;
+        }
+        // SAFETY: stops this process until somebody lets it go on, and then the program.
+        unsafe { libc::raise(libc::SIGSTOP) };
+        self.send(libc::SIGCONT);
+    }
+
+    fn send(&self, signal: libc::c_int) {
+        // SAFETY: a child that was not waited for, so the number is still its own.
+        unsafe { libc::kill(self.pid, signal) };
+    }
+}
+
+impl Ended {
+    /// Ends this process in the same way.
+    pub fn repeat(self, signals: &Signals) -> ! {
+        match self {
+            Ended::Exit(code) => std::process::exit(code),
+            Ended::Signal(signal) => {
+                // SAFETY: this process is about to end: it gives the signal its default action and sends it to itself. If there was a core to
+                // dump, the program has dumped it.
+                unsafe {
+                    libc::prctl(libc::PR_SET_DUMPABLE, 0);
+                    libc::signal(signal, libc::SIG_DFL);
+                    let mut one = signals.before;
+                    libc::sigemptyset(&raw mut one);
+                    libc::sigaddset(&raw mut one, signal);
+                    libc::kill(libc::getpid(), signal);
+                    libc::sigprocmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
+                }
+                // The first process of a container survives its own signals.
+                std::process::exit(128 + signal)
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The image of a run: the one that was named, or a fresh one in memory.
+
+use super::directory::MountDirectory;
+use crate::arguments::Run;
+use crate::units;
+use anstream::stream::IsTerminal;
+use anyhow::{Context, Result, bail, ensure};
+use posix::image::{Image, MakeOptions, OpenImage};
+use posix::path::{LastLink, Outcome, PathBuffer, Place};
+use posix::{Caller, Capabilities, Credentials};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Smallest image in memory that is made unasked.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// What is taken where the system does not say what it has.
+const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
+
+/// Opens the image, shared with whoever else uses it; whether it is one in memory.
+pub fn open(arguments: &Run) -> Result<(Image, bool)> {
+    let options = OpenImage::default();
+    if let Some(path) = &arguments.image {
+        return Ok((Image::open(path, &options)?, false));
+    }
+    let length = arguments.size.unwrap_or_else(memory_bytes);
+    let make = MakeOptions { length, label: "memory".to_owned(), ..MakeOptions::default() };
+    Ok((Image::in_memory(&make, &options)?, true))
+}
+
+/// Half of the memory that could be had now: the rest is for the programs.
+fn memory_bytes() -> u64 {
+    let available = available_bytes().into_iter().chain(group_bytes()).min();
+    available.map_or(MEMORY_BYTES_UNKNOWN, |bytes| bytes / 2).max(MEMORY_BYTES_MIN)
+}
+
+fn available_bytes() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// What the control groups that this process is in leave it, those above included.
+fn group_bytes() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let own = Path::new("/sys/fs/cgroup").join(own);
+    let left = |directory: &Path| -> Option<u64> {
+        let number = |name: &str| fs::read_to_string(directory.join(name)).ok()?.trim().parse::<u64>().ok();
+        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    };
+    own.ancestors().take_while(|directory| directory.starts_with("/sys/fs/cgroup")).filter_map(left).min()
+}
+
+/// That a path below the mount (with a slash before it) is a directory which this user may enter.
+pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Result<()> {
+    let shown = super::directory::normal(&mount.path().join(path.strip_prefix("/").unwrap_or(path)));
+    let refused = || format!("cannot start in {}", shown.display());
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let groups: Vec<u32> = groups.into_iter().map(|group| group.as_raw()).collect();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let capabilities = if uid == 0 { Capabilities::ALL } else { Capabilities::NONE };
+    let credentials = Credentials { uid, gid, groups: &groups, capabilities, checked: false };
+    let thread = image.fs().enter().with_context(refused)?;
+    let caller = Caller::new(&thread, credentials);
+    let root = thread.root().with_context(refused)?;
+    let place = Place { root, start: root, can_leave: false };
+    let found = caller.resolve(&place, path.as_os_str().as_bytes(), LastLink::Follow, &mut PathBuffer::default());
+    let result = match found {
+        Ok(Outcome::Inside(found)) => caller.check_enter(found.node()).with_context(refused),
+        Ok(Outcome::Left(_)) => Err(anyhow::anyhow!("{}: a symbolic link leads out of the mount", refused())),
+        Err(error) => Err(error).with_context(refused),
+    };
+    thread.release(root, 1);
+    result
+}
+
+/// Tells somebody who gets a shell where they are.
+pub fn announce(image: &Image, is_memory: bool, mount: &Path) {
+    if !std::io::stderr().is_terminal() {
+        return;
+    }
+    let size = units::size(image.mapping().length());
+    if is_memory {
+        anstream::eprintln!("{size} in memory at {}; gone when the last program of this shell ends", mount.display());
+    } else {
+        anstream::eprintln!("{} at {} ({size})", image.path().display(), mount.display());
+    }
+}
+
+/// Refuses to nest: a program sees one mount.
+pub fn refuse_nesting() -> Result<()> {
+    if let Some(mount) = std::env::var_os("DIRECTFS_IMAGE").and(std::env::var_os("DIRECTFS_MOUNT")) {
+        bail!(
+            "this runs under directfs run already, with an image at {}: a program can have one; end that run first",
+            Path::new(&mount).display()
+        );
+    }
+    ensure!(cfg!(target_arch = "x86_64"), "programs can be served on x86-64 only: use `directfs mount`");
+    Ok(())
+}

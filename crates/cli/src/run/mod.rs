@@ -1,0 +1,264 @@
+//! `directfs run`: a program, and everything that it starts, with an image served inside them.
+//!
+//! ```text
+//!  launcher (this process)                          program, and what it starts
+//!  +---------------------------------+   fork,     +----------------------------------+
+//!  | opens the image, lends it       | --exec----> | the preload library finds the    |
+//!  | waits for the program           |             | lent image by inheritance        |
+//!  | program ended:                  |             +----------------------------------+
+//!  |   nobody has the image: closes  |
+//!  |   somebody does: a keeper stays | --fork----> waits until nobody has it, closes it
+//!  +---------------------------------+
+//! ```
+//!
+//! Invariants:
+//!
+//! - A program either sees the image at the mount directory, or does not start and a line says why.
+//! - When this command returns, the image is left clean, unless somebody whom the program left behind still uses it; then whoever is last leaves it clean.
+//! - To whoever started it this command behaves as the program itself would: exit status, death by a signal, stopping and going on.
+
+mod child;
+mod directory;
+mod image;
+mod keeper;
+mod namespace;
+mod outsider;
+
+pub use outsider::run as run_static;
+
+use crate::arguments::Run;
+use anyhow::{Context, Result};
+use directory::MountDirectory;
+use intercept::contract::Contract;
+use intercept::launch::{self, LaunchError, Serving};
+use posix::image::Lent;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// This command failed, as env(1) and timeout(1) have it.
+pub const EXIT_FAILED: u8 = 125;
+/// The program was found, and cannot be run.
+const EXIT_NOT_RUN: u8 = 126;
+/// The program was not found.
+const EXIT_NOT_FOUND: u8 = 127;
+
+/// Why a program was not started, and the exit code that says so.
+#[derive(Debug)]
+pub struct Failure {
+    /// For the caller's shell.
+    pub exit_code: u8,
+    /// For people.
+    pub error: anyhow::Error,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure { exit_code: EXIT_FAILED, error }
+    }
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Failure {
+        let exit_code = match error {
+            LaunchError::NotFound(_) => EXIT_NOT_FOUND,
+            LaunchError::NoCache(_) => EXIT_FAILED,
+            _ => EXIT_NOT_RUN,
+        };
+        Failure { exit_code, error: error.into() }
+    }
+}
+
+/// Runs a program to its end, and ends as it did.
+pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
+    let foreign = keeper::open_descriptors();
+    image::refuse_nesting()?;
+    let signals = child::Signals::block();
+    let mount = MountDirectory::parse(&arguments.at)?;
+    let start = Start::choose(arguments, &mount)?;
+    let program = Program::choose(&arguments.command, &mount, &start)?;
+    let (image, is_memory) = image::open(arguments)?;
+    if let Some(inside) = start.inside() {
+        image::check_directory(&image, inside, &mount)?;
+    }
+    let lent = image.lend().context("cannot hand the image to programs")?;
+    let serving = Descriptors::of(&lent).context("cannot hand the image to programs")?;
+    let mut command = program.command()?;
+    start.apply(&mut command);
+    serving.apply(&mut command, mount.path(), start.inside());
+    if arguments.command.is_empty() {
+        image::announce(&image, is_memory, mount.path());
+    }
+    let started = child::Child::start(command, &signals);
+    drop(serving);
+    let loan = lent.hand_over();
+    let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
+    // What is thrown away needs no order.
+    if !is_memory {
+        keeper::leave(image, loan, &foreign)?;
+    }
+    ended?.repeat(&signals)
+}
+
+/// Where the program starts.
+#[derive(Debug)]
+enum Start {
+    /// Where this command was started.
+    Here,
+    /// A directory of the system.
+    Outside(PathBuf),
+    /// A directory of the mount, as a path below it that begins with a slash.
+    Inside(PathBuf),
+}
+
+impl Start {
+    fn choose(arguments: &Run, mount: &MountDirectory) -> Result<Start> {
+        // Where PWD is not to be had, the directory was removed; relative paths lead nowhere then.
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        match &arguments.chdir {
+            Some(wanted) => {
+                if let Some(inside) = mount.inside(&directory::normal(&here.join(wanted))) {
+                    return Ok(Start::Inside(inside));
+                }
+                let metadata =
+                    std::fs::metadata(wanted).with_context(|| format!("cannot start in {}", wanted.display()))?;
+                anyhow::ensure!(metadata.is_dir(), "cannot start in {}: not a directory", wanted.display());
+                Ok(Start::Outside(here.join(wanted)))
+            }
+            None if arguments.command.is_empty() => Ok(Start::Inside(PathBuf::from("/"))),
+            None => {
+                anyhow::ensure!(
+                    mount.inside(&here).is_none(),
+                    "the current directory is below {}, which would hide it: change to another one, or name one with -C",
+                    mount.path().display()
+                );
+                Ok(Start::Here)
+            }
+        }
+    }
+
+    fn inside(&self) -> Option<&Path> {
+        match self {
+            Start::Inside(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    fn apply(&self, command: &mut Command) {
+        match self {
+            Start::Outside(path) => {
+                command.current_dir(path);
+            }
+            // The library sees to it.
+            Start::Here | Start::Inside(_) => {}
+        }
+    }
+}
+
+/// What is to be run.
+struct Program {
+    name: OsString,
+    arguments: Vec<OsString>,
+    /// Its file is in the mount, so that only a program which sees that can find it.
+    is_inside: bool,
+}
+
+impl Program {
+    fn choose(words: &[OsString], mount: &MountDirectory, start: &Start) -> Result<Program> {
+        let Some((name, arguments)) = words.split_first() else {
+            return Ok(Program { name: shell(), arguments: Vec::new(), is_inside: false });
+        };
+        let is_inside = mount.has_program(name, start.inside().is_some());
+        Ok(Program { name: name.clone(), arguments: arguments.to_vec(), is_inside })
+    }
+
+    /// The command, with the library in it.
+    fn command(&self) -> Result<Command, Failure> {
+        if !self.is_inside {
+            let mut command = match launch::command(&self.name, None) {
+                Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_)) => self.outsider()?,
+                command => command?,
+            };
+            command.args(&self.arguments);
+            return Ok(command);
+        }
+        // This program once more, as one that sees the mount.
+        let own = own_file()?;
+        let mut command = launch::command(own.as_os_str(), None)?;
+        command.arg0("directfs").arg("run-inside").arg("--").arg(&self.name).args(&self.arguments);
+        Ok(command)
+    }
+
+    /// The command for a program into which nothing can be loaded.
+    fn outsider(&self) -> Result<Command, Failure> {
+        let mut command = Command::new(own_file()?);
+        command.arg0("directfs").args(["run-static", "--"]).arg(launch::find(&self.name)?).arg(&self.name);
+        Ok(command)
+    }
+
+    fn not_started(&self, error: std::io::Error) -> Failure {
+        let exit_code = if error.kind() == std::io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUN };
+        let error = anyhow::Error::from(error).context(format!("cannot run {}", Path::new(&self.name).display()));
+        Failure { exit_code, error }
+    }
+}
+
+fn own_file() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own file; is /proc mounted?")
+}
+
+/// The user's shell.
+fn shell() -> OsString {
+    std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
+}
+
+/// Runs a program that only a program with the library in it can find.
+pub fn run_inside(words: &[OsString]) -> Failure {
+    let Some((name, arguments)) = words.split_first() else {
+        return Failure { exit_code: EXIT_FAILED, error: anyhow::anyhow!("no program is named") };
+    };
+    let error = Command::new(name).args(arguments).exec();
+    Program { name: name.clone(), arguments: Vec::new(), is_inside: true }.not_started(error)
+}
+
+/// The descriptors that programs inherit.
+struct Descriptors {
+    image: (OwnedFd, u64),
+    region: (OwnedFd, u64),
+    placeholder: OwnedFd,
+}
+
+impl Descriptors {
+    fn of(lent: &Lent) -> std::io::Result<Descriptors> {
+        let (image, image_bytes) = lent.image();
+        let (region, region_bytes) = lent.region();
+        Ok(Descriptors {
+            image: (launch::inheritable(&image)?, image_bytes),
+            region: (launch::inheritable(&region)?, region_bytes),
+            placeholder: launch::placeholder()?,
+        })
+    }
+
+    fn apply(&self, command: &mut Command, mount: &Path, start: Option<&Path>) {
+        let contract = Contract {
+            image: self.image.0.as_raw_fd(),
+            image_bytes: self.image.1,
+            region: self.region.0.as_raw_fd(),
+            region_bytes: self.region.1,
+            placeholder: self.placeholder.as_raw_fd(),
+            cached_files_max: 0,
+            read_only: false,
+            image_read_only: false,
+        };
+        Serving { contract, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
+    }
+}

@@ -1,0 +1,1 @@
+int evaluate(const char *text, double *result);

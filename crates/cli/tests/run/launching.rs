@@ -1,0 +1,285 @@
+//! Starting and ending: to whoever types `directfs run COMMAND` it behaves like the command itself, and the image is left clean.
+
+use crate::support::{directfs, image_in, scratch, stderr, stdout};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+fn run(arguments: &[&str]) -> Output {
+    directfs(&[&["run"], arguments].concat())
+}
+
+fn start(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.arg("run").args(arguments);
+    command
+}
+
+fn assert_clean(image: &Path) {
+    let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+    assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
+    assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
+}
+
+/// Reads a line, byte by byte so that nothing behind it is taken.
+fn line(from: &mut impl Read) -> String {
+    let mut text = String::new();
+    let mut byte = [0];
+    while from.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+        text.push(byte[0] as char);
+    }
+    text
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: a child of this test that was not waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+#[test]
+fn a_command_keeps_its_arguments_directory_and_exit_status() {
+    let output = run(&["--", "sh", "-c", "pwd; echo \"$0 $1\"; echo $DIRECTFS_MOUNT; exit 7", "zero", "-x --y"]);
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(stdout(&output), format!("{}\nzero -x --y\n/mnt/directfs\n", here.display()), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(7));
+    let output = run(&["-C", "/usr", "--at", "/surely/not/there", "sh", "-c", "pwd; echo $DIRECTFS_MOUNT"]);
+    assert_eq!(stdout(&output), "/usr\n/surely/not/there\n", "{}", stderr(&output));
+}
+
+#[test]
+fn a_command_that_dies_of_a_signal_lets_the_launcher_die_of_it() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    for number in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT] {
+        let script = format!("ulimit -c 0; kill -{number} $$");
+        let output = run(&["--image", image.to_str().unwrap(), "--", "sh", "-c", &script]);
+        assert_eq!(output.status.signal(), Some(number));
+    }
+    assert_clean(&image);
+}
+
+#[test]
+fn signals_sent_to_the_launcher_reach_the_command() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let script = "trap 'echo usr1; exit 9' USR1; echo ready; read answer";
+    for (number, status) in [(libc::SIGUSR1, Some(9)), (libc::SIGTERM, None), (libc::SIGHUP, None)] {
+        let mut command = start(&["--image", image.to_str().unwrap(), "--", "sh", "-c", script]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Held, since waiting would close it, and the command would read its end.
+        let _input = child.stdin.take();
+        let mut output = child.stdout.take().unwrap();
+        assert_eq!(line(&mut output), "ready");
+        signal(&child, number);
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.code(), status);
+        assert_eq!(ended.signal(), status.is_none().then_some(number));
+        assert_clean(&image);
+    }
+}
+
+#[test]
+fn who_kills_the_launcher_kills_the_command_and_the_image_recovers() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let image_name = image.to_str().unwrap();
+    let mut command = start(&["--image", image_name, "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    assert_eq!(line(&mut output), "ready");
+    signal(&child, libc::SIGKILL);
+    child.wait().unwrap();
+    assert_eq!(output.read(&mut [0]).unwrap(), 0, "its output ends with it");
+    assert_eq!(run(&["--image", image_name, "--", "true"]).status.code(), Some(0));
+    assert_clean(&image);
+}
+
+#[test]
+fn who_is_left_behind_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let image_name = image.to_str().unwrap();
+    let (until, release) = std::io::pipe().unwrap();
+    let mut command =
+        start(&["--image", image_name, "--", "sh", "-c", "exec 3<&0; (read x <&3) >/dev/null 2>&1 & echo done"]);
+    let output = command.stdin(Stdio::from(OwnedFd::from(until))).output().unwrap();
+    assert_eq!(stdout(&output), "done\n", "the command's end is the run's end");
+    let busy = directfs(&["mkfs", image_name, "--size", "16M", "--force"]);
+    assert!(!busy.status.success() && stderr(&busy).contains("in use"), "{}", stderr(&busy));
+    // Others can use it meanwhile.
+    assert_eq!(run(&["--image", image_name, "--", "true"]).status.code(), Some(0));
+    drop(release);
+    // Who opens it alone waits for the others to go, which they do now.
+    let patient =
+        posix::image::OpenImage { alone: true, patience: std::time::Duration::from_secs(60), ..Default::default() };
+    let opened = posix::image::Image::open(&image, &patient).unwrap();
+    assert!(!opened.report().unwrap().scanned, "it was left clean");
+    drop(opened);
+    assert_clean(&image);
+}
+
+#[test]
+fn what_is_in_memory_leaves_nothing_behind() {
+    let before = shared_memory();
+    let output = run(&["--size", "64M", "--", "true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let left: Vec<String> = shared_memory().into_iter().filter(|name| !before.contains(name)).collect();
+    // Other tests have images of their own meanwhile, in directories and with names of their own.
+    assert!(!left.iter().any(|name| name.contains("memory")), "{left:?}");
+}
+
+fn shared_memory() -> Vec<String> {
+    fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// A command on a terminal of its own, as its foreground process group.
+struct Terminal {
+    master: File,
+    child: Child,
+}
+
+impl Terminal {
+    fn run(mut command: Command) -> Terminal {
+        let (mut master, mut slave) = (0, 0);
+        // SAFETY: two places for descriptors, and no settings.
+        let made = unsafe {
+            libc::openpty(&raw mut master, &raw mut slave, std::ptr::null_mut(), std::ptr::null(), std::ptr::null())
+        };
+        assert_eq!(made, 0);
+        // SAFETY: two new descriptors, ours alone.
+        let (master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        command.stdin(end()).stdout(end()).stderr(end());
+        // SAFETY: plain system calls between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        Terminal { master, child: command.spawn().unwrap() }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        self.master.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Reads until that comes.
+    fn expect(&mut self, wanted: &str) {
+        let mut seen = Vec::new();
+        let mut byte = [0];
+        while !String::from_utf8_lossy(&seen).contains(wanted) {
+            match self.master.read(&mut byte) {
+                Ok(1) => seen.push(byte[0]),
+                _ => panic!("{wanted:?} did not come: {}", String::from_utf8_lossy(&seen)),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_from_the_terminal_ends_the_command_and_leaves_the_image_clean() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let arguments = ["--image", image.to_str().unwrap(), "--", "sh", "-c", "echo rea''dy; exec sleep 1000"];
+    let mut terminal = Terminal::run(start(&arguments));
+    terminal.expect("ready");
+    terminal.type_in("\x03");
+    assert_eq!(terminal.child.wait().unwrap().signal(), Some(libc::SIGINT));
+    assert_clean(&image);
+}
+
+#[test]
+fn a_command_that_handles_the_interrupt_decides_itself() {
+    let mut terminal =
+        Terminal::run(start(&["--", "sh", "-c", "trap 'echo caught; exit 4' INT; echo rea''dy; read answer"]));
+    terminal.expect("ready");
+    terminal.type_in("\x03");
+    terminal.expect("caught");
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(4));
+}
+
+#[test]
+fn a_shell_stops_it_and_lets_it_go_on() {
+    let mut shell = Command::new("bash");
+    shell.args(["--norc", "--noprofile", "-i"]).env("PS1", "prompt> ").env("TERM", "dumb");
+    let mut terminal = Terminal::run(shell);
+    terminal.expect("prompt> ");
+    let binary = env!("CARGO_BIN_EXE_directfs");
+    terminal.type_in(&format!("{binary} run -- sh -c 'echo rea\"\"dy; read answer; echo got $answer; exit 3'\n"));
+    terminal.expect("ready");
+    terminal.type_in("\x1a");
+    terminal.expect("Stopped");
+    terminal.expect("prompt> ");
+    terminal.type_in("fg\n");
+    terminal.expect("read answer");
+    terminal.type_in("word\n");
+    terminal.expect("got word");
+    terminal.expect("prompt> ");
+    terminal.type_in("echo status $?\n");
+    terminal.expect("status 3");
+    terminal.type_in("exit\n");
+    terminal.child.wait().unwrap();
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_the_codes_of_env() {
+    let directory = scratch();
+    let file = directory.path().join("data");
+    fs::write(&file, "neither program nor script").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let file = file.to_str().unwrap();
+    let below = format!("{file}/below");
+    for (arguments, code, said) in [
+        (&["--", "no-such-program"][..], 127, "command not found"),
+        (&["--", "/no/such/program"], 127, "command not found"),
+        (&["--", file], 126, "neither"),
+        (&["--image", "/no/such/image", "--", "true"], 125, "does not exist"),
+        (&["--image", file, "--", "true"], 125, "page of 4096"),
+        (&["--at", "relative", "--", "true"], 125, "not absolute"),
+        (&["--at", "/", "--", "true"], 125, "root"),
+        (&["--at", &below, "--", "true"], 125, "not a directory"),
+        (&["-C", "/no/such/directory", "--", "true"], 125, "cannot start in"),
+        (&["-C", "/mnt/directfs/none", "--", "true"], 125, "cannot start in"),
+        (&["--size", "1K", "--", "true"], 125, "larger size"),
+        (&["--size", "1G", "--image", file, "--", "true"], 125, "cannot be used with"),
+        (&["--no-such-option"], 125, "unexpected argument"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_image_that_somebody_has_alone_is_refused() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let alone = posix::image::OpenImage { alone: true, ..Default::default() };
+    let _kept = posix::image::Image::open(&image, &alone).unwrap();
+    let output = run(&["--image", image.to_str().unwrap(), "--", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("cache=0"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_run_inside_a_run_is_refused() {
+    let output = run(&["--", env!("CARGO_BIN_EXE_directfs"), "run", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("already"), "{}", stderr(&output));
+}
+
+#[test]
+fn programs_inherit_the_image_and_nothing_else_of_the_launcher() {
+    let output = run(&["--", "sh", "-c", "for fd in /proc/self/fd/*; do readlink $fd; done"]);
+    let ours: Vec<String> = stdout(&output).lines().filter(|name| name.contains("memfd:")).map(str::to_owned).collect();
+    assert_eq!(ours.iter().filter(|name| name.contains("directfs-image")).count(), 1, "{ours:?}");
+    let none = File::open("/dev/null").unwrap();
+    assert!(none.as_raw_fd() < 1000, "numbers that programs use stay theirs");
+}

@@ -1,0 +1,14 @@
+//! `directfs run` with real programs.
+//!
+//! `launching`: how programs start and end. `programs`: what they do, compared with the same on tmpfs. `outsiders`: those into which nothing can be
+//! loaded. `storm`: those that are killed. `figures`: what calls cost.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod figures;
+mod launching;
+mod outsiders;
+mod programs;
+mod storm;
+mod tree;

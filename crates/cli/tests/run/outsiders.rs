@@ -1,0 +1,135 @@
+//! Programs into which nothing can be loaded: they see the image by a mount of their own, or are refused with a line.
+
+use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const NOBODY: u32 = 65534;
+
+/// Compiles the program of the kit in a way; none, loudly, where that cannot be.
+fn compiled(directory: &Path, arguments: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/outsider.c");
+    let binary = directory.join("outsider");
+    let built = Command::new("cc").args(["-O1", "-o"]).arg(&binary).arg(source).args(arguments).output();
+    if built.is_ok_and(|output| output.status.success()) {
+        return Some(binary);
+    }
+    eprintln!("\n*** SKIPPED: no program can be compiled here with {arguments:?} ***\n");
+    None
+}
+
+/// What such a program does is what it does anywhere, however it is started.
+fn assert_sees_the_image(directory: &Path, program: &Path) {
+    let image = image_in(directory);
+    let image = image.to_str().unwrap();
+    let program = program.to_str().unwrap();
+    let script = format!(
+        "cd $DIRECTFS_MOUNT && mkdir sub && printf 0123456789 >in && cd sub && \
+         (echo before; {program}; echo $?; cat) <../in >../out; cat ../out made; \
+         cp {program} own && ./own </dev/null; echo $?; \
+         exec 7<>gone; echo 12345 >&7; rm gone; {program} 7 </dev/null | tail -2"
+    );
+    let output = directfs(&["run", "--image", image, "--", "sh", "-c", &script]);
+    let one = "in sub\nread 01234\nby the outsider\n5\n";
+    let wanted = format!(
+        "before\n{one}56789by the outsider\nmore\nin sub\nread \nby the outsider\n5\n\
+         descriptor 7 has 6 bytes and 0 names\nby the outsider\n"
+    );
+    assert_eq!(stdout(&output), wanted, "{}", stderr(&output));
+    assert!(output.status.success());
+    // Named directly, and from a directory outside.
+    let output = directfs(&["run", "--image", image, "-C", "/mnt/directfs/sub", "--", program]);
+    assert_eq!(stdout(&output), "in sub\nread \nby the outsider\n", "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(5));
+    let check = directfs(&["fsck", "-n", image]);
+    assert!(stdout(&check).contains("left cleanly;"), "{}{}", stdout(&check), stderr(&check));
+    assert!(!Path::new("/mnt/directfs").exists(), "nothing of it is seen outside");
+}
+
+#[test]
+fn a_static_program_sees_the_image_by_a_mount_of_its_own() {
+    let directory = scratch();
+    if can_mount("static programs")
+        && let Some(program) = compiled(directory.path(), &["-static"])
+    {
+        assert_sees_the_image(directory.path(), &program);
+    }
+}
+
+#[test]
+fn so_does_a_program_of_another_c_library() {
+    let directory = scratch();
+    // The usual one by a name that nobody knows: as different as another one to whoever looks at the name.
+    let loader = directory.path().join("ld-other.so.1");
+    let _ = fs::copy("/lib64/ld-linux-x86-64.so.2", &loader);
+    let option = format!("-Wl,--dynamic-linker={}", loader.display());
+    if can_mount("programs of another C library")
+        && let Some(program) = compiled(directory.path(), &[&option])
+    {
+        assert_sees_the_image(directory.path(), &program);
+    }
+}
+
+/// `directfs run` by a user without privileges, who has a cache of his own.
+fn as_nobody(directory: &Path, arguments: &[&str]) -> Option<Output> {
+    if rustix::process::geteuid().as_raw() != 0 {
+        eprintln!("\n*** SKIPPED: only root can become another user ***\n");
+        return None;
+    }
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let (binary, home) = (directory.join("directfs"), directory.join("home"));
+    if !home.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_directfs"), &binary).unwrap();
+        fs::create_dir(&home).unwrap();
+        std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mut command = Command::new(&binary);
+    command.arg("run").args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/");
+    command.env("XDG_CACHE_HOME", &home).env("HOME", &home);
+    Some(command.output().unwrap())
+}
+
+#[test]
+fn a_user_without_privileges_runs_programs() {
+    let directory = scratch();
+    let script = "cd $DIRECTFS_MOUNT && mkdir a && echo text >a/b && cat a/b && id -u && stat -c %u a/b";
+    let Some(output) = as_nobody(directory.path(), &["--", "sh", "-c", script]) else { return };
+    assert_eq!(stdout(&output), format!("text\n{NOBODY}\n{NOBODY}\n"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_static_program_of_such_a_user_sees_the_image_or_is_refused_with_the_reason() {
+    let directory = scratch();
+    let Some(program) = compiled(directory.path(), &["-static"]) else { return };
+    let arguments = ["-C", "/mnt/directfs", "--", program.to_str().unwrap()];
+    let Some(output) = as_nobody(directory.path(), &arguments) else { return };
+    match output.status.code() {
+        Some(5) => assert_eq!(stdout(&output), "in directfs\nread \nby the outsider\n"),
+        code => {
+            assert_eq!(code, Some(126), "{}", stderr(&output));
+            let said = stderr(&output);
+            assert!(said.contains("static program") && said.contains("because"), "{said}");
+            assert_eq!(stdout(&output), "");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_changes_the_user_is_refused() {
+    let directory = scratch();
+    let Some(privileged) = ["/usr/bin/su", "/bin/su", "/usr/bin/passwd"].iter().find(|path| Path::new(path).exists())
+    else {
+        eprintln!("\n*** SKIPPED: no set-user-ID program is on this machine ***\n");
+        return;
+    };
+    let Some(output) = as_nobody(directory.path(), &["--", privileged, "--help"]) else { return };
+    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+    assert!(stderr(&output).contains("set-user-ID"), "{}", stderr(&output));
+    // In the middle of a script, where it is given something in the mount.
+    let script = format!("{privileged} --help $DIRECTFS_MOUNT/file; echo status $?");
+    let Some(output) = as_nobody(directory.path(), &["--", "sh", "-c", &script]) else { return };
+    assert!(stdout(&output).contains("status 126"), "{}{}", stdout(&output), stderr(&output));
+}

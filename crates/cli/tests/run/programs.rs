@@ -1,0 +1,212 @@
+//! Programs as they come, doing real work in the mount: standard output and the tree that they leave are those of the same work on tmpfs, byte for byte.
+//!
+//! Each script in `scripts` runs twice in a directory of the same name: first in a real one on tmpfs, which is then moved away, and again with an image
+//! there. So all paths agree, and what went past the image would be seen: the name must not be there afterwards.
+//!
+//! A script's head says what it needs (`# needs: git cc`), and of which files the content is its own at each run (`# free: .git/index`, with `*` for
+//! anything), or which files are left out of the comparison (`# ignored: target/*`). `$KIT` is a directory of the system with what scripts share. With DIRECTFS_TEST_WAY=mount the scripts run through a mount instead: a check of
+//! the scripts themselves.
+
+use crate::support::{directfs, scratch, stderr, stdout};
+use crate::tree;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run");
+
+static SKIPPED: AtomicU32 = AtomicU32::new(0);
+
+struct Script {
+    name: &'static str,
+    path: PathBuf,
+    needs: Vec<String>,
+    free: Vec<String>,
+    ignored: Vec<String>,
+}
+
+impl Script {
+    fn read(name: &'static str) -> Script {
+        let path = Path::new(DIRECTORY).join("scripts").join(format!("{name}.sh"));
+        let text = fs::read_to_string(&path).unwrap();
+        let words = |head: &str| -> Vec<String> {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(head));
+            lines.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+        };
+        Script { name, needs: words("# needs:"), free: words("# free:"), ignored: words("# ignored:"), path }
+    }
+
+    /// What it needs and this machine lacks.
+    fn missing(&self) -> Option<&String> {
+        let path = path();
+        let is_there = |program: &str| std::env::split_paths(&path).any(|place| place.join(program).exists());
+        self.needs.iter().find(|program| !is_there(program))
+    }
+
+    fn compare(&self, wanted: &tree::Tree, found: &tree::Tree) -> Vec<String> {
+        let any = |patterns: &[String], path: &str| {
+            patterns.iter().any(|pattern| matches(pattern.as_bytes(), path.as_bytes()))
+        };
+        let kept = |all: &tree::Tree| -> tree::Tree {
+            let kept = all.iter().filter(|(path, _)| !any(&self.ignored, path));
+            kept.map(|(path, entry)| (path.clone(), entry.clone())).collect()
+        };
+        tree::differences(&kept(wanted), &kept(found), |path| any(&self.free, path))
+    }
+
+    /// The script as a command in that directory, with an environment of its own.
+    fn command(&self, mut command: Command, home: &Path) -> Command {
+        command.arg(&self.path).env_clear().stdin(Stdio::null()).env("PATH", path()).env("HOME", home);
+        command.env("KIT", Path::new(DIRECTORY).join("kit")).env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
+        // A group of its own: what it leaves behind is ended with it.
+        command.process_group(0);
+        command
+    }
+}
+
+/// Where scripts find programs: the same for everybody, and the toolchain that builds these tests.
+fn path() -> std::ffi::OsString {
+    let usual = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/go/bin"].map(Path::new);
+    let toolchain = Path::new(env!("CARGO")).parent().unwrap();
+    std::env::join_paths(std::iter::once(toolchain).chain(usual)).unwrap()
+}
+
+/// `*` stands for anything.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|at| matches(rest, &text[at..])),
+        Some((byte, rest)) => text.first() == Some(byte) && matches(rest, &text[1..]),
+    }
+}
+
+struct Outcome {
+    code: Option<i32>,
+    output: String,
+    errors: String,
+}
+
+fn outcome(mut command: Command) -> Outcome {
+    let output = command.output().unwrap();
+    Outcome { code: output.status.code(), output: stdout(&output), errors: stderr(&output) }
+}
+
+/// Runs a script both ways and compares.
+fn compare(name: &'static str) {
+    let script = Script::read(name);
+    if let Some(program) = script.missing() {
+        let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+        eprintln!("\n*** SKIPPED ({count} so far): {name}: {program} is not on this machine ***\n");
+        return;
+    }
+    let directory = scratch();
+    let (work, home) = (directory.path().join("work"), directory.path().join("home"));
+    fs::create_dir(&work).unwrap();
+    fs::create_dir(&home).unwrap();
+    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64 - 1_000_000_000;
+
+    let mut shell = Command::new("bash");
+    shell.current_dir(&work);
+    let wanted = outcome(script.command(shell, &home));
+    assert_eq!(wanted.code, Some(0), "{name} fails on tmpfs: {}{}", wanted.output, wanted.errors);
+    let wanted_tree = tree::of_directory(&work, now_ns);
+    fs::rename(&work, directory.path().join("plain")).unwrap();
+    fs::remove_dir_all(&home).unwrap();
+    fs::create_dir(&home).unwrap();
+
+    let image = directory.path().join("image");
+    let made = directfs(&["mkfs", image.to_str().unwrap(), "--size", "1G", "--sparse"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let found = if std::env::var_os("DIRECTFS_TEST_WAY").is_some_and(|way| way == "mount") {
+        through_mount(&script, &image, &work, &home)
+    } else {
+        // A script that hangs is ended, and what is left of it with it.
+        let mut run = Command::new("timeout");
+        run.args(["--kill-after=5", "300", env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
+            .arg(&image)
+            .arg("--at")
+            .arg(&work)
+            .arg("-C")
+            .arg(&work)
+            .args(["--", "bash"]);
+        let found = outcome(script.command(run, &home));
+        assert!(!work.exists(), "{name}: something went past the image");
+        found
+    };
+    let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+    let found_tree = tree::of_image(&image, now_ns);
+    let differences = script.compare(&wanted_tree, &found_tree);
+
+    let context = format!("{}\nstandard error:\n{}", script.name, found.errors);
+    assert_eq!(found.code, Some(0), "exit code of {context}\nstandard output:\n{}", found.output);
+    assert_eq!(found.output, wanted.output, "standard output of {context}");
+    let few: Vec<_> = differences.iter().take(20).collect();
+    assert!(differences.is_empty(), "{} differences: {few:#?}, {context}", differences.len());
+    assert_eq!(check.status.code(), Some(0), "fsck: {}{}, {context}", stdout(&check), stderr(&check));
+    assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
+}
+
+fn through_mount(script: &Script, image: &Path, work: &Path, home: &Path) -> Outcome {
+    fs::create_dir(work).unwrap();
+    let mounted = directfs(&["mount", image.to_str().unwrap(), work.to_str().unwrap(), "-o", "cache=0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let mut shell = Command::new("bash");
+    shell.current_dir(work);
+    let found = outcome(script.command(shell, home));
+    let unmounted = directfs(&["umount", work.to_str().unwrap()]);
+    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    found
+}
+
+macro_rules! scripts {
+    ($($name:ident),* $(,)?; $($later:ident = $reason:literal),*) => {
+        $(#[test]
+        fn $name() {
+            compare(stringify!($name));
+        })*
+
+        $(#[test]
+        #[ignore = $reason]
+        fn $later() {
+            compare(stringify!($later));
+        })*
+
+        #[test]
+        fn every_script_is_a_test() {
+            let mut listed = vec![$(concat!(stringify!($name), ".sh"),)* $(concat!(stringify!($later), ".sh"),)*];
+            let mut present: Vec<String> = fs::read_dir(Path::new(DIRECTORY).join("scripts")).unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            listed.sort();
+            present.sort();
+            assert_eq!(present, listed);
+        }
+    };
+}
+
+scripts!(
+    archives,
+    bash_jobs,
+    bash_redirections,
+    cargo_build,
+    compiler,
+    coreutils,
+    coreutils_text,
+    find_and_locate,
+    git_history,
+    git_large,
+    go_build,
+    java,
+    make_project,
+    node,
+    perl,
+    python,
+    python_data,
+    rsync,
+    sqlite,
+    sqlite_writers,
+    tools_of_disks;
+    libraries_at_start = "the loader looks for them before the library is there"
+);

@@ -1,0 +1,63 @@
+//! Death at any instant: processes that do random things with the same files, one of which is killed every few milliseconds.
+
+use crate::support::{directfs, scratch, stderr, stdout};
+use std::path::Path;
+use std::process::Command;
+
+const WORKERS: &str = "8";
+
+fn storm(kills: u32, seed: u64, left_cleanly: bool) {
+    let directory = scratch();
+    let binary = directory.path().join("storm");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/storm.c");
+    let built = Command::new("cc").args(["-O1", "-o"]).arg(&binary).arg(source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("\n*** SKIPPED: no C compiler is on this machine ***\n");
+        return;
+    }
+    let image = directory.path().join("image");
+    let image = image.to_str().unwrap();
+    assert!(directfs(&["mkfs", image, "--size", "2G", "--sparse"]).status.success());
+    eprintln!("seed {seed}");
+    let (kills, seed) = (kills.to_string(), seed.to_string());
+    let run = ["run", "--image", image, "-C", "/mnt/directfs", "--"];
+    let output = directfs(&[&run[..], &[binary.to_str().unwrap(), WORKERS, &kills, &seed]].concat());
+    eprintln!("{}", stdout(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
+    if left_cleanly {
+        assert_sound(image);
+    }
+    let emptied = directfs(&[&run[..], &["find", ".", "-mindepth", "1", "-delete"]].concat());
+    assert!(emptied.status.success(), "{}", stderr(&emptied));
+    assert_sound(image);
+    let info = directfs(&["info", image, "--json"]);
+    let inodes_free = |info: &str| -> u64 {
+        let value = info.lines().find_map(|line| line.trim().strip_prefix("\"inodes_free\":")).unwrap();
+        value.trim().trim_end_matches(',').parse().unwrap()
+    };
+    let fresh = directory.path().join("fresh");
+    let fresh = fresh.to_str().unwrap();
+    assert!(directfs(&["mkfs", fresh, "--size", "2G", "--sparse"]).status.success());
+    let fresh_info = directfs(&["info", fresh, "--json"]);
+    assert_eq!(inodes_free(&stdout(&info)), inodes_free(&stdout(&fresh_info)), "inodes are leaked");
+}
+
+fn assert_sound(image: &str) {
+    let check = directfs(&["fsck", "-n", image]);
+    assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
+    assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
+    assert!(stdout(&check).contains("0 errors, 0 warnings"), "{}", stdout(&check));
+}
+
+/// After deaths in the middle of operations the next one to open the image recovers it.
+#[test]
+fn killed_processes_leave_the_others_and_the_image_in_order() {
+    storm(40, 1, false);
+}
+
+/// Long: run it with `--ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn thousands_of_kills_leave_nothing_to_recover() {
+    storm(2000, 2, true);
+}

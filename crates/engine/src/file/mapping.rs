@@ -1,0 +1,179 @@
+//! Files that programs map into their memory.
+//!
+//! Invariants
+//! - While a file is marked as mapped, no block of it is freed, moved or replaced: writes go in place, what is cut off or punched is filled
+//!   with zeros and stays. So whoever has a block mapped sees the file, and never another one.
+//! - Blocks that were cut off stay behind the end as unwritten ones. They go when the mark does; if the machine dies before, they are room that the
+//!   file has reserved.
+//! - A block that a program may store into is a written one, for nobody notices the store: what becomes visible of an unwritten block when
+//!   a mapped file grows again is made written, as zeros.
+
+use super::Extent;
+use super::edit::{Change, Edit};
+use super::map::Run;
+use super::release::{ClearMode, from_block};
+use crate::dram::{Cachelet, MAPPED, MAPPED_KEPT};
+use crate::error::{Error, Result};
+use crate::format::Property;
+use crate::fs::{Node, Thread};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use pmem::{BLOCK_BYTES, Flushed, Memory};
+
+/// Blocks that get their place in one step.
+const PIECE_BLOCKS: u64 = 512;
+
+/// Whether programs have the file mapped.
+pub(super) fn is_mapped(cachelet: &Cachelet) -> bool {
+    cachelet.mapped.load(Acquire) & MAPPED != 0
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Marks a file as mapped by programs, or takes the mark away; the same again changes nothing. Whoever maps it counts how often, and has the
+    /// mark set before the first mapping is made and taken away after the last one is gone.
+    pub fn set_mapped(&self, node: Node, mapped: bool) -> Result<()> {
+        let cachelet = self.cachelet(node)?;
+        if mapped {
+            // Under the lock: a change in flight would still move blocks.
+            let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            self.body_property(cachelet)?;
+            cachelet.mapped.fetch_or(MAPPED, AcqRel);
+            return Ok(());
+        }
+        if cachelet.mapped.load(Acquire) & (MAPPED | MAPPED_KEPT) == 0 {
+            return Ok(());
+        }
+        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let mark = cachelet.mapped.fetch_and(!MAPPED, AcqRel);
+        if mark & MAPPED_KEPT != 0 {
+            let property = self.body_property(cachelet)?;
+            let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
+            self.as_owner(node.number, || self.clear_blocks(cachelet, &property, behind, ClearMode::All))?;
+            // Last: whoever finishes for one that died here clears once more.
+            cachelet.mapped.fetch_and(!MAPPED_KEPT, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// The blocks of a range of a file that is marked as mapped, in order, as far as the file reaches (up to the end of its last block, whose bytes
+    /// behind the end become zeros). `allocate`: what is a hole gets blocks, and what other files share a copy, so that stores into all
+    /// of it reach the file; otherwise holes and unwritten pieces are given as such. `visit` must not call the engine.
+    ///
+    /// The pieces stay where they are as long as the mark does.
+    pub fn map_extents(
+        &self,
+        node: Node,
+        offset: u64,
+        length: u64,
+        allocate: bool,
+        visit: &mut dyn FnMut(Extent),
+    ) -> Result<()> {
+        let first = offset / BLOCK_BYTES;
+        let end = offset.saturating_add(length).div_ceil(BLOCK_BYTES);
+        if allocate {
+            self.change_file(node, |cachelet, property| self.make_storable(cachelet, property, first..end))?;
+        }
+        let cachelet = self.cachelet(node)?;
+        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        if !is_mapped(cachelet) {
+            return Err(Error::Invalid);
+        }
+        let property = self.body_property(cachelet)?;
+        if !self.fs.is_read_only() {
+            self.clear_last_block(&property)?;
+        }
+        let map = self.fs.map();
+        let root = map.root(property.root)?;
+        let end = end.min(property.size_bytes.div_ceil(BLOCK_BYTES));
+        let mut index = first;
+        while index < end {
+            let Run { first: block, count } = map.run(root, index, end - index)?;
+            let address = (!block.is_empty()).then_some(block.offset());
+            let unwritten = !block.is_empty() && !block.is_written();
+            visit(Extent { offset: index * BLOCK_BYTES, length: count * BLOCK_BYTES, address, unwritten });
+            index += count;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what programs stored into a range of a mapped file (msync); as far as the memory behind the image can.
+    pub fn flush_mapped(&self, node: Node, offset: u64, length: u64) -> Result<()> {
+        let cachelet = self.cachelet(node)?;
+        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let property = self.body_property(cachelet)?;
+        let map = self.fs.map();
+        let root = map.root(property.root)?;
+        let end = offset.saturating_add(length).min(property.size_bytes).div_ceil(BLOCK_BYTES);
+        let mut index = offset / BLOCK_BYTES;
+        while index < end {
+            let run = map.run(root, index, end - index)?;
+            if run.first.is_written() {
+                self.fs.pm.flush_range(run.first.offset(), run.count * BLOCK_BYTES).unfenced();
+            }
+            index += run.count;
+        }
+        self.fs.pm.fence(Flushed::nothing());
+        Ok(())
+    }
+
+    /// Under the lock: gives all blocks of a range that are within the length blocks of their own, written.
+    fn make_storable(&self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<()> {
+        if !is_mapped(cachelet) {
+            return Err(Error::Invalid);
+        }
+        let map = self.fs.map();
+        let mut property = *property;
+        let end = range.end.min(property.size_bytes.div_ceil(BLOCK_BYTES));
+        let mut index = range.start;
+        while index < end {
+            let run = map.run(map.root(property.root)?, index, (end - index).min(PIECE_BLOCKS))?;
+            if !run.first.is_written() || run.first.is_shared() {
+                property = self.materialise(cachelet, &property, index..index + run.count)?;
+            }
+            index += run.count;
+        }
+        Ok(())
+    }
+
+    /// Makes a range of blocks written ones of the file's own that read as before.
+    fn materialise(&self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<Property> {
+        let (from, to) = (range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
+        let size_bytes = property.size_bytes;
+        self.replace(cachelet, property, Edit { change: Change::Materialise, from, to, size_bytes }, size_bytes)
+    }
+
+    /// Under the lock, after a mapped file grew from `size_before`: what is visible now and unwritten becomes written zeros.
+    pub(super) fn settle_growth(&self, cachelet: &Cachelet, size_before: u64) -> Result<()> {
+        let mut property = self.body_property(cachelet)?;
+        let map = self.fs.map();
+        let end = property.size_bytes.div_ceil(BLOCK_BYTES);
+        let mut index = size_before.div_ceil(BLOCK_BYTES);
+        while index < end {
+            let run = map.run(map.root(property.root)?, index, (end - index).min(PIECE_BLOCKS))?;
+            if !run.first.is_empty() && !run.first.is_written() {
+                property = self.materialise(cachelet, &property, index..index + run.count)?;
+            }
+            index += run.count;
+        }
+        Ok(())
+    }
+
+    /// Notes that blocks stay behind the end for the sake of mappings.
+    pub(super) fn note_kept(&self, cachelet: &Cachelet) {
+        cachelet.mapped.fetch_or(MAPPED_KEPT, Relaxed);
+    }
+
+    /// A program sees all of the last block: nothing but zeros behind the end.
+    pub(super) fn clear_last_block(&self, property: &Property) -> Result<()> {
+        let used = property.size_bytes % BLOCK_BYTES;
+        let map = self.fs.map();
+        if used == 0 {
+            return Ok(());
+        }
+        let last = map.leaf(map.root(property.root)?, property.size_bytes / BLOCK_BYTES)?;
+        if last.is_written() && !last.is_shared() {
+            let flushed = self.fs.pm.stream_zeros(last.offset() + used, BLOCK_BYTES - used)?;
+            self.fs.pm.fence(flushed);
+        }
+        Ok(())
+    }
+}

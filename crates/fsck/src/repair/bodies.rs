@@ -1,0 +1,139 @@
+//! Bodies: a file gets one of its own, of what can be read.
+
+use super::Done;
+use super::edit::Mender;
+use crate::usage::Use;
+use engine::format::Inode;
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
+use pmem::{BLOCK_BYTES, Cell64, Memory, Pm};
+use std::mem::offset_of;
+
+const NODE_WORDS: u64 = BLOCK_BYTES / 8;
+const HEIGHT_MAX: u32 = 4;
+
+/// The data pointers of a body.
+#[derive(Default)]
+struct Leaves {
+    /// Block of the file, and the word that leads to it.
+    pointers: Vec<(u64, u64)>,
+    nodes: u64,
+    /// Something was left out.
+    partial: bool,
+    steps: u64,
+}
+
+impl<M: Memory> Mender<'_, M> {
+    /// All data pointers below a root that lead to where contents can be.
+    fn leaves(&self, root: u64) -> Leaves {
+        let mut leaves = Leaves::default();
+        let height = (root & 0xf) as u32;
+        let flags = (root % BLOCK_BYTES) >> 4;
+        if root == 0 {
+            return leaves;
+        }
+        if height > HEIGHT_MAX || (height > 0 && flags != 0) {
+            leaves.partial = true;
+            return leaves;
+        }
+        self.collect(&mut leaves, root & !(BLOCK_BYTES - 1) | flags, height, 0);
+        leaves
+    }
+
+    fn collect(&self, leaves: &mut Leaves, word: u64, level: u32, index: u64) {
+        if word == 0 {
+            return;
+        }
+        leaves.steps += 1;
+        let block = word / BLOCK_BYTES;
+        let known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
+        let possible = (word % BLOCK_BYTES) & !known == 0 && self.check.image.is_data(block);
+        // No body has more blocks than the image: what does goes in circles.
+        if !possible || leaves.steps > self.check.image.geometry.blocks {
+            leaves.partial = true;
+            return;
+        }
+        if level == 0 {
+            leaves.pointers.push((index, word));
+            return;
+        }
+        leaves.nodes += 1;
+        let Ok(words) = self.region().slice(Pm::<Cell64>::new(block * BLOCK_BYTES), NODE_WORDS) else { return };
+        for (slot, word) in words.iter().enumerate() {
+            self.collect(leaves, word.load(), level - 1, index + ((slot as u64) << (9 * (level - 1))));
+        }
+    }
+
+    /// Blocks of the body below a root of which nothing is anybody's, and the end of it in blocks.
+    pub fn body_that_nobody_has(&self, root: u64) -> Option<(u64, u64)> {
+        let leaves = self.leaves(root);
+        let free = |word: u64| self.check.usage.of(word / BLOCK_BYTES) == Use::Free;
+        let whole = !leaves.partial && leaves.pointers.iter().all(|(_, word)| free(*word));
+        let end = leaves.pointers.last().map_or(0, |(index, _)| index + 1);
+        (whole && root != 0 && free(root)).then_some((leaves.nodes + leaves.pointers.len() as u64, end))
+    }
+
+    /// Gives a file a body of its own. What several claim is copied, if it is contents; what is not contents becomes a hole.
+    pub fn copy_body(&mut self, number: u64) -> Done {
+        let (property, _) = self.property(number)?;
+        let visible = property.size_bytes.div_ceil(BLOCK_BYTES);
+        let leaves = self.leaves(property.root);
+        let mut pointers = Vec::with_capacity(leaves.pointers.len());
+        for (index, word) in leaves.pointers {
+            let hidden = index >= visible && word & BLOCK_UNWRITTEN == 0;
+            if let Some(word) = self.own(word)?.filter(|_| !hidden) {
+                pointers.push((index, word));
+            }
+        }
+        pointers.sort_unstable();
+        pointers.dedup_by_key(|(index, _)| *index);
+        let (root, blocks) = self.build(&pointers)?;
+        self.change_property(number, |property| (property.root, property.blocks) = (root, blocks))
+    }
+
+    /// A pointer to the same contents in a block that is this file's alone. None: it leads to what is not contents.
+    fn own(&mut self, word: u64) -> Result<Option<u64>, &'static str> {
+        let block = word / BLOCK_BYTES;
+        let shared = word & BLOCK_SHARED != 0;
+        match self.check.usage.of(block) {
+            Use::Data if !self.check.usage.is_contested(block) => Ok(Some(word)),
+            Use::Shared if shared => Ok(Some(word)),
+            // The walk may have ended before it came here.
+            Use::Free if self.check.usage.claim(block, Use::Data).is_ok() => Ok(Some(word)),
+            Use::Data | Use::Shared => {
+                let copy = self.take_blocks(1, Use::Data)?;
+                let copied = self.region().stream_within(block * BLOCK_BYTES, copy, BLOCK_BYTES);
+                self.region().fence(copied.map_err(|_| "it lies outside")?);
+                Ok(Some(copy | word & BLOCK_UNWRITTEN))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Builds the nodes above data pointers; the root and the number of blocks.
+    fn build(&mut self, pointers: &[(u64, u64)]) -> Result<(u64, u64), &'static str> {
+        let Some((last, _)) = pointers.last() else { return Ok((0, 0)) };
+        let height = (0..=HEIGHT_MAX).find(|height| last >> (9 * height) == 0).ok_or("it is too long")?;
+        let mut level: Vec<(u64, u64)> = pointers.to_vec();
+        let mut blocks = level.len() as u64;
+        for _ in 0..height {
+            let mut above: Vec<(u64, u64)> = Vec::new();
+            for (index, word) in level {
+                if above.last().is_none_or(|(node, _)| *node != index / NODE_WORDS) {
+                    above.push((index / NODE_WORDS, self.take_blocks(1, Use::Node)?));
+                    blocks += 1;
+                }
+                let node = above.last().map_or(0, |(_, offset)| *offset);
+                self.set(node + index % NODE_WORDS * 8, word);
+            }
+            level = above;
+        }
+        let (_, word) = level[0];
+        let flags = word % BLOCK_BYTES;
+        Ok((word & !(BLOCK_BYTES - 1) | flags << 4 | height as u64, blocks))
+    }
+
+    pub fn drop_xattrs(&mut self, number: u64) -> Done {
+        self.set(self.check.inode_offset(number)? + offset_of!(Inode, xattrs) as u64, 0);
+        Ok(())
+    }
+}

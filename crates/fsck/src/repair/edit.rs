@@ -1,0 +1,275 @@
+//! Writing to an image, and finding room on it.
+
+use super::Done;
+use crate::check::{Checker, DAMAGED, REACHED};
+use crate::image::Name;
+use crate::usage::{Use, line_mask};
+use engine::format::{
+    Dentry, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, Property,
+    SEGMENT_BLOCKS, SlotTag, Snapshot, State, Superblock, Valid, short_generation, slot_word,
+};
+use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Pm, Region, crc32c};
+use std::mem::offset_of;
+
+/// Bytes of the superblock that never change after mkfs.
+const DESCRIPTION_BYTES: u64 = 208;
+
+/// A check that goes on to mend.
+pub(crate) struct Mender<'c, M: Memory> {
+    pub check: Checker<'c, M>,
+    /// The block map that the image was left with, if it could be believed.
+    marked: Option<&'c [u64]>,
+    /// Where the search for free blocks goes on.
+    next_block: u64,
+    /// For the times of what is written.
+    pub now_ns: i64,
+}
+
+/// The words of the block map of a clean image, if they match their checksum.
+pub(crate) fn marked_blocks<M: Memory>(checker: &Checker<'_, M>) -> Option<Vec<u64>> {
+    let superblock = checker.image.region.first::<Superblock>().ok()?;
+    let figures = Snapshot::from_words(&std::array::from_fn(|index| superblock.snapshot[index].load()));
+    if !checker.clean || figures == Snapshot::default() {
+        return None;
+    }
+    checker.maps_verify(&figures, superblock.state().epoch)
+}
+
+impl<'c, M: Memory> Mender<'c, M> {
+    pub fn new(check: Checker<'c, M>, marked: Option<&'c [u64]>, now_ns: i64) -> Mender<'c, M> {
+        let next_block = check.image.geometry.data_block;
+        Mender { check, marked, next_block, now_ns }
+    }
+
+    pub fn region(&self) -> &'c Region<M> {
+        self.check.image.region
+    }
+
+    pub fn get(&self, offset: u64) -> u64 {
+        self.check.image.word(offset)
+    }
+
+    /// Stores a word, durably.
+    pub fn set(&self, offset: u64, word: u64) {
+        self.set_bytes(offset, &word.to_le_bytes());
+    }
+
+    /// Stores bytes, durably.
+    pub fn set_bytes(&self, offset: u64, bytes: &[u8]) {
+        // Offsets of repairs come from findings, which come from structures that were reached: they lie inside.
+        if let Ok(dirty) = self.region().write_bytes(offset, bytes) {
+            self.region().persist(dirty);
+        }
+    }
+
+    /// Copies what never changes of the superblock. The magic, which is first, is written last.
+    pub fn copy_description(&self, from: u64, to: u64) {
+        let mut bytes = [0u8; DESCRIPTION_BYTES as usize];
+        if self.region().read_bytes(from, &mut bytes).is_ok() {
+            self.set_bytes(to + 8, &bytes[8..]);
+            self.set_bytes(to, &bytes[..8]);
+        }
+    }
+
+    /// Makes the image one whose maps are gone and on which nothing counts as half-made; whether it was not.
+    pub fn begin(&mut self) -> bool {
+        let Ok(superblock) = self.region().first::<Superblock>() else { return false };
+        if !self.check.clean {
+            self.end_journal();
+            self.say_what_lives();
+        }
+        let offset = offset_of!(Superblock, snapshot) as u64;
+        (0..8).filter(|word| self.get(offset + word * 8) != 0).for_each(|word| self.set(offset + word * 8, 0));
+        if self.check.clean {
+            return false;
+        }
+        let state = State { clean: true, ..superblock.state() };
+        self.set(offset_of!(Superblock, state) as u64, state.word());
+        true
+    }
+
+    /// Writes the map of inodes in use, by which a clean image tells files that lost their names from files that were removed: what has a name, even one
+    /// that no slot leads to any more, is in use. Who removes a file makes its name not count first.
+    fn say_what_lives(&self) {
+        let segments = &self.check.image.segments;
+        let mut lives: Vec<bool> =
+            self.check.inodes.iter().map(|state| state.names > 0 || state.flags & (DAMAGED | REACHED) != 0).collect();
+        let geometry = self.check.image.geometry;
+        for block in geometry.data_block..geometry.copy_block() {
+            if !matches!(self.check.usage.of(block), Use::Free | Use::Dentries) {
+                continue;
+            }
+            for offset in (block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES).step_by(LINE_BYTES as usize) {
+                if let Some(place) = self.check.lost_name(offset).and_then(|number| segments.place(number)) {
+                    lives[place] = true;
+                }
+            }
+        }
+        for (words, first) in lives.chunks(INODES_PER_SEGMENT as usize).zip(&segments.used) {
+            for (index, word) in words.chunks(64).enumerate() {
+                let bits = word.iter().enumerate().fold(0, |bits, (bit, lives)| bits | (*lives as u64) << bit);
+                let number_zero = (first.0 == 0 && index == 0) as u64;
+                self.set(geometry.inode_map_block * BLOCK_BYTES + first.0 / 8 + index as u64 * 8, bits | number_zero);
+            }
+        }
+    }
+
+    /// Does what is left of all renames, and ends their records.
+    fn end_journal(&self) {
+        let overlay = &self.check.overlay;
+        overlay.slots.iter().for_each(|(offset, word)| self.set(*offset, *word));
+        overlay.parents.iter().for_each(|(inode, parent)| self.set(inode + offset_of!(Inode, parent) as u64, *parent));
+        overlay.valid.iter().for_each(|(dentry, word)| self.set(*dentry, *word));
+        for index in 0..JOURNAL_SLOTS {
+            let offset = self.check.image.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES;
+            if self.get(offset) != 0 {
+                self.set(offset, 0);
+            }
+        }
+    }
+
+    /// Does what is left of a rename that the check found to be possible, and ends its record.
+    pub fn complete_rename(&mut self, slot: u64) -> Done {
+        let journal = self.region().get(Pm::<JournalSlot>::new(slot)).map_err(|_| "there is no journal slot")?;
+        let record: JournalRecord = journal.record().ok_or("its record is not whole any more")?;
+        for step in record.moves.iter().filter(|step| step.slot != 0) {
+            self.set(step.slot, slot_word(step.dentry, SlotTag::Dentry));
+            if step.directory != 0 && Valid::from_word(self.get(step.dentry)).valid {
+                self.set(step.directory + offset_of!(Inode, parent) as u64, step.parent);
+            }
+        }
+        record
+            .invalidated
+            .into_iter()
+            .filter(|dentry| *dentry != 0)
+            .for_each(|dentry| self.unmake(dentry, record.moment_ns));
+        self.set(slot, 0);
+        Ok(())
+    }
+
+    /// The attributes that count, and their sequence.
+    pub fn property(&self, number: u64) -> Result<(Property, u32), &'static str> {
+        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let generation = inode.generation(number).ok_or("its identity is damaged")?;
+        inode.property(number, generation).ok_or("its attributes are damaged")
+    }
+
+    /// Writes the next property entry: a line that counts wholly or not.
+    pub fn change_property(&self, number: u64, change: impl FnOnce(&mut Property)) -> Done {
+        let (mut property, sequence) = self.property(number)?;
+        change(&mut property);
+        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let generation = inode.generation(number).ok_or("its identity is damaged")?;
+        self.write_property(number, generation, &property, sequence.wrapping_add(1))
+    }
+
+    /// Writes a property entry with a sequence.
+    pub fn write_property(&self, number: u64, generation: u32, property: &Property, sequence: u32) -> Done {
+        let offset = self.check.inode_offset(number)? + offset_of!(Inode, properties) as u64;
+        let words = property.words();
+        let seal = Property::seal(&words, sequence, number, generation);
+        let mut line = [0u8; LINE_BYTES as usize];
+        for (bytes, word) in line.as_chunks_mut::<8>().0.iter_mut().zip([&[seal], &words[..]].concat()) {
+            *bytes = word.to_le_bytes();
+        }
+        self.set_bytes(offset + (sequence as u64 & 1) * LINE_BYTES, &line);
+        Ok(())
+    }
+
+    /// Whether a block may be taken.
+    fn is_free(&self, block: u64) -> bool {
+        let marked = self.marked.is_some_and(|words| words[(block / 32) as usize] >> (block % 32 * 2) & 3 != 0);
+        !marked && self.check.usage.of(block) == Use::Free
+    }
+
+    /// Takes blocks in a row that are nobody's, and makes them zero; the offset of the first.
+    pub fn take_blocks(&mut self, count: u64, wanted: Use) -> Result<u64, &'static str> {
+        let end = self.check.image.geometry.copy_block();
+        let first = (self.next_block..end.saturating_sub(count - 1))
+            .find(|first| (*first..first + count).all(|block| self.is_free(block)))
+            .ok_or("there are not enough free blocks for it")?;
+        // Longer runs may be missing where single blocks are left.
+        self.next_block = if count == 1 { first + 1 } else { self.next_block };
+        for block in first..first + count {
+            let _ = self.check.usage.claim(block, wanted);
+        }
+        let zeroed = self.region().stream_zeros(first * BLOCK_BYTES, count * BLOCK_BYTES);
+        self.region().fence(zeroed.map_err(|_| "it would lie outside")?);
+        Ok(first * BLOCK_BYTES)
+    }
+
+    /// Takes the blocks of a segment.
+    pub fn take_segment(&mut self) -> Result<u64, &'static str> {
+        self.take_blocks(SEGMENT_BLOCKS, Use::Segment)
+    }
+
+    /// Takes lines for a dentry: in a block of dentries that has room, or in a fresh one.
+    pub fn take_lines(&mut self, lines: u64) -> Result<u64, &'static str> {
+        let mut blocks: Vec<u64> = self.check.usage.dentry_blocks().collect();
+        blocks.sort_unstable();
+        let in_block = |block: u64| {
+            let used = self.check.usage.lines(block);
+            let first = block * BLOCK_BYTES;
+            let mut offsets = (0..=64 - lines).map(|line| first + line * LINE_BYTES);
+            // A line may hold a name that lost its slot to damage.
+            offsets.find(|offset| used & line_mask(*offset, lines) == 0 && !self.has_name(*offset, lines))
+        };
+        let offset = match blocks.into_iter().find_map(in_block) {
+            Some(offset) => offset,
+            None => self.take_blocks(1, Use::Dentries)?,
+        };
+        self.check.usage.claim_lines(offset, lines);
+        Ok(offset)
+    }
+
+    /// Whether a name that counts begins in some lines.
+    fn has_name(&self, offset: u64, lines: u64) -> bool {
+        (0..lines).any(|line| self.check.lost_name(offset + line * LINE_BYTES).is_some())
+    }
+
+    /// Takes a name away.
+    pub fn invalidate(&self, dentry: u64) {
+        self.unmake(dentry, self.now_ns.max(0) as u64);
+    }
+
+    fn unmake(&self, offset: u64, moment_ns: u64) {
+        if let Some(dentry) = self.check.image.dentry(offset) {
+            self.set(offset, dentry.gone(moment_ns));
+        }
+    }
+
+    /// What a dentry says, if it is whole.
+    pub fn dentry(&self, offset: u64) -> Result<(engine::format::DentryFacts, Name), &'static str> {
+        let mut name = Name::default();
+        let (_, facts) = self.check.image.verified(offset, &mut name).ok_or("the name is damaged")?;
+        Ok((facts, name))
+    }
+}
+
+impl<M: Memory> Checker<'_, M> {
+    /// The number of the inode that a name in a line stands for, if it counts, or would but for a damaged checksum.
+    fn lost_name(&self, offset: u64) -> Option<u64> {
+        let dentry: &Dentry = self.image.dentry(offset)?;
+        let facts = dentry.facts()?;
+        let counts = dentry.standing(&facts)?.valid;
+        let (inode, _) = self.image.inode(facts.inode)?;
+        let generation = inode.generation(facts.inode).unwrap_or(inode.birth.load() as u32);
+        (counts && short_generation(generation) == facts.generation).then_some(facts.inode)
+    }
+
+    /// The words of the block map, if all that was left with the image matches its checksum.
+    fn maps_verify(&self, figures: &Snapshot, epoch: u32) -> Option<Vec<u64>> {
+        let geometry = self.image.geometry;
+        let mut crc = 0;
+        let blocks = self.read_words(geometry.block_map_block, geometry.blocks.div_ceil(32), &mut crc);
+        self.read_words(geometry.inode_map_block, geometry.inodes_max() / 64, &mut crc);
+        let mut page = figures.slab_page;
+        let mut bytes = [0u8; BLOCK_BYTES as usize];
+        for _ in 0..figures.slab_pages.min(geometry.blocks) {
+            self.image.region.read_bytes(page, &mut bytes).ok()?;
+            crc = crc32c(crc, &bytes);
+            page = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
+        }
+        (figures.checksum(crc, epoch) == figures.checksum).then_some(blocks)
+    }
+}

@@ -1,0 +1,212 @@
+//! Segments, identities and attributes.
+
+use super::Done;
+use super::edit::Mender;
+use crate::image::Name;
+use crate::usage::Use;
+use engine::format::{
+    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
+    PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, ROOT_INODE, SEGMENT_BLOCKS,
+};
+use pmem::{BLOCK_BYTES, Memory, Pm};
+use std::mem::offset_of;
+
+const DIRECTORY_BITS: u32 = 0o755;
+/// For a file of which nobody knows any more who might read it.
+const PRIVATE_BITS: u32 = 0o600;
+
+impl<M: Memory> Mender<'_, M> {
+    /// Finds the inodes of a segment by what they say of themselves, or gives the segment fresh ones.
+    pub fn find_segment(&mut self, segment: u64) -> Done {
+        let entry = self.check.image.segment_entry(segment);
+        let last = self.check.image.geometry.copy_block() - SEGMENT_BLOCKS;
+        let found = (self.check.image.geometry.data_block..=last).find(|first| self.is_segment(*first, segment));
+        if let Some(first) = found {
+            (first..first + SEGMENT_BLOCKS).for_each(|block| {
+                let _ = self.check.usage.claim(block, Use::Segment);
+            });
+            self.set(entry, first * BLOCK_BYTES);
+            return Ok(());
+        }
+        let follows = (segment + 1..self.check.image.geometry.segments_max)
+            .any(|later| self.get(self.check.image.segment_entry(later)) != 0);
+        // The last segment of the table may go; before others there must not be a gap.
+        let word = if follows { self.take_segment()? } else { 0 };
+        self.set(entry, word);
+        Ok(())
+    }
+
+    /// Whether the inodes of a segment lie from a block on: one of them says so, and nothing else is there.
+    fn is_segment(&self, first: u64, segment: u64) -> bool {
+        if (first..first + SEGMENT_BLOCKS).any(|block| self.check.usage.of(block) != Use::Free) {
+            return false;
+        }
+        (0..INODES_PER_SEGMENT).any(|index| {
+            let inode = self.region().get(Pm::<Inode>::new(first * BLOCK_BYTES + index * INODE_BYTES));
+            let number = segment * INODES_PER_SEGMENT + index;
+            inode.is_ok_and(|inode| {
+                inode.generation(number).is_some_and(|generation| inode.property(number, generation).is_some())
+            })
+        })
+    }
+
+    /// Frees an inode with all that is in it.
+    pub fn free_inode(&mut self, number: u64) -> Done {
+        let (inode, offset) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        self.set(offset, inode.next_generation() as u64);
+        for word in (offset_of!(Inode, parent)..offset_of!(Inode, properties)).step_by(8) {
+            self.set(offset + word as u64, 0);
+        }
+        for word in (offset_of!(Inode, accessed_ns)..INODE_BYTES as usize).step_by(8) {
+            self.set(offset + word as u64, 0);
+        }
+        self.mark_inode(number, false);
+        Ok(())
+    }
+
+    /// Says in the map of inodes that a number is in use, or not: by it a file that lost its name is told from one that was removed.
+    pub fn mark_inode(&self, number: u64, used: bool) {
+        let offset = self.check.image.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
+        let bit = 1 << (number % 64);
+        let word = self.get(offset);
+        self.set(offset, if used { word | bit } else { word & !bit });
+    }
+
+    /// Writes identity or attributes anew from what is left of the other.
+    pub fn mend_inode(&mut self, number: u64) -> Done {
+        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let generation = inode.birth.load() as u32;
+        let said = FileKind::from_bits(inode.kind.load());
+        match inode.property(number, generation) {
+            Some((property, sequence)) => {
+                let kind = property.kind().or(said).unwrap_or(FileKind::Regular);
+                let fresh = generation.max(FIRST_GENERATION);
+                if fresh != generation {
+                    // Entries count for one generation only: this one does with the new identity.
+                    self.write_property(number, fresh, &property, sequence.wrapping_add(1))?;
+                }
+                self.write_identity(number, kind, fresh)
+            }
+            None if number == ROOT_INODE => {
+                self.write_first_property(number, FileKind::Directory, generation.max(FIRST_GENERATION))?;
+                self.write_root()
+            }
+            None => {
+                let kind = said.ok_or("neither its identity nor its attributes can be read")?;
+                self.write_first_property(number, kind, generation)
+            }
+        }
+    }
+
+    /// Writes the identity of an inode: last the word that seals it.
+    fn write_identity(&self, number: u64, kind: FileKind, generation: u32) -> Done {
+        let (inode, offset) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let is_device = matches!(kind, FileKind::Character | FileKind::Block);
+        let device = if is_device { inode.device.load() } else { 0 };
+        self.set(offset + offset_of!(Inode, number) as u64, number);
+        self.set(offset + offset_of!(Inode, kind) as u64, kind as u64 | (device as u64) << 32);
+        self.set(offset, Inode::birth_word(number, kind as u32, device, inode.born_ns.load(), generation));
+        Ok(())
+    }
+
+    /// The root directory, with its log if that is still there.
+    fn write_root(&mut self) -> Done {
+        let (inode, offset) = self.check.image.inode(ROOT_INODE).ok_or("there is no place for the root")?;
+        let log = self.region().get(Pm::<LogPage>::new(inode.log.load()));
+        if !log.is_ok_and(|page| page.belongs_to(ROOT_INODE)) {
+            self.set(offset + offset_of!(Inode, log) as u64, 0);
+        }
+        self.set(offset + offset_of!(Inode, parent) as u64, ROOT_INODE);
+        let generation = (inode.birth.load() as u32).max(FIRST_GENERATION);
+        self.write_identity(ROOT_INODE, FileKind::Directory, generation)
+    }
+
+    /// Attributes for an inode of which both entries are lost: its owner is the root's, nobody else may read it, and its body is what one of the lost
+    /// entries says, if that can be one.
+    fn write_first_property(&mut self, number: u64, kind: FileKind, generation: u32) -> Done {
+        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let owner = self.property(ROOT_INODE).map(|(root, _)| (root.uid, root.gid)).unwrap_or_default();
+        let bits = match kind {
+            FileKind::Directory if number == ROOT_INODE => DIRECTORY_BITS,
+            FileKind::Directory => PRIVATE_BITS | 0o100,
+            _ => PRIVATE_BITS,
+        };
+        let mut property = Property {
+            mode: (kind.mode_bits() | bits) as u16,
+            links: if kind == FileKind::Directory { 2 } else { 1 },
+            uid: owner.0,
+            gid: owner.1,
+            modified_ns: self.now_ns,
+            changed_ns: self.now_ns,
+            ..Property::default()
+        };
+        if inode.xattrs.load() != 0 && kind != FileKind::Symlink {
+            property.flags = PROPERTY_ACCESS_LIST;
+        }
+        let target = inline_length(inode);
+        if kind == FileKind::Symlink && target > 0 {
+            (property.flags, property.size_bytes) = (PROPERTY_INLINE, target);
+        } else if matches!(kind, FileKind::Regular | FileKind::Symlink) {
+            let lost = inode
+                .properties
+                .iter()
+                .map(|entry| Property::from_words(&std::array::from_fn(|index| entry.words[index].load())));
+            for entry in lost.collect::<Vec<_>>() {
+                if let Some((blocks, end)) = self.body_that_nobody_has(entry.root) {
+                    let fits = entry.size_bytes.div_ceil(BLOCK_BYTES) >= end
+                        && entry.size_bytes <= crate::bodies::SIZE_BYTES_MAX;
+                    property.size_bytes = if fits { entry.size_bytes } else { end * BLOCK_BYTES };
+                    (property.root, property.blocks) = (entry.root, blocks);
+                    break;
+                }
+            }
+            if kind == FileKind::Symlink {
+                property.size_bytes = property.size_bytes.clamp(1, BLOCK_BYTES - 1);
+            }
+        }
+        self.write_property(number, generation, &property, 0)
+    }
+
+    /// Makes attributes fit the kind of file, of which there are three witnesses: identity, attributes, and the name.
+    pub fn mend_property(&mut self, number: u64) -> Done {
+        let (property, _) = self.property(number)?;
+        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let generation = inode.generation(number).ok_or("its identity is damaged")?;
+        let mut kind = FileKind::from_bits(inode.kind.load()).ok_or("its kind is damaged")?;
+        let named = self.check.state(number).map_or(0, |state| state.dentry);
+        let named = self.check.image.verified(named, &mut Name::default()).map(|(_, facts)| facts.kind);
+        if let Some(said) = property.kind()
+            && said != kind
+            && named == Some(said)
+        {
+            self.write_identity(number, said, generation)?;
+            kind = said;
+        }
+        let target = inline_length(inode);
+        self.change_property(number, |property| fit(property, kind, target))
+    }
+}
+
+/// Bytes of the inline area before the first zero.
+fn inline_length(inode: &Inode) -> u64 {
+    let bytes = inode.inline.iter().flat_map(|word| word.load().to_le_bytes());
+    bytes.take_while(|byte| *byte != 0).count().min(INLINE_BYTES_MAX) as u64
+}
+
+/// Makes size, flags and body ones that a file of this kind can have.
+fn fit(property: &mut Property, kind: FileKind, inline: u64) {
+    property.mode = property.mode & 0o7777 | kind.mode_bits() as u16;
+    let is_inline = kind == FileKind::Symlink && property.flags & PROPERTY_INLINE != 0;
+    property.flags &= if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
+    let size = property.size_bytes;
+    property.size_bytes = match kind {
+        FileKind::Regular => size.min(crate::bodies::SIZE_BYTES_MAX),
+        FileKind::Symlink if is_inline && (1..=INLINE_BYTES_MAX as u64).contains(&size) => size,
+        FileKind::Symlink if is_inline => inline.max(1),
+        FileKind::Symlink => size.clamp(1, BLOCK_BYTES - 1),
+        _ => 0,
+    };
+    if is_inline || !matches!(kind, FileKind::Regular | FileKind::Symlink) {
+        (property.root, property.blocks) = (0, 0);
+    }
+}

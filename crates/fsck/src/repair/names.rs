@@ -1,0 +1,268 @@
+//! Names: adding them to directories, and `lost+found`.
+
+use super::Done;
+use super::edit::Mender;
+use crate::image::Name;
+use crate::usage::Use;
+use engine::format::{
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FIRST_GENERATION, FileKind, INODE_BYTES, Inode, LOG_SLOTS,
+    LogPage, LogPageKind, NAME_BYTES_MAX, Property, ROOT_INODE, SlotTag, Valid, dentry_lines, next_turn,
+    short_generation, slot_address, slot_tag, slot_word,
+};
+use pmem::{BLOCK_BYTES, Memory, Pm};
+use std::mem::offset_of;
+
+/// Where files without names go, in the root.
+const LOST_AND_FOUND: &str = "lost+found";
+
+const SLOTS: u64 = offset_of!(LogPage, slots) as u64;
+
+/// The end of a directory's log.
+struct Tail {
+    /// The word that leads to the next page.
+    link: u64,
+    /// The last page, if it is one that names can be added to.
+    page: Option<(u64, u64)>,
+    /// The first slot of it behind all used ones.
+    slot: u64,
+    /// Above all cookies of the log.
+    cookie: u64,
+}
+
+impl<M: Memory> Mender<'_, M> {
+    /// Calls `each` with the pages of a directory's log.
+    fn pages(&self, directory: u64, mut each: impl FnMut(u64, &LogPage, LogPageKind)) -> Result<u64, &'static str> {
+        let mut link = self.check.inode_offset(directory)? + offset_of!(Inode, log) as u64;
+        for _ in 0..self.check.image.geometry.blocks {
+            let offset = self.get(link);
+            if offset == 0 {
+                return Ok(link);
+            }
+            let page =
+                self.region().get(Pm::<LogPage>::new(offset)).map_err(|_| "the log of the directory is damaged")?;
+            let kind = page.kind(directory).ok_or("the log of the directory is damaged")?;
+            each(offset, page, kind);
+            link = offset + offset_of!(LogPage, next) as u64;
+        }
+        Err("the log of the directory does not end")
+    }
+
+    fn tail(&self, directory: u64) -> Result<Tail, &'static str> {
+        let (mut last, mut slot, mut cookie) = (None, 0, FIRST_COOKIE);
+        let link = self.pages(directory, |offset, page, kind| {
+            let used = page.slots.iter().rposition(|slot| slot.load() != 0).map_or(0, |index| index as u64 + 1);
+            let first = page.first_cookie.load();
+            (last, slot) = (Some((offset, first)).filter(|_| kind == LogPageKind::Append), used);
+            let cookies = page.slots.iter().filter_map(|slot| Some(self.entry(slot.load())?.1.cookie));
+            let highest = match kind {
+                LogPageKind::Append => first.saturating_add(LOG_SLOTS),
+                LogPageKind::Compacted => cookies.max().map_or(first, |cookie| cookie.saturating_add(1)),
+            };
+            cookie = cookie.max(highest);
+        })?;
+        Ok(Tail { link, page: last, slot, cookie })
+    }
+
+    /// The dentry that a slot names, if it is whole: where it is, what it says, and its name.
+    fn entry(&self, word: u64) -> Option<(u64, DentryFacts, Name)> {
+        slot_tag(word)?;
+        let offset = slot_address(word);
+        let (facts, name) = self.dentry(offset).ok()?;
+        Some((offset, facts, name))
+    }
+
+    /// The names that count in a directory, and what each leads to.
+    fn names(&self, directory: u64) -> Result<Vec<(Vec<u8>, DentryFacts)>, &'static str> {
+        let mut names = Vec::new();
+        self.pages(directory, |_, page, _| {
+            for slot in &page.slots {
+                if let Some((offset, facts, name)) = self.entry(slot.load())
+                    && facts.parent == directory
+                    && Valid::from_word(self.get(offset)).valid
+                {
+                    names.push((name.bytes().to_vec(), facts));
+                }
+            }
+        })?;
+        Ok(names)
+    }
+
+    /// Adds an empty page to a log; its offset and first cookie.
+    pub fn append_page(&mut self, directory: u64) -> Result<(u64, u64), &'static str> {
+        let tail = self.tail(directory)?;
+        let page = self.take_blocks(1, Use::LogPage)?;
+        self.set(page + offset_of!(LogPage, owner) as u64, directory);
+        self.set(page + offset_of!(LogPage, first_cookie) as u64, tail.cookie);
+        self.set(page, LogPage::seal_word(directory, tail.cookie, LogPageKind::Append));
+        self.set(tail.link, page);
+        Ok((page, tail.cookie))
+    }
+
+    /// Writes the header of a page anew.
+    pub fn mend_page(&self, page: u64, directory: u64, first_cookie: u64, compacted: bool) {
+        let kind = if compacted { LogPageKind::Compacted } else { LogPageKind::Append };
+        self.set(page + offset_of!(LogPage, owner) as u64, directory);
+        self.set(page + offset_of!(LogPage, first_cookie) as u64, first_cookie);
+        self.set(page, LogPage::seal_word(directory, first_cookie, kind));
+    }
+
+    /// Adds a name to a directory that has none of that spelling.
+    fn add_name(&mut self, directory: u64, name: &[u8], inode: u64, kind: FileKind) -> Done {
+        let tail = self.tail(directory)?;
+        let (page, first, index) = match tail.page {
+            Some((page, first)) if tail.slot < LOG_SLOTS => (page, first, tail.slot),
+            _ => {
+                let (page, first) = self.append_page(directory)?;
+                (page, first, 0)
+            }
+        };
+        let cookie = first.saturating_add(index);
+        let dentry = self.take_lines(dentry_lines(name.len()))?;
+        let (target, _) = self.check.image.inode(inode).ok_or("there is no place for that inode")?;
+        let generation = short_generation(target.generation(inode).ok_or("its identity is damaged")?);
+        let (turn, name_length) = (next_turn(self.get(dentry)), name.len() as u8);
+        let facts = DentryFacts { inode, generation, parent: directory, cookie, kind, name_length, turn };
+        self.set(dentry + offset_of!(Dentry, inode) as u64, facts.inode_word());
+        self.set(dentry + offset_of!(Dentry, parent) as u64, directory);
+        self.set(dentry + offset_of!(Dentry, cookie) as u64, cookie);
+        self.set_bytes(dentry + DENTRY_HEADER_BYTES, name);
+        self.set(dentry + offset_of!(Dentry, seal) as u64, facts.seal(name));
+        self.set(dentry, Valid { valid: true, moment_ns: self.now_ns.max(0) as u64, turn }.word());
+        self.set(page + SLOTS + index * 8, slot_word(dentry, SlotTag::Dentry));
+        Ok(())
+    }
+
+    /// A spelling that a directory does not have yet: this one, or with a number behind it.
+    fn fresh_name(&self, directory: u64, wanted: &[u8]) -> Result<Vec<u8>, &'static str> {
+        let names = self.names(directory)?;
+        let spellings = (0..u32::MAX).map(|attempt| {
+            let end = if attempt == 0 { String::new() } else { format!("~{attempt}") };
+            let length = wanted.len().min(NAME_BYTES_MAX - end.len());
+            [&wanted[..length], end.as_bytes()].concat()
+        });
+        let mut fresh = spellings.filter(|name| !names.iter().any(|(other, _)| other == name));
+        fresh.next().ok_or("the directory has all names")
+    }
+
+    /// Makes a name anew in its directory, and takes the old one away.
+    pub fn rename(&mut self, dentry: u64) -> Done {
+        let (facts, name) = self.dentry(dentry)?;
+        if !Valid::from_word(self.get(dentry)).valid {
+            // A removed name: only its slot is in the way.
+            return self.forget(facts.parent, dentry);
+        }
+        let mended: Vec<u8> = match name.bytes() {
+            b"." => b"dot".to_vec(),
+            b".." => b"dot-dot".to_vec(),
+            bytes => bytes.iter().map(|byte| if matches!(byte, b'/' | 0) { b'_' } else { *byte }).collect(),
+        };
+        // The old name counts until the new one does: a crash between leaves both, and the next check finds the second one.
+        let spelled_same = self.names(facts.parent)?.iter().filter(|(other, _)| *other == mended).count() == 1;
+        let stays = spelled_same && mended == name.bytes();
+        let fresh = if stays { mended } else { self.fresh_name(facts.parent, &mended)? };
+        self.add_name(facts.parent, &fresh, facts.inode, facts.kind)?;
+        self.invalidate(dentry);
+        self.forget(facts.parent, dentry)
+    }
+
+    /// Clears the slots of a directory that name a dentry.
+    fn forget(&self, directory: u64, dentry: u64) -> Done {
+        let mut slots = Vec::new();
+        self.pages(directory, |offset, page, _| {
+            let named = page.slots.iter().enumerate().filter(|(_, slot)| slot_address(slot.load()) == dentry);
+            slots.extend(named.map(|(index, _)| offset + SLOTS + index as u64 * 8));
+        })?;
+        slots.into_iter().for_each(|slot| self.set(slot, 0));
+        Ok(())
+    }
+
+    /// Gives a file a name in `lost+found`; a directory in a cycle loses the one it has.
+    pub fn reconnect(&mut self, number: u64) -> Done {
+        let state = self.check.state(number).copied().ok_or("there is no place for that inode")?;
+        let kind = state.file_kind().ok_or("it is not whole")?;
+        let lost = self.lost_and_found()?;
+        let name = self.fresh_name(lost, format!("#{number}").as_bytes())?;
+        self.add_name(lost, &name, number, kind)?;
+        if kind == FileKind::Directory {
+            self.set_parent(number, lost)?;
+        }
+        if state.names > 0 && state.dentry != 0 {
+            self.invalidate(state.dentry);
+        }
+        Ok(())
+    }
+
+    pub fn set_parent(&mut self, number: u64, parent: u64) -> Done {
+        self.set(self.check.inode_offset(number)? + offset_of!(Inode, parent) as u64, parent);
+        Ok(())
+    }
+
+    /// The directory for files without names, which is made if there is none.
+    fn lost_and_found(&mut self) -> Result<u64, &'static str> {
+        let names = self.names(ROOT_INODE)?;
+        let present = names.iter().find(|(name, facts)| {
+            name == LOST_AND_FOUND.as_bytes() && facts.kind == FileKind::Directory && self.property(facts.inode).is_ok()
+        });
+        if let Some((_, facts)) = present {
+            return Ok(facts.inode);
+        }
+        let name = self.fresh_name(ROOT_INODE, LOST_AND_FOUND.as_bytes())?;
+        let number = self.make_directory()?;
+        self.add_name(ROOT_INODE, &name, number, FileKind::Directory)?;
+        Ok(number)
+    }
+
+    /// A directory below the root, still without a name.
+    fn make_directory(&mut self) -> Result<u64, &'static str> {
+        let number = self.take_inode()?;
+        let (inode, offset) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let generation = inode.next_generation();
+        let (root, _) = self.property(ROOT_INODE)?;
+        let times = (self.now_ns, self.now_ns);
+        let property = Property {
+            mode: (FileKind::Directory.mode_bits() | 0o700) as u16,
+            links: 2,
+            uid: root.uid,
+            gid: root.gid,
+            modified_ns: times.0,
+            changed_ns: times.1,
+            ..Property::default()
+        };
+        let (kind, born) = (FileKind::Directory as u32, self.now_ns as u64);
+        self.write_property(number, generation.max(FIRST_GENERATION), &property, 0)?;
+        for word in (offset_of!(Inode, accessed_ns)..INODE_BYTES as usize).step_by(8) {
+            self.set(offset + word as u64, 0);
+        }
+        for (field, word) in [(8, number), (16, kind as u64), (24, born), (32, ROOT_INODE), (40, 0), (48, 0), (56, 0)] {
+            self.set(offset + field, word);
+        }
+        self.mark_inode(number, true);
+        self.set(offset, Inode::birth_word(number, kind, 0, born, generation));
+        if let Some(state) = self.check.state(number) {
+            (state.kind, state.links) = (kind as u8, 2);
+        }
+        Ok(number)
+    }
+
+    /// A free inode number.
+    fn take_inode(&mut self) -> Result<u64, &'static str> {
+        let free = |place: &usize| {
+            let state = self.check.inodes[*place];
+            let number = self.check.image.segments.number(*place);
+            state.kind == 0 && state.flags == 0 && number > ROOT_INODE
+        };
+        if let Some(place) = (0..self.check.inodes.len()).find(free) {
+            return Ok(self.check.image.segments.number(place));
+        }
+        let segment = (0..self.check.image.geometry.segments_max)
+            .find(|segment| self.get(self.check.image.segment_entry(*segment)) == 0)
+            .ok_or("there are no free inodes")?;
+        let offset = self.take_segment()?;
+        self.set(self.check.image.segment_entry(segment), offset);
+        self.check.image.segments.add(segment, offset);
+        self.check.inodes.resize(self.check.image.segments.places(), Default::default());
+        Ok(segment * engine::format::INODES_PER_SEGMENT)
+    }
+}
+
+const _: () = assert!(SLOTS + LOG_SLOTS * 8 == BLOCK_BYTES);

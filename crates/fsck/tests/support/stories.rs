@@ -1,0 +1,359 @@
+//! Every invariant, and a way to break it.
+
+use super::{LOG, PARENT, Plant, SLOTS, STATE, XATTRS};
+use engine::format::SlotTag;
+use engine::format::{
+    FileKind, JOURNAL_SLOT_BYTES, JournalRecord, LogPageKind, Move, PROPERTY_INLINE, Property, ROOT_INODE, slot_word,
+};
+use fsck::FindingKind::{self, *};
+use pmem::BLOCK_BYTES;
+
+/// A way to break one invariant.
+pub struct Story {
+    /// The findings that are expected, all of them.
+    pub kinds: &'static [FindingKind],
+    /// What the image looks like then.
+    pub title: &'static str,
+    pub plant: fn(&Plant),
+    /// Files whose contents the damage itself destroys.
+    pub destroys: &'static [&'static str],
+}
+
+const fn story(kinds: &'static [FindingKind], title: &'static str, plant: fn(&Plant)) -> Story {
+    Story { kinds, title, plant, destroys: &[] }
+}
+
+impl Story {
+    const fn destroying(self, destroys: &'static [&'static str]) -> Story {
+        Story { destroys, ..self }
+    }
+}
+
+pub fn journal(plant: &Plant, index: u64) -> u64 {
+    plant.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES
+}
+
+pub fn write_record(plant: &Plant, record: &JournalRecord) {
+    let at = journal(plant, 3);
+    let words = record.words();
+    for (index, word) in words.iter().enumerate() {
+        plant.set(at + 8 + index as u64 * 8, *word);
+    }
+    plant.set(at, JournalRecord::seal(&words));
+}
+
+/// The record of a rename that gives `path` a name that exists, and takes `old` away.
+pub fn rename_record(plant: &Plant, path: &str, old: u64) -> JournalRecord {
+    let new = plant.find(path);
+    JournalRecord {
+        moves: [Move { slot: new.slot, dentry: new.dentry, directory: 0, parent: 0 }, Move::default()],
+        invalidated: [old, 0],
+        moment_ns: 5,
+        turn: 0,
+    }
+}
+
+pub fn page(plant: &Plant, directory: &str) -> u64 {
+    plant.get(plant.find(directory).inode + LOG)
+}
+
+/// A free inode of the first segment.
+pub const FREE_INODE: u64 = 200;
+
+/// The block of a body's root.
+pub fn root_block(plant: &Plant, path: &str) -> u64 {
+    plant.property(plant.find(path).number).1.root / BLOCK_BYTES
+}
+
+/// A block that nothing uses, to be marked as used.
+pub fn unused_block(plant: &Plant) -> u64 {
+    plant.geometry.copy_block() - 1
+}
+
+/// The block of dentries that a name is in, and the mask of its line.
+pub fn dentry_block(plant: &Plant, path: &str) -> (u64, u64) {
+    let dentry = plant.find(path).dentry;
+    (dentry / BLOCK_BYTES, 1 << (dentry % BLOCK_BYTES / 64))
+}
+
+fn change_listed_lines(plant: &Plant, block: u64, change: impl Fn(u64) -> u64) {
+    let first = plant.figures().slab_page;
+    let entry = (first + 16..first + BLOCK_BYTES).step_by(16).find(|entry| plant.get(*entry) == block);
+    let entry = entry.expect("the block is listed");
+    plant.set(entry + 8, change(plant.get(entry + 8)));
+    plant.change_snapshot(|_| {});
+}
+
+pub const STORIES: &[Story] = &[
+    story(&[SuperblockCopy], "the copy of the superblock was overwritten", |p| {
+        p.flip(p.geometry.copy_block() * BLOCK_BYTES + 30, 1);
+    }),
+    story(&[ReservedNotZero], "something was written behind the superblock", |p| p.set(800, 1)),
+    story(&[ReservedNotZero], "the state has bits that mean nothing", |p| p.flip(STATE, 1 << 40)),
+    story(&[ReservedNotZero], "a log page has something in its header", |p| p.set(page(p, "docs") + 40, 1)),
+    story(&[ReservedNotZero], "an inode has something in its reserved word", |p| p.set(p.find("body").inode + 200, 1)),
+    story(&[JournalTorn], "a journal slot is torn", |p| p.set(journal(p, 7), 0x1234_0000_0001)),
+    story(&[JournalPending], "a rename was not completed", |p| {
+        let old = p.find("docs/file-03").dentry;
+        write_record(p, &rename_record(p, "docs/deep/second-name", old));
+    }),
+    story(&[JournalStale], "a finished rename was not cleared", |p| {
+        write_record(p, &rename_record(p, "docs/file-04", 0));
+    }),
+    story(&[JournalRecord], "a rename names what is not in the data area", |p| {
+        write_record(p, &engine::format::JournalRecord { invalidated: [64, 0], ..rename_record(p, "docs/file-04", 0) });
+    }),
+    story(&[SegmentOffset], "the table names a segment in the fixed areas", |p| {
+        p.set(p.geometry.segment_table_block * BLOCK_BYTES + 8, BLOCK_BYTES);
+    }),
+    story(&[SegmentOverlap], "the table names a segment twice", |p| {
+        let table = p.geometry.segment_table_block * BLOCK_BYTES;
+        p.set(table + 8, p.get(table));
+    }),
+    story(&[SegmentGap, SegmentOffset], "a segment follows a gap", |p| {
+        p.set(p.geometry.segment_table_block * BLOCK_BYTES + 24, 1);
+    }),
+    story(&[InodeNumber], "an inode was copied over another", |p| {
+        let (from, to) = (p.find("docs/file-01").inode, p.find("docs/file-02").inode);
+        for offset in (0..256).step_by(8) {
+            p.set(to + offset, p.get(from + offset));
+        }
+    })
+    .destroying(&["docs/file-02"]),
+    story(&[InodeChecksum], "an inode's birth time changed", |p| p.flip(p.find("docs/file-01").inode + 24, 1)),
+    story(&[InodeKind], "an inode is of kind 3", |p| p.change_identity(p.find("pipe").number, 3, 0, 1)),
+    story(&[InodeZero], "number zero is in use", |p| p.change_identity(0, 8, 0, 1)),
+    story(&[FreeInodeNotZero], "a free inode has an access time", |p| p.set(p.inode_offset(FREE_INODE) + 192, 9)),
+    story(&[FreeInodeNotZero], "a free inode has a link's target", |p| p.set(p.inode_offset(FREE_INODE) + 216, 9)),
+    story(&[PointerEpoch], "a pointer into memory is of the future", |p| {
+        p.set(p.find("body").inode + 56, 7 | 99 << 32);
+    }),
+    story(&[InodeDevice], "a pipe has a device number", |p| p.change_identity(p.find("pipe").number, 1, 5, 1)),
+    story(&[DirectoryFields], "a file has a log", |p| p.set(p.find("body").inode + LOG, page(p, "docs"))),
+    story(&[NoProperty], "both property entries are gone", |p| {
+        let inode = p.find("pipe").inode;
+        p.flip(inode + 72, 1);
+        p.flip(inode + 136, 1);
+    }),
+    story(&[PropertyTorn], "the first property entry is torn, the second counts", |p| {
+        let file = p.find("docs/file-01").number;
+        p.change_property(file, |_| {});
+        let inode = p.inode_offset(file);
+        let property = p.property(file).1;
+        write_entry(p, file, 1, &property);
+        p.flip(inode + 64 + 8, 1);
+    }),
+    story(&[PropertySequence], "the property entries are three changes apart", |p| {
+        let file = p.find("docs/file-01").number;
+        let property = p.property(file).1;
+        write_entry(p, file, 3, &property);
+    }),
+    story(&[PropertyKind], "a pipe's mode says that it is a socket", |p| {
+        p.change_property(p.find("pipe").number, |property| property.mode = 0o140644);
+    }),
+    story(&[PropertyFlags], "a pipe has an unknown property flag", |p| {
+        p.change_property(p.find("pipe").number, |property| property.flags = 8);
+    }),
+    story(&[PropertyFlags], "a device has its body inline", |p| {
+        p.change_property(p.find("null").number, |property| property.flags = PROPERTY_INLINE);
+    }),
+    story(&[PropertySize], "a short link is longer than its place", |p| {
+        p.change_property(p.find("short-link").number, |property| property.size_bytes = 49);
+    }),
+    story(&[PropertySize], "a directory has a size", |p| {
+        p.change_property(p.find("docs").number, |property| property.size_bytes = 1);
+    }),
+    story(&[PropertyRoot], "a pipe has a body", |p| {
+        p.change_property(p.find("pipe").number, |property| property.root = 1 << 20);
+    }),
+    story(&[LogOffset, Orphan, BlockLeaked, LineLeaked], "a log leads outside", |p| {
+        cut_log_to(p, "docs/filled", u64::MAX / BLOCK_BYTES * BLOCK_BYTES);
+    }),
+    story(&[LogPage, Orphan, BlockLeaked, LineLeaked], "a log leads to another directory's page", |p| {
+        cut_log_to(p, "docs/filled", page(p, "docs"));
+    }),
+    story(&[LogLoop], "a log leads back to its first page", |p| {
+        let first = page(p, "docs");
+        p.set(first + 24, first);
+    }),
+    story(&[LogCookies, DentryCookie], "a page begins below its own cookies' order", |p| {
+        let first = page(p, "docs");
+        p.seal_page(first, p.find("docs").number, 3, LogPageKind::Append);
+    }),
+    story(&[LogEnd], "a log ends with a compacted page", |p| {
+        let first = page(p, "docs");
+        p.seal_page(first, p.find("docs").number, 16, LogPageKind::Compacted);
+    }),
+    story(&[SlotTag], "a slot has an unknown tag", |p| p.set(page(p, "docs") + SLOTS + 400 * 8, 0x40_0002)),
+    story(&[SlotOffset], "a slot names the superblock", |p| {
+        p.set(page(p, "docs") + SLOTS + 400 * 8, slot_word(64, SlotTag::Dentry));
+    }),
+    story(&[SlotHalfMade], "a slot names lines without a dentry", |p| {
+        let (block, _) = dentry_block(p, "docs/file-00");
+        p.set(page(p, "docs") + SLOTS + 400 * 8, slot_word(block * BLOCK_BYTES + 63 * 64, SlotTag::Dentry));
+    }),
+    story(&[SlotHalfMade, Orphan, LineLeaked], "a byte of a name changed", |p| {
+        p.flip(p.find("docs/file-01").dentry + 40, 1)
+    }),
+    story(&[LogEnd, DentryDamaged, Orphan, LineLeaked], "a name in a compacted page is damaged", |p| {
+        p.seal_page(page(p, "docs"), p.find("docs").number, 16, LogPageKind::Compacted);
+        let dentry = p.find("docs/file-01").dentry;
+        p.set(dentry + 40, 0x1234);
+    }),
+    story(&[DentryParent, Orphan, LineLeaked], "a dentry says another directory", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.parent = ROOT_INODE);
+    }),
+    story(&[DentryCookie], "a dentry has the cookie of another slot", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.cookie += 100);
+    }),
+    story(&[DentryCookie, DentryOverlap], "two slots name one dentry", |p| {
+        p.set(page(p, "docs") + SLOTS + 400 * 8, p.get(p.find("docs/file-01").slot));
+    }),
+    story(&[NameInvalid], "a name has a slash in it", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |_, name| name[4] = b'/');
+    }),
+    story(&[NameInvalid], "a name has a zero byte in it", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |_, name| name[4] = 0);
+    }),
+    story(&[NameInvalid], "a name is two dots", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |_, name| *name = b"..".to_vec());
+    }),
+    story(&[NameTwice], "two files have the same name", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |_, name| *name = b"file-02".to_vec());
+    }),
+    story(&[DentryTarget, Orphan], "a name leads to a number that cannot be", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.inode = 1 << 40);
+    }),
+    story(&[DentryDangling, Orphan], "a name leads to a free inode", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.inode = FREE_INODE);
+    }),
+    story(&[DentryKind], "a name says that a file is a pipe", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.kind = FileKind::Fifo);
+    }),
+    story(&[DentryTurn, Orphan], "a valid word is of another use of its line", |p| {
+        p.flip(p.find("docs/file-01").dentry, 2)
+    }),
+    story(&[RootNamed, Orphan], "a name leads to the root", |p| {
+        p.change_dentry(p.find("docs/file-01").dentry, |facts, _| {
+            (facts.inode, facts.kind) = (ROOT_INODE, FileKind::Directory);
+        });
+    }),
+    story(&[DirectoryParent], "the root's parent is another directory", |p| {
+        p.set(p.inode_offset(ROOT_INODE) + PARENT, p.find("docs").number);
+    }),
+    story(&[DirectoryParent], "a directory's parent is not where its name is", |p| {
+        p.set(p.find("docs/deep").inode + PARENT, ROOT_INODE);
+    }),
+    story(&[DirectoryNames, LinksWrong, Orphan], "a directory has two names", |p| {
+        let deep = p.find("docs/deep").number;
+        p.change_dentry(p.find("docs/file-01").dentry, |facts, _| {
+            (facts.inode, facts.kind) = (deep, FileKind::Directory);
+        });
+    }),
+    story(&[DirectoryCycle, LinksWrong], "a directory stands in itself", |p| {
+        // The name of `filled` moves into `filled`, whose only name it is.
+        let (filled, moved) = (p.find("docs/filled"), p.find("docs/filled/moved"));
+        p.set(filled.inode + PARENT, filled.number);
+        p.change_dentry(moved.dentry, |facts, _| (facts.inode, facts.kind) = (filled.number, FileKind::Directory));
+        p.change_dentry(filled.dentry, |facts, _| (facts.inode, facts.kind) = (moved.number, FileKind::Regular));
+    }),
+    story(&[Orphan], "a name is gone and its file is not", |p| {
+        p.unmake(p.find("docs/file-01").dentry);
+    }),
+    story(&[LinksWrong], "a file counts a link too many", |p| {
+        p.change_property(p.find("docs/file-00").number, |property| property.links = 3);
+    }),
+    story(&[LinksWrong], "a directory counts a subdirectory too few", |p| {
+        p.change_property(p.find("docs").number, |property| property.links = 3);
+    }),
+    story(&[MapShape, BlockLeaked], "a root is nine high", |p| {
+        p.change_property(p.find("small").number, |property| property.root |= 9);
+    })
+    .destroying(&["small"]),
+    story(&[BlockOutside, BlockLeaked], "a file's block is in the journal", |p| {
+        p.change_property(p.find("small").number, |property| property.root = BLOCK_BYTES);
+    })
+    .destroying(&["small"]),
+    story(&[BlockTwice, BlockLeaked], "two files have one block", |p| {
+        let root = p.property(p.find("long-link").number).1.root;
+        p.change_property(p.find("small").number, |property| property.root = root);
+    })
+    .destroying(&["small"]),
+    story(&[BlockTwice, BlockLeaked], "a file's block is a page of a log", |p| {
+        let page = page(p, "docs");
+        p.change_property(p.find("small").number, |property| property.root = page);
+    })
+    .destroying(&["small"]),
+    story(&[BeyondEnd], "a file is shorter than its blocks", |p| {
+        p.change_property(p.find("body").number, |property| property.size_bytes = 5000);
+    })
+    .destroying(&["body"]),
+    story(&[BlocksWrong], "a file counts a block too many", |p| {
+        p.change_property(p.find("body").number, |property| property.blocks += 1);
+    }),
+    story(&[XattrBody], "a byte of an attribute changed", |p| {
+        let root = p.get(p.find("body").inode + XATTRS);
+        let block = if root & 15 == 0 { root } else { p.get(root & !4095) };
+        p.flip((block & !4095) + 72, 1);
+    }),
+    story(&[SnapshotDropped], "a repair was interrupted", |p| {
+        (0..8).for_each(|word| p.set(super::SNAPSHOT + word * 8, 0));
+    }),
+    story(&[SnapshotChecksum], "a bit of the block map flipped", |p| {
+        p.flip(p.geometry.block_map_block * BLOCK_BYTES + 16, 1);
+    }),
+    story(&[SnapshotChecksum], "the image is of a later epoch than its maps", |p| p.flip(STATE, 1 << 4)),
+    story(&[SnapshotFigure], "the number of free blocks is wrong", |p| {
+        p.change_snapshot(|figures| figures.blocks_free += 1);
+    }),
+    story(&[SnapshotFigure], "the number of inodes is wrong", |p| {
+        p.change_snapshot(|figures| figures.inodes_used -= 1)
+    }),
+    story(&[SnapshotFigure], "the number of segments is wrong", |p| p.change_snapshot(|figures| figures.segments += 1)),
+    story(&[SnapshotSlabs], "the list of slabs leads outside", |p| {
+        let page = p.figures().slab_page;
+        p.set(page, 12);
+    }),
+    story(&[SnapshotSlabs], "a slab that is not listed is marked as listed", |p| {
+        p.mark_block(root_block(p, "small"), 2);
+        p.change_snapshot(|_| {});
+    }),
+    story(&[BlockNotMarked], "a file's block is marked free", |p| {
+        p.mark_block(root_block(p, "small"), 0);
+        p.change_snapshot(|figures| figures.blocks_free += 1);
+    }),
+    story(&[BlockLeaked], "a block that nothing uses is marked as used", |p| {
+        p.mark_block(unused_block(p), 1);
+        p.change_snapshot(|figures| figures.blocks_free -= 1);
+    }),
+    story(&[InodeNotMarked], "an inode in use is marked free", |p| {
+        p.mark_inode(p.find("small").number, false);
+        p.change_snapshot(|figures| figures.inodes_used -= 1);
+    }),
+    story(&[InodeLeaked], "a free inode is marked as in use", |p| {
+        p.mark_inode(FREE_INODE, true);
+        p.change_snapshot(|figures| figures.inodes_used += 1);
+    }),
+    story(&[LineNotMarked], "a name's line is listed as free", |p| {
+        let (block, line) = dentry_block(p, "docs/file-01");
+        change_listed_lines(p, block, |lines| lines | line);
+    }),
+    story(&[LineLeaked], "a free line is not listed", |p| {
+        let (block, _) = dentry_block(p, "docs/file-01");
+        change_listed_lines(p, block, |lines| lines & (lines - 1));
+    }),
+];
+
+pub fn write_entry(plant: &Plant, number: u64, sequence: u32, property: &Property) {
+    let at = plant.inode_offset(number) + 64 + (sequence as u64 & 1) * 64;
+    let words = property.words();
+    for (index, word) in words.iter().enumerate() {
+        plant.set(at + 8 + index as u64 * 8, *word);
+    }
+    let generation = plant.inode(number).generation(number).expect("alive");
+    plant.set(at, Property::seal(&words, sequence, number, generation));
+}
+
+pub fn cut_log_to(plant: &Plant, directory: &str, offset: u64) {
+    plant.set(plant.find(directory).inode + LOG, offset);
+}

@@ -1,0 +1,68 @@
+//! A call on its way through the dispatcher.
+
+use super::context::{Context, Inside};
+use super::dispatch::done;
+use super::entry::{Frame, Verdict, thread_words};
+use super::names::By;
+use super::server::Server;
+use super::sys;
+use posix::Result;
+
+/// A call, with all that is needed to serve it.
+pub struct Call<'a> {
+    /// What it brought.
+    pub frame: &'a Frame,
+    /// The file system.
+    pub server: &'static Server,
+    /// The thread's.
+    pub context: &'a mut Context,
+}
+
+/// Serves one kind of call. An error is for the program.
+pub type Handler = fn(&mut Call<'_>) -> Result<Verdict>;
+
+impl Call<'_> {
+    /// The arguments in order.
+    pub fn arguments(&self) -> [u64; 6] {
+        self.frame.arguments()
+    }
+
+    /// Enters the engine.
+    #[inline]
+    pub fn begin(&mut self) -> Result<Inside<'_>> {
+        self.context.begin(self.server)
+    }
+}
+
+/// Has the kernel do a call that may wait. Handlers of signals run at once meanwhile: the thread holds nothing in the engine.
+///
+/// # Safety
+/// As for [`sys::call`].
+pub unsafe fn waiting(number: i64, arguments: [u64; 6]) -> i64 {
+    let words = thread_words();
+    // SAFETY: the words are this thread's; the call by the caller's promise.
+    unsafe {
+        let before = core::mem::replace(&mut (*words).passive, 1);
+        let result = sys::call(number, arguments);
+        (*words).passive = before;
+        result
+    }
+}
+
+/// Has the kernel do a call from here, with other arguments.
+///
+/// The arguments are the program's but for paths, which lie in buffers of the thread: so it does what the program asked for, and nothing to memory of ours.
+pub fn native_with(frame: &Frame, arguments: [u64; 6]) -> Verdict {
+    // SAFETY: as above; calls that return twice or never do not come here.
+    done(unsafe { waiting(i64::from(frame.number as u32), arguments) })
+}
+
+/// Has the kernel do a call by a path that was rewritten: it is absolute, and ends with a zero byte.
+pub fn native_by(frame: &Frame, by: By, path: &[u8]) -> Verdict {
+    let mut arguments = frame.arguments();
+    arguments[by.path] = path.as_ptr() as u64;
+    if let Some(directory) = by.directory {
+        arguments[directory] = libc::AT_FDCWD as u64;
+    }
+    native_with(frame, arguments)
+}

@@ -1,0 +1,166 @@
+//! What a thread needs while it serves calls: its place inside the engine, and room for paths.
+//!
+//! Invariants: a context lies at the upper end of its thread's stack for the dispatcher, and is used by that thread alone, one call at a time. A call that
+//! interrupts another on the same thread (in the handler of a fault) gets a context of its own. A context that a fork copied is
+//! entered anew: the slot in the engine is still the parent's.
+
+use super::processes::{self, Who};
+use super::server::Server;
+use super::{identity, sys, user};
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+use engine::Thread;
+use pmem::Direct;
+use posix::path::PathBuffer;
+use posix::process::Process;
+use posix::{Caller, Credentials, Result};
+
+/// Bytes of a buffer for a path: with room for what is put before or behind it.
+pub const PATH_ROOM_BYTES: usize = 2 * user::PATH_BYTES_MAX;
+/// Bytes that are copied at a time.
+pub const COPY_BYTES: usize = 64 << 10;
+
+/// Raised in a child of a fork: contexts of before are copies of the parent's.
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+
+/// Where a thread serves calls. All zero is a valid one that has not been entered.
+pub struct Context {
+    thread: MaybeUninit<Thread<'static, Direct>>,
+    /// Generation in which `thread` was entered; zero: not.
+    entered: u32,
+    /// As `entered`, of `parked`.
+    parked_entered: u32,
+    /// What a parent keeps while its child runs in the same memory.
+    parked: MaybeUninit<Thread<'static, Direct>>,
+    /// The slot that a parent made for a child in the same memory.
+    prepared: u32,
+    /// Whether that child has taken it.
+    adopted: bool,
+    /// The process of a child that runs in its parent's memory, while it does.
+    child: Option<Process<'static>>,
+    walk: PathBuffer,
+    path: [u8; PATH_ROOM_BYTES],
+    second: [u8; PATH_ROOM_BYTES],
+    host: [u8; PATH_ROOM_BYTES],
+    copy: [u8; COPY_BYTES],
+}
+
+/// The parts of a context in use.
+pub struct Inside<'c> {
+    /// Who calls.
+    pub who: Who<'c>,
+    /// For walks.
+    pub walk: &'c mut PathBuffer,
+    /// For the call's path.
+    pub path: &'c mut [u8; PATH_ROOM_BYTES],
+    /// For its second path.
+    pub second: &'c mut [u8; PATH_ROOM_BYTES],
+    /// For paths of the kernel's.
+    pub host: &'c mut [u8; PATH_ROOM_BYTES],
+    /// For content.
+    pub copy: &'c mut [u8; COPY_BYTES],
+}
+
+impl Context {
+    #[inline]
+    fn enter(&mut self, server: &'static Server) -> engine::Result<()> {
+        let generation = GENERATION.load(Relaxed);
+        if self.entered != generation {
+            self.thread.write(server.fs.enter()?);
+            self.entered = generation;
+        }
+        Ok(())
+    }
+
+    /// This thread's place inside the engine, which it enters if need be.
+    pub fn thread(&mut self, server: &'static Server) -> engine::Result<&Thread<'static, Direct>> {
+        self.enter(server)?;
+        // SAFETY: entered, in this generation.
+        Ok(unsafe { self.thread.assume_init_ref() })
+    }
+
+    /// Enters the engine, if that has not been done.
+    #[inline]
+    pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
+        self.enter(server)?;
+        // SAFETY: entered, in this generation.
+        let thread = unsafe { self.thread.assume_init_ref() };
+        let credentials: Credentials<'static> = identity::credentials();
+        Ok(Inside {
+            who: Who { caller: Caller::new(thread, credentials), process: self.child.unwrap_or(processes::main()) },
+            walk: &mut self.walk,
+            path: &mut self.path,
+            second: &mut self.second,
+            host: &mut self.host,
+            copy: &mut self.copy,
+        })
+    }
+
+    /// Leaves the engine: the thread ends, or another one takes over.
+    pub fn leave(&mut self) {
+        let entered = core::mem::take(&mut self.entered);
+        if entered != 0 && entered == GENERATION.load(Relaxed) {
+            // SAFETY: entered in this generation, and not used from now on.
+            unsafe { self.thread.assume_init_drop() };
+        }
+    }
+
+    /// Puts the thread's place away, for a child that shares memory with its parent and takes the slot `prepared`: it enters a place of its own.
+    pub fn park(&mut self, prepared: u32) {
+        core::mem::swap(&mut self.thread, &mut self.parked);
+        self.parked_entered = core::mem::take(&mut self.entered);
+        (self.prepared, self.adopted, self.child) = (prepared, false, None);
+    }
+
+    /// The parent goes on. What the child entered is left to be found: the child has gone, or has left it itself. The slot, if the child
+    /// never took it.
+    pub fn unpark(&mut self) -> Option<u32> {
+        core::mem::swap(&mut self.thread, &mut self.parked);
+        self.entered = core::mem::take(&mut self.parked_entered);
+        self.child = None;
+        (!self.adopted).then_some(self.prepared)
+    }
+
+    /// In the child: takes its slot, once.
+    pub fn adopt(&mut self, server: &'static Server) -> Result<()> {
+        if self.adopted {
+            return Ok(());
+        }
+        let prepared = self.prepared;
+        let process = processes::all(server)?.adopt(self.thread(server)?, prepared)?;
+        (self.adopted, self.child) = (true, Some(process));
+        Ok(())
+    }
+
+    /// In the child of a fork, which has memory of its own now.
+    pub fn become_main(&mut self) {
+        (self.child, self.parked_entered) = (None, 0);
+    }
+
+    /// Whether this is a child that runs in its parent's memory.
+    pub fn is_child(&self) -> bool {
+        self.child.is_some()
+    }
+}
+
+/// In the child of a fork: what was entered before is the parent's.
+pub fn forget_all() {
+    GENERATION.fetch_add(1, Relaxed);
+}
+
+/// A context for a call that interrupts another one of its thread, and for threads beyond all stacks.
+pub fn with_new<R>(call: impl FnOnce(&mut Context) -> R) -> Option<R> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = sys::map(size_of::<Context>(), libc::PROT_READ | libc::PROT_WRITE, flags, -1).ok()?;
+    // SAFETY: new zeroed memory, large enough and aligned to pages, that nobody else knows; zero is a valid context.
+    let result = unsafe {
+        let context = &mut *start.cast::<Context>();
+        let result = call(context);
+        context.leave();
+        result
+    };
+    // SAFETY: the reference has ended.
+    unsafe { sys::unmap(start, size_of::<Context>()) };
+    Some(result)
+}

@@ -1,0 +1,687 @@
+//! Calls by descriptor.
+//!
+//! Invariant: a descriptor that the table of this process does not know goes to the kernel, which has the truth about it.
+
+use super::call::{Call, waiting};
+use super::context::{COPY_BYTES, Inside};
+use super::dispatch::{NATIVE, done};
+use super::entry::Verdict;
+use super::names::{self, Calling};
+use super::open::LARGE_FILE;
+use super::processes::Who;
+use super::{descriptors, environment, locks, status, sys, user};
+use engine::format::FileKind;
+use posix::{Errno, OpenFile, Result, Whence};
+
+/// What one call reads or writes at most, as in the kernel.
+const LENGTH_MAX: u64 = 0x7fff_f000;
+
+/// Does something with the description behind the first argument.
+#[inline]
+fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>) -> Result<Verdict> {
+    let fd = call.frame.rdi as u32;
+    let who = call.begin()?.who;
+    match who.process.file(who.caller.thread, fd) {
+        Some(file) => act(&who.caller, &file).map(done),
+        None => theirs(fd),
+    }
+}
+
+/// The kernel's; or one that the program does not know of.
+fn theirs(fd: u32) -> Result<Verdict> {
+    if descriptors::is_protected(u64::from(fd)) { Err(Errno::EBADF) } else { Ok(NATIVE) }
+}
+
+/// As [`with_file`], for what a descriptor that only stands for a place does not do.
+fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>) -> Result<Verdict> {
+    with_file(call, |caller, file| if file.is_path() { Err(Errno::EBADF) } else { act(caller, file) })
+}
+
+// Content.
+
+/// read(fd, buffer, length).
+pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
+    let (buffer, length) = (call.frame.rsi, call.frame.rdx);
+    with_file(call, |caller, file| {
+        // SAFETY: used for this call only.
+        let into = unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX))? };
+        caller.read(file, into).map(|count| count as i64)
+    })
+}
+
+/// write(fd, buffer, length).
+pub fn write(call: &mut Call<'_>) -> Result<Verdict> {
+    let (buffer, length) = (call.frame.rsi, call.frame.rdx);
+    with_file(call, |caller, file| {
+        // SAFETY: used for this call only.
+        let from = unsafe { user::bytes(buffer, length.min(LENGTH_MAX))? };
+        caller.write(file, from).map(|count| count as i64)
+    })
+}
+
+/// pread64(fd, buffer, length, offset).
+pub fn pread(call: &mut Call<'_>) -> Result<Verdict> {
+    let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
+    with_file(call, |caller, file| {
+        // SAFETY: used for this call only.
+        let into = unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX))? };
+        caller.read_at(file, offset, into).map(|count| count as i64)
+    })
+}
+
+/// pwrite64(fd, buffer, length, offset).
+pub fn pwrite(call: &mut Call<'_>) -> Result<Verdict> {
+    let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
+    with_file(call, |caller, file| {
+        // SAFETY: used for this call only.
+        let from = unsafe { user::bytes(buffer, length.min(LENGTH_MAX))? };
+        caller.write_at(file, offset, from).map(|count| count as i64)
+    })
+}
+
+/// A list of buffers, as readv and writev take it.
+#[derive(Clone, Copy)]
+struct Vector {
+    address: u64,
+    count: u64,
+}
+
+impl Vector {
+    fn new(address: u64, count: u64) -> Result<Vector> {
+        let vector = Vector { address, count };
+        if count > libc::UIO_MAXIOV as u64 {
+            return Err(Errno::EINVAL);
+        }
+        let mut sum = 0u64;
+        for index in 0..count {
+            let (_, length) = vector.part(index)?;
+            sum = sum.checked_add(length).filter(|&sum| sum <= i64::MAX as u64).ok_or(Errno::EINVAL)?;
+        }
+        Ok(vector)
+    }
+
+    fn part(&self, index: u64) -> Result<(u64, u64)> {
+        let [address, length]: [u64; 2] = user::read(self.address + 16 * index)?;
+        Ok((address, length))
+    }
+
+    fn total(&self) -> Result<u64> {
+        (0..self.count).try_fold(0, |sum, index| Ok(sum + self.part(index)?.1))
+    }
+
+    /// Gives each part to `act`, until one is not done whole.
+    fn each(&self, mut act: impl FnMut(u64, u64, u64) -> Result<u64>) -> Result<i64> {
+        let mut sum = 0;
+        for index in 0..self.count {
+            let (address, length) = self.part(index)?;
+            let length = length.min(LENGTH_MAX - sum);
+            match act(address, length, sum) {
+                Ok(count) => {
+                    sum += count;
+                    if count < length {
+                        break;
+                    }
+                }
+                // What is done counts; the error shows at the next call.
+                Err(_) if sum > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sum as i64)
+    }
+}
+
+fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
+    let (address, count) = (call.frame.rsi, call.frame.rdx);
+    with_file(call, |caller, file| {
+        Vector::new(address, count)?.each(|address, length, done| {
+            // SAFETY: used for this call only.
+            let into = unsafe { user::bytes_mut(address, length)? };
+            let count = match offset {
+                Some(offset) => caller.read_at(file, offset.saturating_add(done as i64), into)?,
+                None => caller.read(file, into)?,
+            };
+            Ok(count as u64)
+        })
+    })
+}
+
+fn write_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
+    let (fd, address, count) = (call.frame.rdi as u32, call.frame.rsi, call.frame.rdx);
+    let Inside { who, copy, .. } = call.begin()?;
+    let Some(file) = who.process.file(who.caller.thread, fd) else { return theirs(fd) };
+    let caller = &who.caller;
+    let write = |from: &[u8], done: u64| -> Result<u64> {
+        let count = match offset {
+            Some(offset) => caller.write_at(&file, offset.saturating_add(done as i64), from)?,
+            None => caller.write(&file, from)?,
+        };
+        Ok(count as u64)
+    };
+    let vector = Vector::new(address, count)?;
+    let total = vector.total()?;
+    if count > 1 && total <= COPY_BYTES as u64 {
+        // In one piece: nobody sees a part of it, and with O_APPEND nothing of others comes between.
+        let mut length = 0;
+        vector.each(|address, bytes, _| {
+            // SAFETY: used for this call only.
+            copy[length..length + bytes as usize].copy_from_slice(unsafe { user::bytes(address, bytes)? });
+            length += bytes as usize;
+            Ok(bytes)
+        })?;
+        return Ok(done(write(&copy[..length], 0)? as i64));
+    }
+    // SAFETY: used for this call only.
+    vector.each(|address, length, done| write(unsafe { user::bytes(address, length)? }, done)).map(done)
+}
+
+/// readv(fd, vector, count).
+pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
+    read_vector(call, None)
+}
+
+/// writev(fd, vector, count).
+pub fn writev(call: &mut Call<'_>) -> Result<Verdict> {
+    write_vector(call, None)
+}
+
+/// preadv(fd, vector, count, offset).
+pub fn preadv(call: &mut Call<'_>) -> Result<Verdict> {
+    let offset = call.frame.r10 as i64;
+    read_vector(call, Some(offset))
+}
+
+/// pwritev(fd, vector, count, offset).
+pub fn pwritev(call: &mut Call<'_>) -> Result<Verdict> {
+    let offset = call.frame.r10 as i64;
+    write_vector(call, Some(offset))
+}
+
+/// Whether the flags of preadv2 and pwritev2 ask for nothing that is not so anyway: writes are persistent and never wait.
+fn plain_flags(flags: u64) -> bool {
+    const HIPRI: i32 = 1;
+    const DSYNC: i32 = 2;
+    const SYNC: i32 = 4;
+    const NOWAIT: i32 = 8;
+    flags as i32 & !(HIPRI | DSYNC | SYNC | NOWAIT) == 0
+}
+
+/// preadv2(fd, vector, count, offset, 0, flags).
+pub fn preadv2(call: &mut Call<'_>) -> Result<Verdict> {
+    vector2(call, read_vector)
+}
+
+/// pwritev2(fd, vector, count, offset, 0, flags).
+pub fn pwritev2(call: &mut Call<'_>) -> Result<Verdict> {
+    vector2(call, write_vector)
+}
+
+fn vector2(call: &mut Call<'_>, act: fn(&mut Call<'_>, Option<i64>) -> Result<Verdict>) -> Result<Verdict> {
+    let (offset, flags) = (call.frame.r10 as i64, call.frame.r9);
+    if !plain_flags(flags) {
+        return with_file(call, |_, _| Err(Errno::EOPNOTSUPP));
+    }
+    act(call, Some(offset).filter(|&offset| offset != -1))
+}
+
+/// lseek(fd, offset, whence).
+pub fn lseek(call: &mut Call<'_>) -> Result<Verdict> {
+    let (offset, whence) = (call.frame.rsi as i64, call.frame.rdx as i32);
+    with_file(call, |caller, file| caller.seek(file, offset, Whence::from_raw(whence)?).map(|position| position as i64))
+}
+
+/// ftruncate(fd, length).
+pub fn ftruncate(call: &mut Call<'_>) -> Result<Verdict> {
+    let length = call.frame.rsi as i64;
+    with_file(call, |caller, file| caller.truncate_open(file, length).map(|()| 0))
+}
+
+/// fallocate(fd, mode, offset, length).
+pub fn fallocate(call: &mut Call<'_>) -> Result<Verdict> {
+    let (mode, offset, length) = (call.frame.rsi as i32, call.frame.rdx as i64, call.frame.r10 as i64);
+    with_file(call, |caller, file| caller.allocate(file, mode, offset, length).map(|()| 0))
+}
+
+/// fsync(fd), fdatasync(fd): what is kept lazily; and where the image is a file on a disk, that file.
+pub fn fsync(call: &mut Call<'_>) -> Result<Verdict> {
+    with_open_file(call, |caller, file| {
+        caller.thread.sync(file.node())?;
+        environment::sync_image()
+    })
+}
+
+/// sync_file_range(fd, offset, length, flags).
+pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
+    let (offset, length, flags) = (call.frame.rsi as i64, call.frame.rdx as i64, call.frame.r10);
+    with_open_file(call, |_, _| {
+        if offset < 0 || length < 0 || offset.checked_add(length).is_none() || flags & !7 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        environment::sync_image()
+    })
+}
+
+/// syncfs(fd).
+pub fn syncfs(call: &mut Call<'_>) -> Result<Verdict> {
+    with_open_file(call, |caller, _| {
+        caller.thread.sync_all()?;
+        environment::sync_image()
+    })
+}
+
+/// sync(): ours and all others.
+pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
+    let who = call.begin()?.who;
+    // The call has no way to tell of a failure.
+    let _ = who.caller.thread.sync_all();
+    let _ = environment::sync_image();
+    Ok(NATIVE)
+}
+
+/// posix_fadvise, readahead: everything is in memory already.
+pub fn advise(call: &mut Call<'_>) -> Result<Verdict> {
+    with_open_file(call, |_, file| if file.kind() == FileKind::Fifo { Err(Errno::ESPIPE) } else { Ok(0) })
+}
+
+// From one to the other.
+
+/// One end of a copy.
+enum End<'a> {
+    Ours(&'a OpenFile),
+    /// The kernel's.
+    Theirs(u32),
+}
+
+/// The offset that a program gave by address, if it did.
+fn offset_at(address: u64) -> Result<Option<i64>> {
+    if address == 0 { Ok(None) } else { user::read(address).map(Some) }
+}
+
+fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut [u8]) -> Result<usize> {
+    match (end, offset) {
+        (End::Ours(file), Some(offset)) => caller.read_at(file, offset, into),
+        (End::Ours(file), None) => caller.read(file, into),
+        (End::Theirs(fd), offset) => {
+            kernel_copy(libc::SYS_read, libc::SYS_pread64, *fd, offset, into.as_ptr(), into.len())
+        }
+    }
+}
+
+fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u8]) -> Result<usize> {
+    match (end, offset) {
+        (End::Ours(file), Some(offset)) => caller.write_at(file, offset, from),
+        (End::Ours(file), None) => caller.write(file, from),
+        (End::Theirs(fd), offset) => {
+            kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len())
+        }
+    }
+}
+
+fn kernel_copy(
+    plain: i64,
+    placed: i64,
+    fd: u32,
+    offset: Option<i64>,
+    bytes: *const u8,
+    length: usize,
+) -> Result<usize> {
+    let number = if offset.is_some() { placed } else { plain };
+    let arguments = [u64::from(fd), bytes as u64, length as u64, offset.unwrap_or(0) as u64, 0, 0];
+    // SAFETY: the kernel reads or writes a buffer of the caller's.
+    let result = unsafe { waiting(number, arguments) };
+    usize::try_from(result).map_err(|_| Errno(-result as i32))
+}
+
+/// Copies through a buffer, until the length, the end of the source, or an error after the first piece. What was read and could not be written goes
+/// back to where it came from, if that is a file.
+fn transfer(
+    caller: &Calling<'_>,
+    (source, mut source_offset): (&End<'_>, Option<i64>),
+    (target, mut target_offset): (&End<'_>, Option<i64>),
+    length: u64,
+    buffer: &mut [u8],
+) -> Result<(u64, Option<i64>, Option<i64>)> {
+    let mut sum = 0u64;
+    while sum < length {
+        let step = (length - sum).min(buffer.len() as u64) as usize;
+        let read = match read_end(caller, source, source_offset, &mut buffer[..step]) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        };
+        let written = write_end(caller, target, target_offset, &buffer[..read]);
+        let count = *written.as_ref().unwrap_or(&0);
+        if let (true, End::Ours(file), None) = (count < read, source, source_offset) {
+            file.set_position(file.position() - (read - count) as u64);
+        }
+        source_offset = source_offset.map(|offset| offset + count as i64);
+        target_offset = target_offset.map(|offset| offset + count as i64);
+        sum += count as u64;
+        match written {
+            Ok(count) if count == read => {}
+            Ok(_) => break,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        }
+        // A pipe gives what it has; more may never come.
+        if matches!(source, End::Theirs(_)) {
+            break;
+        }
+    }
+    Ok((sum, source_offset, target_offset))
+}
+
+/// copy_file_range(source, its offset, target, its offset, length, flags).
+pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, source_offset, target, target_offset, length, flags] = call.arguments();
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
+    let (Some(from), Some(to)) = (&from, &to) else {
+        // Programs fall back to reading and writing.
+        return if from.is_none() && to.is_none() { theirs(source as u32) } else { Err(Errno::EXDEV) };
+    };
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
+    let at = |given: Option<i64>, file: &OpenFile| match given {
+        Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
+        None => Ok(file.position()),
+    };
+    let (source_start, target_start) = (at(places.0, from)?, at(places.1, to)?);
+    let length = length.min(LENGTH_MAX);
+    let copied = who.caller.copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
+    move_on(source_offset, from, source_start + copied)?;
+    move_on(target_offset, to, target_start + copied)?;
+    Ok(done(copied as i64))
+}
+
+/// Tells where a copy ended: at the place that the program named, or in the description.
+fn move_on(address: u64, file: &OpenFile, position: u64) -> Result<()> {
+    match address {
+        0 => file.set_position(position),
+        address => user::write(address, &position)?,
+    }
+    Ok(())
+}
+
+fn end_of<'a>(file: Option<&'a OpenFile>, fd: u64) -> End<'a> {
+    file.map_or(End::Theirs(fd as u32), End::Ours)
+}
+
+/// sendfile(target, source, its offset, length).
+pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
+    let [target, source, offset_address, length, ..] = call.arguments();
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
+    if from.is_none() && to.is_none() {
+        return theirs(source as u32);
+    }
+    let offset = offset_at(offset_address)?;
+    let source = end_of(from.as_deref(), source);
+    let target = end_of(to.as_deref(), target);
+    let (sum, offset, _) =
+        transfer(&who.caller, (&source, offset), (&target, None), length.min(LENGTH_MAX), &mut copy[..])?;
+    if let Some(offset) = offset {
+        user::write(offset_address, &offset)?;
+    }
+    Ok(done(sum as i64))
+}
+
+/// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is the kernel's.
+pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, source_offset, target, target_offset, length, _] = call.arguments();
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
+    match (&from, &to) {
+        (None, None) => return theirs(source as u32),
+        (Some(_), Some(_)) => return Err(Errno::EINVAL),
+        (None, Some(_)) if source_offset != 0 => return Err(Errno::ESPIPE),
+        (Some(_), None) if target_offset != 0 => return Err(Errno::ESPIPE),
+        _ => {}
+    }
+    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let pipe = if from.is_some() { target } else { source };
+    let is_pipe =
+        sys::status(pipe as u32 as i32).map_err(|error| Errno(-error as i32))?.st_mode & libc::S_IFMT == libc::S_IFIFO;
+    if !is_pipe {
+        return Err(Errno::EINVAL);
+    }
+    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
+    let source = end_of(from.as_deref(), source);
+    let target = end_of(to.as_deref(), target);
+    // One piece: a pipe that is full in the middle would keep us waiting with something done.
+    let length = length.min(4096);
+    let (sum, source_end, target_end) =
+        transfer(&who.caller, (&source, places.0), (&target, places.1), length, &mut copy[..])?;
+    for (address, end) in [(source_offset, source_end), (target_offset, target_end)] {
+        if let (true, Some(end)) = (address != 0, end) {
+            user::write(address, &end)?;
+        }
+    }
+    Ok(done(sum as i64))
+}
+
+/// tee and vmsplice want pipes, finit_module a file of the kernel's: EINVAL.
+pub fn not_a_pipe(call: &mut Call<'_>) -> Result<Verdict> {
+    for fd in [call.frame.rdi, call.frame.rsi] {
+        let who = call.begin()?.who;
+        if who.process.descriptor(fd as u32).is_some() {
+            return Err(Errno::EINVAL);
+        }
+    }
+    Ok(NATIVE)
+}
+
+// What a file is.
+
+/// fstat(fd, status).
+pub fn fstat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (into, server) = (call.frame.rsi, call.server);
+    with_file(call, |caller, file| user::write(into, &status::stat_of(server, &caller.stat(file.node())?)).map(|()| 0))
+}
+
+/// fstatfs(fd, status).
+pub fn fstatfs(call: &mut Call<'_>) -> Result<Verdict> {
+    let (into, server) = (call.frame.rsi, call.server);
+    with_file(call, |caller, _| user::write(into, &status::statfs_of(server, &caller.statfs()?)).map(|()| 0))
+}
+
+/// fchmod(fd, mode).
+pub fn fchmod(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rsi as u32;
+    with_open_file(call, |caller, file| caller.chmod(file.node(), mode).map(|_| 0))
+}
+
+/// fchown(fd, user, group).
+pub fn fchown(call: &mut Call<'_>) -> Result<Verdict> {
+    let (user, group) = (call.frame.rsi, call.frame.rdx);
+    with_open_file(call, |caller, file| caller.chown(file.node(), names::id(user), names::id(group)).map(|_| 0))
+}
+
+/// fsetxattr(fd, name, value, length, flags).
+pub fn fsetxattr(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, name, value, length, flags, _] = call.arguments();
+    with_open_file(call, |caller, file| names::set_attribute(caller, file.node(), [name, value, length, flags]))
+}
+
+/// fgetxattr(fd, name, value, room).
+pub fn fgetxattr(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, name, value, room, ..] = call.arguments();
+    with_open_file(call, |caller, file| names::get_attribute(caller, file.node(), [name, value, room]))
+}
+
+/// flistxattr(fd, names, room).
+pub fn flistxattr(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, list, room, ..] = call.arguments();
+    with_open_file(call, |caller, file| names::list_attributes(caller, file.node(), [list, room]))
+}
+
+/// fremovexattr(fd, name).
+pub fn fremovexattr(call: &mut Call<'_>) -> Result<Verdict> {
+    let name = call.frame.rsi;
+    with_open_file(call, |caller, file| names::remove_attribute(caller, file.node(), name))
+}
+
+/// cachestat(fd, range, statistics, flags), quotactl_fd and others that have no meaning here.
+pub fn unsupported(call: &mut Call<'_>) -> Result<Verdict> {
+    with_open_file(call, |_, _| Err(Errno::EOPNOTSUPP))
+}
+
+// Directories.
+
+/// getdents64(fd, buffer, room).
+pub fn getdents64(call: &mut Call<'_>) -> Result<Verdict> {
+    /// Bytes before a name: inode, cookie, length, type.
+    const HEAD: usize = 19;
+    list(call, |into, entry| {
+        let bytes = (HEAD + entry.name.len() + 1).next_multiple_of(8);
+        let room = into.get_mut(..bytes)?;
+        room[..8].copy_from_slice(&entry.number.to_ne_bytes());
+        room[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
+        room[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
+        room[18] = type_of(entry.kind);
+        room[HEAD..HEAD + entry.name.len()].copy_from_slice(entry.name);
+        room[HEAD + entry.name.len()..].fill(0);
+        Some(bytes)
+    })
+}
+
+/// getdents(fd, buffer, room): the type behind the name.
+pub fn getdents(call: &mut Call<'_>) -> Result<Verdict> {
+    const HEAD: usize = 18;
+    list(call, |into, entry| {
+        let bytes = (HEAD + entry.name.len() + 2).next_multiple_of(8);
+        let room = into.get_mut(..bytes)?;
+        room[..8].copy_from_slice(&entry.number.to_ne_bytes());
+        room[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
+        room[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
+        room[HEAD..HEAD + entry.name.len()].copy_from_slice(entry.name);
+        room[HEAD + entry.name.len()..].fill(0);
+        room[bytes - 1] = type_of(entry.kind);
+        Some(bytes)
+    })
+}
+
+fn type_of(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Fifo => libc::DT_FIFO,
+        FileKind::Character => libc::DT_CHR,
+        FileKind::Directory => libc::DT_DIR,
+        FileKind::Block => libc::DT_BLK,
+        FileKind::Regular => libc::DT_REG,
+        FileKind::Symlink => libc::DT_LNK,
+        FileKind::Socket => libc::DT_SOCK,
+    }
+}
+
+fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Option<usize>) -> Result<Verdict> {
+    let (buffer, room) = (call.frame.rsi, call.frame.rdx as u32);
+    with_file(call, |caller, file| {
+        // SAFETY: used for this call only.
+        let into = unsafe { user::bytes_mut(buffer, u64::from(room))? };
+        let mut length = 0;
+        let mut too_small = false;
+        caller.read_directory(file, &mut |entry| match write(&mut into[length..], &entry) {
+            Some(bytes) => {
+                length += bytes;
+                true
+            }
+            None => {
+                too_small = length == 0;
+                false
+            }
+        })?;
+        if too_small { Err(Errno::EINVAL) } else { Ok(length as i64) }
+    })
+}
+
+// Descriptors and descriptions.
+
+/// fcntl(fd, command, argument).
+pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
+    if descriptors::is_protected(call.frame.rdi) {
+        return Err(Errno::EBADF);
+    }
+    if let Some(verdict) = descriptors::fcntl_number(call)? {
+        return Ok(verdict);
+    }
+    let (command, argument) = (call.frame.rsi as i32, call.frame.rdx);
+    match command {
+        libc::F_GETFL => with_file(call, |_, file| Ok(i64::from(flags_told(file)))),
+        libc::F_SETFL => with_open_file(call, |caller, file| {
+            let wants_noatime = argument as i32 & libc::O_NOATIME & !file.flags() != 0;
+            if wants_noatime && !caller.credentials.owns(&caller.stat(file.node())?) {
+                return Err(Errno::EPERM);
+            }
+            file.set_flags(argument as i32);
+            Ok(0)
+        }),
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+            locks::fcntl(call)
+        }
+        // Nobody is told of anything, so whom to tell does not matter.
+        libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
+        libc::F_GETLEASE => with_open_file(call, |_, _| Ok(i64::from(libc::F_UNLCK))),
+        _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
+    }
+}
+
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+const F_SETOWN_EX: i32 = 15;
+
+/// The flags as F_GETFL tells them.
+fn flags_told(file: &OpenFile) -> i32 {
+    let flags = file.flags();
+    if file.is_path() {
+        return flags & !libc::O_CLOEXEC;
+    }
+    flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC) | LARGE_FILE
+}
+
+/// ioctl(fd, request, argument).
+pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
+    const FIOCLEX: u32 = 0x5451;
+    const FIONCLEX: u32 = 0x5450;
+    const FIONBIO: u32 = 0x5421;
+    const FIONREAD: u32 = 0x541b;
+    const FIGETBSZ: u32 = 2;
+    const FICLONE: u32 = 0x4004_9409;
+    const FICLONERANGE: u32 = 0x4020_940d;
+    const FIDEDUPERANGE: u32 = 0xc018_9436;
+    let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
+    if let FIOCLEX | FIONCLEX = request {
+        let who: Who<'_> = call.begin()?.who;
+        return match who.process.descriptor(fd) {
+            Some(_) => descriptors::set_cloexec(&who, fd, request == FIOCLEX).map(done),
+            None => theirs(fd),
+        };
+    }
+    with_open_file(call, |caller, file| match request {
+        FIONBIO => {
+            let on = user::read::<i32>(argument)? != 0;
+            let flags = file.flags() & !libc::O_NONBLOCK;
+            file.set_flags(if on { flags | libc::O_NONBLOCK } else { flags });
+            Ok(0)
+        }
+        FIONREAD if file.kind() == FileKind::Regular => {
+            let left = caller.stat(file.node())?.size_bytes.saturating_sub(file.position());
+            user::write(argument, &(left.min(i32::MAX as u64) as i32)).map(|()| 0)
+        }
+        FIGETBSZ => user::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
+        FICLONE | FICLONERANGE | FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::ENOTTY),
+    })
+}
+
+/// io_uring_setup, io_setup: not to be had, so that programs fall back to calls that are seen.
+pub fn absent(_: &mut Call<'_>) -> Result<Verdict> {
+    Err(Errno::ENOSYS)
+}

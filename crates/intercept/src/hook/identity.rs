@@ -1,0 +1,145 @@
+//! Whom this process acts for: its ids, groups and capabilities, as the kernel says.
+//!
+//! The kernel is asked once, and again after every call that changes any of it. Threads of one process that act for different users at a time are
+//! not told apart: the last one to change counts for all.
+//!
+//! Invariant: what readers see of an identity is never changed in place but after several further changes.
+
+use super::sys;
+use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use posix::{Capabilities, Credentials};
+
+/// Groups that need no memory of their own.
+const GROUPS_FEW: usize = 64;
+/// Identities that are used in turn.
+const TURNS: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Identity {
+    effective: (u32, u32),
+    real: (u32, u32),
+    capabilities: u64,
+    permitted: u64,
+    groups: [u32; GROUPS_FEW],
+    count: usize,
+    /// Groups beyond the few: memory that is kept.
+    many: usize,
+}
+
+const NOBODY: Identity = Identity {
+    effective: (u32::MAX, u32::MAX),
+    real: (u32::MAX, u32::MAX),
+    capabilities: 0,
+    permitted: 0,
+    groups: [0; GROUPS_FEW],
+    count: 0,
+    many: 0,
+};
+
+struct Turns([UnsafeCell<Identity>; TURNS]);
+// SAFETY: see the module's invariant; whoever writes one has claimed its turn, and it is published afterwards.
+unsafe impl Sync for Turns {}
+
+static IDENTITIES: Turns = Turns([const { UnsafeCell::new(NOBODY) }; TURNS]);
+/// Turn + 1 of the one that counts; zero: ask.
+static PRESENT: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+fn present() -> &'static Identity {
+    let turn = match PRESENT.load(Acquire) {
+        0 => ask(),
+        turn => turn,
+    };
+    // SAFETY: published, hence written in full; see the module's invariant.
+    unsafe { &*IDENTITIES.0[turn - 1].get() }
+}
+
+fn groups(identity: &'static Identity) -> &'static [u32] {
+    match identity.many {
+        0 => &identity.groups[..identity.count],
+        // SAFETY: memory with so many groups, written before the identity was published, and kept.
+        many => unsafe { core::slice::from_raw_parts(many as *const u32, identity.count) },
+    }
+}
+
+/// The ids in effect for files.
+#[inline]
+pub fn credentials() -> Credentials<'static> {
+    let identity = present();
+    let (uid, gid) = identity.effective;
+    let capabilities = Capabilities(identity.capabilities);
+    Credentials { uid, gid, groups: groups(identity), capabilities, checked: false }
+}
+
+/// The real ids, with which access(2) asks: root's capabilities only for a real root.
+pub fn real_credentials() -> Credentials<'static> {
+    let identity = present();
+    let (uid, gid) = identity.real;
+    let capabilities = if uid == 0 { identity.permitted } else { 0 };
+    let capabilities = if identity.real.0 == identity.effective.0 { identity.capabilities } else { capabilities };
+    Credentials { uid, gid, groups: groups(identity), capabilities: Capabilities(capabilities), checked: false }
+}
+
+/// Asks for the umask, which the kernel tells only by changing it. For the constructor: nobody makes files meanwhile.
+pub fn ask_umask() -> u32 {
+    // SAFETY: changes the umask, and changes it back.
+    unsafe {
+        let umask = sys::call(libc::SYS_umask, [0o077, 0, 0, 0, 0, 0]);
+        sys::call(libc::SYS_umask, [umask as u64, 0, 0, 0, 0, 0]);
+        umask as u32
+    }
+}
+
+/// What was known may be wrong from here on.
+pub fn forget() {
+    PRESENT.store(0, Release);
+}
+
+#[cold]
+fn ask() -> usize {
+    let turn = NEXT.fetch_add(1, AcqRel) % TURNS;
+    let mut identity = NOBODY;
+    let ask = |number: i64, arguments: [u64; 3]| {
+        let [a, b, c] = arguments;
+        // SAFETY: these calls ask only, and write where they are told to: into locals of this function that are large enough.
+        unsafe { sys::call(number, [a, b, c, 0, 0, 0]) }
+    };
+    let unchanged = u64::from(u32::MAX);
+    let (mut real, mut effective, mut saved) = (0u32, 0u32, 0u32);
+    ask(libc::SYS_getresuid, [&raw mut real as u64, &raw mut effective as u64, &raw mut saved as u64]);
+    identity.real.0 = real;
+    ask(libc::SYS_getresgid, [&raw mut real as u64, &raw mut effective as u64, &raw mut saved as u64]);
+    identity.real.1 = real;
+    identity.effective.0 = ask(libc::SYS_setfsuid, [unchanged, 0, 0]) as u32;
+    identity.effective.1 = ask(libc::SYS_setfsgid, [unchanged, 0, 0]) as u32;
+    /// Version 3 of the call: two words of each set.
+    const VERSION: u32 = 0x2008_0522;
+    let header = [VERSION, 0];
+    let mut sets = [[0u32; 3]; 2];
+    ask(libc::SYS_capget, [header.as_ptr() as u64, sets.as_mut_ptr() as u64, 0]);
+    identity.capabilities = u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32;
+    identity.permitted = u64::from(sets[0][1]) | u64::from(sets[1][1]) << 32;
+    ask_groups(&mut identity);
+    // SAFETY: the turn was claimed, and its last readers are many changes ago.
+    unsafe { *IDENTITIES.0[turn].get() = identity };
+    PRESENT.store(turn + 1, Release);
+    turn + 1
+}
+
+fn ask_groups(identity: &mut Identity) {
+    // SAFETY: asks for a number, and then for as many groups as there is room.
+    unsafe {
+        let count = sys::call(libc::SYS_getgroups, [0; 6]).max(0) as usize;
+        let mut room = identity.groups.as_mut_ptr() as u64;
+        if count > GROUPS_FEW {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let Ok(memory) = sys::map(count * 4, libc::PROT_READ | libc::PROT_WRITE, flags, -1) else { return };
+            identity.many = memory as usize;
+            room = memory as u64;
+        }
+        let told = sys::call(libc::SYS_getgroups, [count as u64, room, 0, 0, 0, 0]);
+        identity.count = told.clamp(0, count as i64) as usize;
+    }
+}

@@ -1,0 +1,309 @@
+//! Files of ours in the memory of programs.
+//!
+//! A shared mapping is made of the image's own blocks, piece by piece inside one reservation: so whoever maps, reads or writes the file, in whatever process,
+//! sees the same bytes. It is recorded before it is made, which keeps the blocks where they are. A private one is a copy, if it is short; a long one is made of the
+//! image's blocks too, of which the kernel copies pages that are written.
+//!
+//! What lies behind the end of the file is mapped from behind the end of the image: an access there is SIGBUS, as it should be. What differs from other file
+//! systems: after a file was cut off under a mapping, what is gone reads as zeros; a mapping does not grow with its file until it is made anew.
+
+use super::call::{Call, native_with};
+use super::context::Inside;
+use super::dispatch::{NATIVE, done};
+use super::entry::{DIRECTFS_FD_COUNT, Next, Verdict};
+use super::processes::Who;
+use super::server::Server;
+use super::{environment, sys, user};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use engine::Node;
+use engine::format::FileKind;
+use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE};
+use posix::process::FileMapping;
+use posix::{Errno, OpenFile, Result};
+
+const PAGE_BYTES: u64 = 4096;
+/// Private mappings up to this are copies.
+const COPY_BYTES_MAX: u64 = 1 << 20;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    address: u64,
+    length: u64,
+    protection: u64,
+    flags: i32,
+    offset: u64,
+}
+
+/// Whether this process has mapped a file of ours: calls about addresses are looked at from then on.
+static HAS_MAPPED: AtomicBool = AtomicBool::new(false);
+
+/// Sees to it that calls about addresses come to the dispatcher.
+pub fn watch() {
+    if !HAS_MAPPED.swap(true, AcqRel) {
+        // One more than there are descriptors, for ever.
+        DIRECTFS_FD_COUNT.fetch_add(1, Relaxed);
+    }
+}
+
+/// mmap(address, length, protection, flags, fd, offset).
+pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
+    let [address, length, protection, flags, fd, offset] = call.arguments();
+    let flags = flags as i32;
+    if flags & MAP_ANONYMOUS != 0 {
+        return Ok(NATIVE);
+    }
+    let server = call.server;
+    let Inside { who, .. } = call.begin()?;
+    let Some(file) = who.process.file(who.caller.thread, fd as u32) else {
+        return if super::descriptors::is_protected(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) };
+    };
+    let is_shared = check(&file, protection, flags)?;
+    if length == 0 || offset % PAGE_BYTES != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::ENOMEM)?;
+    offset.checked_add(length).filter(|&end| end <= i64::MAX as u64).ok_or(Errno::EOVERFLOW)?;
+    let request = Request { address, length, protection, flags, offset };
+    let writable = file.writes();
+    let node = file.node();
+    if !is_shared && length <= COPY_BYTES_MAX {
+        return copy(&who, node, &request).map(|start| done(start as i64));
+    }
+    match by_blocks(server, &who, node, &request, is_shared, writable) {
+        // Where the image lies code may not be run; a private mapping can do without it.
+        Err(Errno::EPERM | Errno::EACCES) if !is_shared => copy(&who, node, &request).map(|start| done(start as i64)),
+        result => result.map(|start| done(start as i64)),
+    }
+}
+
+/// Whether a mapping is shared, if the description allows it.
+fn check(file: &OpenFile, protection: u64, flags: i32) -> Result<bool> {
+    /// Flags that MAP_SHARED_VALIDATE may come with: all but MAP_SYNC.
+    const KNOWN: i32 = MAP_SHARED
+        | libc::MAP_SHARED_VALIDATE
+        | MAP_FIXED
+        | libc::MAP_FIXED_NOREPLACE
+        | libc::MAP_32BIT
+        | libc::MAP_POPULATE
+        | libc::MAP_NONBLOCK
+        | libc::MAP_LOCKED
+        | MAP_NORESERVE
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_DENYWRITE
+        | libc::MAP_EXECUTABLE
+        | libc::MAP_STACK;
+    if file.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let is_shared = match flags & libc::MAP_TYPE {
+        MAP_SHARED => true,
+        libc::MAP_SHARED_VALIDATE if flags & !KNOWN == 0 => true,
+        libc::MAP_SHARED_VALIDATE => return Err(Errno::EOPNOTSUPP),
+        MAP_PRIVATE => false,
+        _ => return Err(Errno::EINVAL),
+    };
+    let stores = is_shared && protection & PROT_WRITE as u64 != 0;
+    if !file.reads() || (stores && !file.writes()) {
+        return Err(Errno::EACCES);
+    }
+    if file.kind() != FileKind::Regular { Err(Errno::ENODEV) } else { Ok(is_shared) }
+}
+
+fn map(address: u64, length: u64, protection: u64, flags: i32, fd: i32, offset: u64) -> Result<u64> {
+    let arguments = [address, length, protection, flags as u64, fd as u64, offset];
+    // SAFETY: maps where the program asked for it, or inside a range that was reserved for it.
+    let result = unsafe { sys::call(libc::SYS_mmap, arguments) };
+    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as u64) }
+}
+
+fn unmap(address: u64, length: u64) {
+    // SAFETY: a range that was mapped here, of which the program does not know yet.
+    unsafe { sys::unmap(address as *mut u8, length as usize) };
+}
+
+/// Flags that say where a mapping goes.
+const PLACING: i32 = MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
+
+/// Maps a copy.
+fn copy(who: &Who<'_>, node: Node, request: &Request) -> Result<u64> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | request.flags & (PLACING | MAP_NORESERVE);
+    let start = map(request.address, request.length, (PROT_READ | PROT_WRITE) as u64, flags, -1, 0)?;
+    let mut filled = 0;
+    while filled < request.length {
+        // SAFETY: mapped above, readable and writable, and nobody knows of it yet.
+        let into = unsafe { user::bytes_mut(start + filled, request.length - filled)? };
+        match who.caller.thread.read(node, request.offset + filled, into) {
+            Ok(0) => break,
+            Ok(count) => filled += count as u64,
+            Err(error) => {
+                unmap(start, request.length);
+                return Err(error.into());
+            }
+        }
+    }
+    if request.protection as i32 != PROT_READ | PROT_WRITE {
+        // SAFETY: as above.
+        let protected = unsafe { sys::protect(start as usize, request.length as usize, request.protection as i32) };
+        if let Err(error) = protected {
+            unmap(start, request.length);
+            return Err(Errno(-error as i32));
+        }
+    }
+    Ok(start)
+}
+
+/// Maps the image's blocks.
+fn by_blocks(
+    server: &Server,
+    who: &Who<'_>,
+    node: Node,
+    request: &Request,
+    is_shared: bool,
+    writable: bool,
+) -> Result<u64> {
+    let reserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | request.flags & PLACING;
+    let start = map(request.address, request.length, PROT_NONE as u64, reserve, -1, 0)?;
+    watch();
+    let record = FileMapping {
+        address: start,
+        length: request.length,
+        offset: request.offset,
+        node,
+        shared: is_shared,
+        writable: is_shared && writable,
+    };
+    let thread = who.caller.thread;
+    let made =
+        who.process.add_mapping(thread, &record).and_then(|()| fill(server, who, node, request, start, is_shared));
+    if let Err(error) = made {
+        unmap(start, request.length);
+        let _ = who.process.remove_mappings(thread, start, request.length);
+        return Err(error);
+    }
+    Ok(start)
+}
+
+fn fill(server: &Server, who: &Who<'_>, node: Node, request: &Request, start: u64, is_shared: bool) -> Result<()> {
+    let Some(contract) = environment::contract() else { return Err(Errno::ENODEV) };
+    let kept = request.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_LOCKED | MAP_NORESERVE);
+    let kind = if is_shared { MAP_SHARED } else { MAP_PRIVATE };
+    let allocate = is_shared && !server.fs.is_read_only();
+    let mut failed = None;
+    let mut mapped = 0;
+    who.caller.thread.map_extents(node, request.offset, request.length, allocate, &mut |extent| {
+        let from = extent.offset.max(request.offset) - request.offset;
+        let skipped = request.offset.saturating_sub(extent.offset);
+        let length = (extent.length - skipped).min(request.length - from);
+        let piece = match extent.address.filter(|_| !extent.unwritten) {
+            Some(address) => map(
+                start + from,
+                length,
+                request.protection,
+                kind | MAP_FIXED | kept,
+                contract.image,
+                address + skipped,
+            ),
+            None => {
+                let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+                map(start + from, length, request.protection, flags, -1, 0)
+            }
+        };
+        failed = failed.or(piece.err());
+        mapped = from + length;
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if mapped < request.length {
+        let behind = contract.image_bytes.next_multiple_of(PAGE_BYTES);
+        map(start + mapped, request.length - mapped, request.protection, kind | MAP_FIXED, contract.image, behind)?;
+    }
+    Ok(())
+}
+
+/// munmap(address, length).
+pub fn munmap(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, length) = (call.frame.rdi, call.frame.rsi);
+    if !HAS_MAPPED.load(Relaxed) {
+        return Ok(NATIVE);
+    }
+    let verdict = native_with(call.frame, call.arguments());
+    if verdict.result == 0 && !call.context.is_child() {
+        let who = call.begin()?.who;
+        let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::EINVAL)?;
+        who.process.remove_mappings(who.caller.thread, address, length)?;
+    }
+    Ok(verdict)
+}
+
+/// mremap(address, old length, new length, flags, new address): a mapping of ours is made anew, since it has several pieces.
+pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
+    let [address, old_length, new_length, flags, new_address, _] = call.arguments();
+    if !HAS_MAPPED.load(Relaxed) {
+        return Ok(NATIVE);
+    }
+    let server = call.server;
+    let who = call.begin()?.who;
+    let thread = who.caller.thread;
+    let Some(found) = who.process.mapping_at(thread, address)? else { return Ok(NATIVE) };
+    let flags = flags as i32;
+    let (old_length, new_length) = (old_length.next_multiple_of(PAGE_BYTES), new_length.next_multiple_of(PAGE_BYTES));
+    if address % PAGE_BYTES != 0 || new_length == 0 || flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if new_length <= old_length && flags & libc::MREMAP_FIXED == 0 {
+        if new_length < old_length {
+            unmap(address + new_length, old_length - new_length);
+            who.process.remove_mappings(thread, address + new_length, old_length - new_length)?;
+        }
+        return Ok(done(address as i64));
+    }
+    if flags & libc::MREMAP_MAYMOVE == 0 {
+        return Err(Errno::ENOMEM);
+    }
+    let protection = if found.writable { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
+    let fixed = flags & libc::MREMAP_FIXED;
+    let request = Request {
+        address: if fixed != 0 { new_address } else { 0 },
+        length: new_length,
+        protection,
+        flags: if fixed != 0 { MAP_FIXED } else { 0 },
+        offset: found.offset + (address - found.address),
+    };
+    if !found.shared {
+        // Pages of its own that it has written cannot be told from the file's.
+        return Err(Errno::ENOMEM);
+    }
+    let start = by_blocks(server, &who, found.node, &request, true, found.writable)?;
+    unmap(address, old_length);
+    who.process.remove_mappings(thread, address, old_length)?;
+    Ok(done(start as i64))
+}
+
+/// msync(address, length, flags).
+pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, length, flags) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
+    if !HAS_MAPPED.load(Relaxed) {
+        return Ok(NATIVE);
+    }
+    let verdict = native_with(call.frame, call.arguments());
+    if verdict.result < 0 || verdict.next != Next::Done || flags & libc::MS_SYNC == 0 {
+        return Ok(verdict);
+    }
+    let who = call.begin()?.who;
+    let thread = who.caller.thread;
+    let end = address.saturating_add(length);
+    let mut at = address;
+    while at < end {
+        let Some(found) = who.process.mapping_at(thread, at)? else { break };
+        let stop = end.min(found.address + found.length);
+        thread.flush_mapped(found.node, found.offset + (at - found.address), stop - at)?;
+        at = stop;
+    }
+    if at > address {
+        environment::sync_image()?;
+    }
+    Ok(verdict)
+}

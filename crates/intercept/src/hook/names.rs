@@ -1,0 +1,917 @@
+//! Calls by path.
+//!
+//! Invariant: what the kernel would refuse before it looks at a path is left to the kernel where the path is the kernel's; so flags are looked at only once the
+//! path is known to be ours.
+
+use super::call::{Call, native_by, native_with};
+use super::context::Inside;
+use super::dispatch::{NATIVE, done};
+use super::entry::{Frame, Next, Verdict};
+use super::paths::{self, Directory, Spot};
+use super::server::Server;
+use super::{identity, status, sys, user};
+use engine::{Attributes, Node};
+use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
+use pmem::Direct;
+use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, Place};
+use posix::{Caller, Errno, Held, Moment, Result, Want};
+
+/// A thread acting for somebody, here.
+pub type Calling<'c> = Caller<'c, 'static>;
+/// A walk and what is done at its end.
+pub type Act<'a> = &'a mut dyn FnMut(&Calling<'_>, &Place, &[u8], &mut PathBuffer) -> Result<Outcome<i64>>;
+/// What is done with a file.
+pub type ActOnNode<'a> = &'a mut dyn FnMut(&Calling<'_>, Node) -> Result<i64>;
+
+/// Which arguments name a file.
+#[derive(Debug, Clone, Copy)]
+pub struct By {
+    /// Argument with the directory, if there is one.
+    pub directory: Option<usize>,
+    /// Argument with the path.
+    pub path: usize,
+}
+
+/// A path relative to the working directory.
+pub const fn path(path: usize) -> By {
+    By { directory: None, path }
+}
+
+/// A path behind its directory.
+pub const fn at(directory: usize) -> By {
+    By { directory: Some(directory), path: directory + 1 }
+}
+
+impl By {
+    /// Where the path begins.
+    pub fn directory(&self, arguments: &[u64; 6]) -> Directory {
+        self.directory.map_or(Directory::Working, |index| Directory::from_raw(arguments[index]))
+    }
+}
+
+/// Follows a path to its end, on whatever side that is.
+pub fn by_path(call: &mut Call<'_>, by: By, act: Act<'_>) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let frame = call.frame;
+    let Inside { path, .. } = call.begin()?;
+    let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let mut theirs = |path: Option<&[u8]>| path.map_or(NATIVE, |path| native_by(frame, by, path));
+    walk_on(call, by.directory(&arguments), length, &mut theirs, act)
+}
+
+/// The same for the path in the thread's buffer. `theirs` does the call if the path is the kernel's: it is given, with a zero behind it, if it was rewritten.
+pub fn walk_on(
+    call: &mut Call<'_>,
+    mut directory: Directory,
+    mut length: usize,
+    theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
+    act: Act<'_>,
+) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
+    let Inside { who, walk, path, host, .. } = context.begin(server)?;
+    let mut rewritten = false;
+    for _ in 0..=LINKS_FOLLOWED_MAX {
+        let spot = paths::locate(server, &who, directory, path, length, host)?;
+        let Spot::Ours { place, offset, end, retained } = spot else {
+            return Ok(theirs(rewritten.then_some(&path[..=length])));
+        };
+        let outcome = act(&who.caller, &place, &path[offset..end], walk);
+        if let Some(node) = retained {
+            who.caller.thread.release(node, 1);
+        }
+        match outcome? {
+            Outcome::Inside(value) => return Ok(done(value)),
+            Outcome::Left(exit) => length = paths::go_on(server, exit, walk.rest(), path)?,
+        }
+        (directory, rewritten) = (Directory::Working, true);
+    }
+    Err(Errno::ELOOP)
+}
+
+/// Whether a call names a descriptor itself: by an empty path, or where the kernel allows it, none.
+fn is_empty(flags: i32, address: u64) -> Result<bool> {
+    if flags & AT_EMPTY_PATH == 0 {
+        return Ok(false);
+    }
+    Ok(address == 0 || user::read::<u8>(address)? == 0)
+}
+
+/// Does something with the file of a path; with AT_EMPTY_PATH among the flags perhaps with that of a descriptor.
+fn by_node(call: &mut Call<'_>, by: By, flags: i32, last_link: LastLink, act: ActOnNode<'_>) -> Result<Verdict> {
+    let arguments = call.arguments();
+    if is_empty(flags, arguments[by.path])? {
+        return on_directory(call, by.directory(&arguments), act);
+    }
+    by_path(call, by, &mut |caller, place, path, walk| {
+        caller.at_path(place, path, last_link, walk, |node| act(caller, node))
+    })
+}
+
+/// Does something with a descriptor, or the working directory.
+fn on_directory(call: &mut Call<'_>, directory: Directory, act: ActOnNode<'_>) -> Result<Verdict> {
+    let Inside { who, .. } = call.begin()?;
+    match directory {
+        Directory::Working => match who.process.directory() {
+            Some(node) => act(&who.caller, node).map(done),
+            None => Ok(NATIVE),
+        },
+        Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
+            Some(file) => act(&who.caller, file.node()).map(done),
+            None => Ok(NATIVE),
+        },
+    }
+}
+
+fn follow(flags: i32, if_set: i32, then: LastLink) -> LastLink {
+    let otherwise = if then == LastLink::Stay { LastLink::Follow } else { LastLink::Stay };
+    if flags & if_set != 0 { then } else { otherwise }
+}
+
+fn check_flags(flags: i32, known: i32) -> Result<()> {
+    if flags & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+// What a file is.
+
+fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
+    let server = call.server;
+    by_path(call, by, &mut |caller, place, path, walk| {
+        Ok(match caller.stat_path(place, path, last_link, walk)? {
+            Outcome::Inside(attributes) => {
+                user::write(into, &status::stat_of(server, &attributes))?;
+                Outcome::Inside(0)
+            }
+            Outcome::Left(exit) => Outcome::Left(exit),
+        })
+    })
+}
+
+/// stat(path, status).
+pub fn stat(call: &mut Call<'_>) -> Result<Verdict> {
+    let into = call.frame.rsi;
+    stat_by(call, path(0), into, LastLink::Follow)
+}
+
+/// lstat(path, status).
+pub fn lstat(call: &mut Call<'_>) -> Result<Verdict> {
+    let into = call.frame.rsi;
+    stat_by(call, path(0), into, LastLink::Stay)
+}
+
+/// Flags of statx and its kin that say how fresh the answer must be: ours always is.
+const FRESHNESS: i32 = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
+
+/// newfstatat(directory, path, status, flags).
+pub fn fstatat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, into, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
+    let check = || check_flags(flags, AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | AT_EMPTY_PATH | FRESHNESS);
+    let server = call.server;
+    if is_empty(flags, address)? {
+        return on_directory(call, Directory::from_raw(call.frame.rdi), &mut |caller, node| {
+            check()?;
+            user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+        });
+    }
+    if check().is_err() {
+        return by_path(call, at(0), &mut |_, _, _, _| Err(Errno::EINVAL));
+    }
+    stat_by(call, at(0), into, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay))
+}
+
+/// statx(directory, path, flags, mask, status).
+pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
+    let (flags, mask, into) = (call.frame.rdx as i32, call.frame.r10 as u32, call.frame.r8);
+    let server = call.server;
+    let tell = |caller: &Calling<'_>, attributes: &Attributes, node: Option<Node>| {
+        let wanted = mask & libc::STATX_BTIME != 0;
+        let born_ns = match node {
+            Some(node) if wanted => Some(caller.thread.born_ns(node)?),
+            _ => None,
+        };
+        user::write(into, &status::statx_of(server, attributes, born_ns)).map(|()| 0)
+    };
+    let check = || {
+        let known = AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | AT_EMPTY_PATH | FRESHNESS;
+        let contradicts = flags & FRESHNESS == FRESHNESS || mask & libc::STATX__RESERVED as u32 != 0;
+        if contradicts { Err(Errno::EINVAL) } else { check_flags(flags, known) }
+    };
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    if mask & libc::STATX_BTIME == 0 && !is_empty(flags, call.frame.rsi)? {
+        return by_path(call, at(0), &mut |caller, place, path, walk| {
+            check()?;
+            Ok(match caller.stat_path(place, path, last_link, walk)? {
+                Outcome::Inside(attributes) => Outcome::Inside(tell(caller, &attributes, None)?),
+                Outcome::Left(exit) => Outcome::Left(exit),
+            })
+        });
+    }
+    by_node(call, at(0), flags, last_link, &mut |caller, node| {
+        check()?;
+        tell(caller, &caller.stat(node)?, Some(node))
+    })
+}
+
+fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdict> {
+    let effective = flags & AT_EACCESS != 0;
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    let check = || {
+        let known = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
+        if mode & !7 != 0 || flags & !known != 0 {
+            return Err(Errno::EINVAL);
+        }
+        Ok(if effective { identity::credentials() } else { identity::real_credentials() })
+    };
+    let want = Want(mode as u32);
+    if is_empty(flags, call.arguments()[by.path])? {
+        return by_node(call, by, flags, last_link, &mut |caller, node| {
+            Caller { credentials: check()?, ..*caller }.access(node, want).map(|()| 0)
+        });
+    }
+    by_path(call, by, &mut |caller, place, path, walk| {
+        let caller = Caller { credentials: check()?, ..*caller };
+        Ok(match caller.stat_path(place, path, last_link, walk)? {
+            Outcome::Inside(attributes) => Outcome::Inside(caller.access_attributes(&attributes, want).map(|()| 0)?),
+            Outcome::Left(exit) => Outcome::Left(exit),
+        })
+    })
+}
+
+/// access(path, mode).
+pub fn access(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rsi as i32;
+    access_by(call, path(0), mode, 0)
+}
+
+/// faccessat(directory, path, mode).
+pub fn faccessat(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rdx as i32;
+    access_by(call, at(0), mode, 0)
+}
+
+/// faccessat2(directory, path, mode, flags).
+pub fn faccessat2(call: &mut Call<'_>) -> Result<Verdict> {
+    let (mode, flags) = (call.frame.rdx as i32, call.frame.r10 as i32);
+    access_by(call, at(0), mode, flags)
+}
+
+fn readlink_by(call: &mut Call<'_>, by: By, into: u64, room: u64) -> Result<Verdict> {
+    let room = room as i32;
+    let empty = match by.directory {
+        Some(_) => user::read::<u8>(call.arguments()[by.path])? == 0,
+        None => false,
+    };
+    let mut read = |caller: &Calling<'_>, node| {
+        if room <= 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: used for this call only.
+        let into = unsafe { user::bytes_mut(into, room as u64)? };
+        caller.readlink(node, into).map(|length| length as i64)
+    };
+    if empty {
+        let directory = by.directory(&call.arguments());
+        // An empty path means a descriptor that stands for a link; there is no other file that it could mean.
+        return on_directory(call, directory, &mut |caller, node| {
+            read(caller, node).map_err(|error| if error == Errno::EINVAL { Errno::ENOENT } else { error })
+        });
+    }
+    if let Some(verdict) = readlink_of_ours(call, call.arguments()[by.path], into, room)? {
+        return Ok(verdict);
+    }
+    by_node(call, by, 0, LastLink::Stay, &mut read)
+}
+
+/// Links in /proc that lead to files of ours: the kernel would name a placeholder.
+fn readlink_of_ours(call: &mut Call<'_>, address: u64, into: u64, room: i32) -> Result<Option<Verdict>> {
+    let mut text = [0u8; 64];
+    let Ok(length) = user::copy_string(address, &mut text) else { return Ok(None) };
+    let text = &text[..length];
+    if !text.starts_with(b"/proc/") && !text.starts_with(b"/dev/") {
+        return Ok(None);
+    }
+    let server = call.server;
+    let Inside { who, path, .. } = call.begin()?;
+    let caller = &who.caller;
+    let start = match text {
+        b"/proc/self/exe" => match super::environment::program() {
+            Some(program) => {
+                let start = path.len() - 1 - program.len();
+                path[start..start + program.len()].copy_from_slice(program);
+                start
+            }
+            None => return Ok(None),
+        },
+        b"/proc/self/cwd" => match who.process.directory() {
+            Some(node) => super::processes::path_of(server, caller, node, &mut path[..])?,
+            None => return Ok(None),
+        },
+        _ => match super::links::descriptor_of(text).and_then(|fd| who.process.file(caller.thread, fd)) {
+            Some(file) => super::processes::path_of_file(server, caller, &file, &mut path[..])?,
+            None => return Ok(None),
+        },
+    };
+    if room <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let told = &path[start..path.len() - 1];
+    let length = told.len().min(room as usize);
+    // SAFETY: used for this call only.
+    unsafe { user::bytes_mut(into, length as u64)? }.copy_from_slice(&told[..length]);
+    Ok(Some(done(length as i64)))
+}
+
+/// readlink(path, target, room).
+pub fn readlink(call: &mut Call<'_>) -> Result<Verdict> {
+    let (into, room) = (call.frame.rsi, call.frame.rdx);
+    readlink_by(call, path(0), into, room)
+}
+
+/// readlinkat(directory, path, target, room).
+pub fn readlinkat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (into, room) = (call.frame.rdx, call.frame.r10);
+    readlink_by(call, at(0), into, room)
+}
+
+/// statfs(path, status).
+pub fn statfs(call: &mut Call<'_>) -> Result<Verdict> {
+    let (into, server) = (call.frame.rsi, call.server);
+    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, _| {
+        user::write(into, &status::statfs_of(server, &caller.statfs()?)).map(|()| 0)
+    })
+}
+
+// New names.
+
+fn mkdir_by(call: &mut Call<'_>, by: By, mode: u64) -> Result<Verdict> {
+    let umask = call.begin()?.who.process.umask();
+    by_path(call, by, &mut |caller, place, path, walk| {
+        nothing(caller.mkdir_path(place, path, mode as u32, umask, walk)?)
+    })
+}
+
+fn nothing(outcome: Outcome<()>) -> Result<Outcome<i64>> {
+    Ok(match outcome {
+        Outcome::Inside(()) => Outcome::Inside(0),
+        Outcome::Left(exit) => Outcome::Left(exit),
+    })
+}
+
+/// mkdir(path, mode).
+pub fn mkdir(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rsi;
+    mkdir_by(call, path(0), mode)
+}
+
+/// mkdirat(directory, path, mode).
+pub fn mkdirat(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rdx;
+    mkdir_by(call, at(0), mode)
+}
+
+fn mknod_by(call: &mut Call<'_>, by: By, mode: u64, device: u64) -> Result<Verdict> {
+    let umask = call.begin()?.who.process.umask();
+    by_path(call, by, &mut |caller, place, path, walk| {
+        nothing(caller.mknod_path(place, path, (mode as u32, umask), device as u32, walk)?)
+    })
+}
+
+/// mknod(path, mode, device).
+pub fn mknod(call: &mut Call<'_>) -> Result<Verdict> {
+    let (mode, device) = (call.frame.rsi, call.frame.rdx);
+    mknod_by(call, path(0), mode, device)
+}
+
+/// mknodat(directory, path, mode, device).
+pub fn mknodat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (mode, device) = (call.frame.rdx, call.frame.r10);
+    mknod_by(call, at(0), mode, device)
+}
+
+fn symlink_by(call: &mut Call<'_>, by: By) -> Result<Verdict> {
+    let mut target = [0u8; user::PATH_BYTES_MAX];
+    let length = match user::copy_string(call.frame.rdi, &mut target) {
+        // The kernel says so, too, but only the path tells whether it is asked.
+        Err(error) => return by_path(call, by, &mut |_, _, _, _| Err(error)),
+        Ok(length) => length,
+    };
+    by_path(call, by, &mut |caller, place, path, walk| {
+        nothing(caller.symlink_path(&target[..length], place, path, walk)?)
+    })
+}
+
+/// symlink(target, path).
+pub fn symlink(call: &mut Call<'_>) -> Result<Verdict> {
+    symlink_by(call, path(1))
+}
+
+/// symlinkat(target, directory, path).
+pub fn symlinkat(call: &mut Call<'_>) -> Result<Verdict> {
+    symlink_by(call, at(1))
+}
+
+// Names that go.
+
+/// rmdir(path).
+pub fn rmdir(call: &mut Call<'_>) -> Result<Verdict> {
+    by_path(call, path(0), &mut |caller, place, path, walk| nothing(caller.rmdir_path(place, path, walk)?))
+}
+
+/// unlink(path).
+pub fn unlink(call: &mut Call<'_>) -> Result<Verdict> {
+    by_path(call, path(0), &mut |caller, place, path, walk| nothing(caller.unlink_path(place, path, walk)?))
+}
+
+/// unlinkat(directory, path, flags).
+pub fn unlinkat(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.rdx as i32;
+    by_path(call, at(0), &mut |caller, place, path, walk| {
+        check_flags(flags, AT_REMOVEDIR)?;
+        nothing(match flags & AT_REMOVEDIR {
+            0 => caller.unlink_path(place, path, walk)?,
+            _ => caller.rmdir_path(place, path, walk)?,
+        })
+    })
+}
+
+// Two names.
+
+/// What one of two paths came to.
+enum Side<T> {
+    Ours(T),
+    /// The kernel's; true: its path was rewritten.
+    Theirs(bool),
+}
+
+/// Walks one of two paths.
+#[allow(clippy::too_many_arguments)]
+fn side<T>(
+    server: &'static Server,
+    who: &super::processes::Who<'_>,
+    mut directory: Directory,
+    address: u64,
+    path: &mut [u8; super::context::PATH_ROOM_BYTES],
+    host: &mut [u8; super::context::PATH_ROOM_BYTES],
+    walk: &mut PathBuffer,
+    mut act: impl FnMut(&Place, &[u8], &mut PathBuffer) -> Result<Outcome<T>>,
+) -> Result<Side<T>> {
+    let mut length = user::copy_string(address, &mut path[..user::PATH_BYTES_MAX])?;
+    let mut rewritten = false;
+    for _ in 0..=LINKS_FOLLOWED_MAX {
+        let Spot::Ours { place, offset, end, retained } = paths::locate(server, who, directory, path, length, host)?
+        else {
+            return Ok(Side::Theirs(rewritten));
+        };
+        let outcome = act(&place, &path[offset..end], walk);
+        if let Some(node) = retained {
+            who.caller.thread.release(node, 1);
+        }
+        match outcome? {
+            Outcome::Inside(found) => return Ok(Side::Ours(found)),
+            Outcome::Left(exit) => length = paths::go_on(server, exit, walk.rest(), path)?,
+        }
+        (directory, rewritten) = (Directory::Working, true);
+    }
+    Err(Errno::ELOOP)
+}
+
+/// Lets the kernel do a call by two paths, of which some may have been rewritten.
+fn native_by_two(frame: &Frame, (from, from_path): (By, Option<&[u8]>), (to, to_path): (By, Option<&[u8]>)) -> Verdict {
+    let mut arguments = frame.arguments();
+    for (by, path) in [(from, from_path), (to, to_path)] {
+        let Some(path) = path else { continue };
+        arguments[by.path] = path.as_ptr() as u64;
+        if let Some(directory) = by.directory {
+            arguments[directory] = libc::AT_FDCWD as u64;
+        }
+    }
+    native_with(frame, arguments)
+}
+
+/// EXDEV, or what the kernel says first: that there is no such file.
+fn across(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
+    let directory = match (rewritten, by.directory) {
+        (None, Some(index)) => arguments[index],
+        _ => libc::AT_FDCWD as u64,
+    };
+    let path = rewritten.map_or(arguments[by.path], |path| path.as_ptr() as u64);
+    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    let flags = AT_SYMLINK_NOFOLLOW as u64;
+    // SAFETY: the kernel writes a status, for which there is room; the path is the program's or ends with a zero.
+    let result = unsafe { sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]) };
+    if result < 0 { Errno(-result as i32) } else { Errno::EXDEV }
+}
+
+fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let Call { frame, server, context } = call;
+    let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
+    let caller = who.caller;
+    let old: Side<Parent<'_, 'static, Direct>> =
+        side(server, &who, from.directory(&arguments), arguments[from.path], path, host, walk, |place, path, walk| {
+            caller.resolve_parent(place, path, walk)
+        })?;
+    let new =
+        side(server, &who, to.directory(&arguments), arguments[to.path], second, host, walk, |place, path, walk| {
+            caller.resolve_parent(place, path, walk)
+        })?;
+    match (old, new) {
+        (Side::Ours(old), Side::Ours(new)) => caller.rename_resolved(&old, &new, flags).map(|()| done(0)),
+        (Side::Theirs(false), Side::Theirs(false)) => Ok(NATIVE),
+        (Side::Theirs(old), Side::Theirs(new)) => {
+            let from = (from, old.then_some(&path[..]));
+            Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
+        }
+        (Side::Theirs(rewritten), Side::Ours(_)) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
+        (Side::Ours(_), Side::Theirs(_)) => Err(Errno::EXDEV),
+    }
+}
+
+/// rename(old, new).
+pub fn rename(call: &mut Call<'_>) -> Result<Verdict> {
+    rename_by(call, path(0), path(1), 0)
+}
+
+/// renameat(old directory, old, new directory, new).
+pub fn renameat(call: &mut Call<'_>) -> Result<Verdict> {
+    rename_by(call, at(0), at(2), 0)
+}
+
+/// renameat2(old directory, old, new directory, new, flags).
+pub fn renameat2(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.r8 as u32;
+    rename_by(call, at(0), at(2), flags)
+}
+
+fn link_by(call: &mut Call<'_>, from: By, to: By, flags: i32) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let Call { frame, server, context } = call;
+    let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
+    let caller = who.caller;
+    let last_link = follow(flags, AT_SYMLINK_FOLLOW, LastLink::Follow);
+    // Whether a file without names may get one, with the file.
+    let old: Side<(Held<'_, 'static>, bool)> = if is_empty(flags, arguments[from.path])? {
+        match from.directory(&arguments) {
+            Directory::Descriptor(fd) => match who.process.file(caller.thread, fd) {
+                Some(file) => {
+                    caller.thread.retain(file.node())?;
+                    Side::Ours((Held::owned(caller.thread, file.node()), file.is_linkable()))
+                }
+                None => Side::Theirs(false),
+            },
+            Directory::Working => match who.process.directory() {
+                Some(node) => Side::Ours((Held::borrowed(caller.thread, node), false)),
+                None => Side::Theirs(false),
+            },
+        }
+    } else if let Some(fd) =
+        descriptor_by_name(arguments[from.path]).filter(|_| last_link == LastLink::Follow && from.directory.is_some())
+        && let Some(file) = who.process.file(caller.thread, fd)
+    {
+        caller.thread.retain(file.node())?;
+        Side::Ours((Held::owned(caller.thread, file.node()), file.is_linkable()))
+    } else {
+        let directory = from.directory(&arguments);
+        side(server, &who, directory, arguments[from.path], path, host, walk, |place, path, walk| {
+            Ok(match caller.resolve(place, path, last_link, walk)? {
+                Outcome::Inside(found) => Outcome::Inside((found, false)),
+                Outcome::Left(exit) => Outcome::Left(exit),
+            })
+        })?
+    };
+    let node = match &old {
+        Side::Ours((found, unnamed)) => Some((found.node(), *unnamed)),
+        Side::Theirs(_) => None,
+    };
+    let directory = to.directory(&arguments);
+    let new = side(server, &who, directory, arguments[to.path], second, host, walk, |place, path, walk| match node {
+        Some((node, unnamed)) => {
+            check_flags(flags, AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)?;
+            caller.link_path(node, unnamed, place, path, walk)
+        }
+        None => Ok(Outcome::Inside(())),
+    })?;
+    match (old, new) {
+        (Side::Ours(_), Side::Ours(())) => Ok(done(0)),
+        (Side::Theirs(false), Side::Theirs(false)) => Ok(NATIVE),
+        (Side::Theirs(old), Side::Theirs(new)) => {
+            let from = (from, old.then_some(&path[..]));
+            Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
+        }
+        (Side::Theirs(rewritten), Side::Ours(())) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
+        (Side::Ours(_), Side::Theirs(_)) => Err(Errno::EXDEV),
+    }
+}
+
+/// The descriptor that a path in /proc or /dev names.
+pub fn descriptor_by_name(address: u64) -> Option<u32> {
+    let mut text = [0u8; 48];
+    let length = user::copy_string(address, &mut text).ok()?;
+    super::links::descriptor_of(&text[..length])
+}
+
+/// link(old, new).
+pub fn link(call: &mut Call<'_>) -> Result<Verdict> {
+    link_by(call, path(0), path(1), 0)
+}
+
+/// linkat(old directory, old, new directory, new, flags).
+pub fn linkat(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.r8 as i32;
+    link_by(call, at(0), at(2), flags)
+}
+
+// Attributes.
+
+fn chmod_by(call: &mut Call<'_>, by: By, mode: u64, flags: i32) -> Result<Verdict> {
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    by_node(call, by, flags, last_link, &mut |caller, node| {
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.chmod(node, mode as u32).map(|_| 0)
+    })
+}
+
+/// chmod(path, mode).
+pub fn chmod(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rsi;
+    chmod_by(call, path(0), mode, 0)
+}
+
+/// fchmodat(directory, path, mode).
+pub fn fchmodat(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rdx;
+    chmod_by(call, at(0), mode, 0)
+}
+
+/// fchmodat2(directory, path, mode, flags).
+pub fn fchmodat2(call: &mut Call<'_>) -> Result<Verdict> {
+    let (mode, flags) = (call.frame.rdx, call.frame.r10 as i32);
+    chmod_by(call, at(0), mode, flags)
+}
+
+/// An id to set; -1 leaves it.
+pub fn id(argument: u64) -> Option<u32> {
+    Some(argument as u32).filter(|&id| id != u32::MAX)
+}
+
+fn chown_by(call: &mut Call<'_>, by: By, owner: (u64, u64), flags: i32) -> Result<Verdict> {
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    by_node(call, by, flags, last_link, &mut |caller, node| {
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.chown(node, id(owner.0), id(owner.1)).map(|_| 0)
+    })
+}
+
+/// chown(path, user, group).
+pub fn chown(call: &mut Call<'_>) -> Result<Verdict> {
+    let owner = (call.frame.rsi, call.frame.rdx);
+    chown_by(call, path(0), owner, 0)
+}
+
+/// lchown(path, user, group).
+pub fn lchown(call: &mut Call<'_>) -> Result<Verdict> {
+    let owner = (call.frame.rsi, call.frame.rdx);
+    chown_by(call, path(0), owner, AT_SYMLINK_NOFOLLOW)
+}
+
+/// fchownat(directory, path, user, group, flags).
+pub fn fchownat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (owner, flags) = ((call.frame.rdx, call.frame.r10), call.frame.r8 as i32);
+    chown_by(call, at(0), owner, flags)
+}
+
+type Times = (Moment, Moment);
+const NOW: Times = (Moment::Now, Moment::Now);
+
+/// Times as utimes and futimesat give them; null means now.
+fn microseconds(address: u64) -> Result<Times> {
+    if address == 0 {
+        return Ok(NOW);
+    }
+    let times: [[i64; 2]; 2] = user::read(address)?;
+    let moment = |[seconds, micro]: [i64; 2]| match micro {
+        0..=999_999 => Moment::from_timespec(seconds, micro * 1000),
+        _ => Err(Errno::EINVAL),
+    };
+    Ok((moment(times[0])?, moment(times[1])?))
+}
+
+fn utime_by(call: &mut Call<'_>, by: By, times: Result<Times>) -> Result<Verdict> {
+    by_node(call, by, 0, LastLink::Follow, &mut |caller, node| {
+        let (accessed, modified) = times?;
+        caller.set_times(node, accessed, modified).map(|_| 0)
+    })
+}
+
+/// utime(path, times).
+pub fn utime(call: &mut Call<'_>) -> Result<Verdict> {
+    let address = call.frame.rsi;
+    let times = match address {
+        0 => Ok(NOW),
+        address => user::read::<[i64; 2]>(address).and_then(|[accessed, modified]| {
+            Ok((Moment::from_timespec(accessed, 0)?, Moment::from_timespec(modified, 0)?))
+        }),
+    };
+    utime_by(call, path(0), times)
+}
+
+/// utimes(path, times).
+pub fn utimes(call: &mut Call<'_>) -> Result<Verdict> {
+    let times = microseconds(call.frame.rsi);
+    utime_by(call, path(0), times)
+}
+
+/// futimesat(directory, path, times).
+pub fn futimesat(call: &mut Call<'_>) -> Result<Verdict> {
+    let times = microseconds(call.frame.rdx);
+    utime_by(call, at(0), times)
+}
+
+/// utimensat(directory, path, times, flags). Without a path: the descriptor itself.
+pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, times, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
+    let times: Result<Times> = match times {
+        0 => Ok(NOW),
+        times => user::read::<[[i64; 2]; 2]>(times).and_then(|[accessed, modified]| {
+            Ok((Moment::from_timespec(accessed[0], accessed[1])?, Moment::from_timespec(modified[0], modified[1])?))
+        }),
+    };
+    let mut set = |caller: &Calling<'_>, node| {
+        let (accessed, modified) = times?;
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.set_times(node, accessed, modified).map(|_| 0)
+    };
+    if address == 0 {
+        let Directory::Descriptor(fd) = Directory::from_raw(call.frame.rdi) else { return Ok(NATIVE) };
+        if flags & !AT_EMPTY_PATH != 0 {
+            return Err(Errno::EINVAL);
+        }
+        return on_directory(call, Directory::Descriptor(fd), &mut set);
+    }
+    // With both omitted the kernel does not even look at the path.
+    if times == Ok((Moment::Omit, Moment::Omit)) {
+        return Ok(done(0));
+    }
+    by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut set)
+}
+
+/// truncate(path, length).
+pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
+    let length = call.frame.rsi as i64;
+    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| caller.truncate(node, length).map(|()| 0))
+}
+
+// Extended attributes.
+
+/// Longest name of an attribute with its zero.
+const NAME_ROOM_BYTES: usize = posix::XATTR_NAME_BYTES_MAX + 1;
+
+/// The name of an attribute.
+pub struct AttributeName {
+    bytes: [u8; NAME_ROOM_BYTES],
+    length: usize,
+}
+
+impl AttributeName {
+    /// Copies it from the program.
+    pub fn copy(address: u64) -> Result<AttributeName> {
+        let mut bytes = [0; NAME_ROOM_BYTES];
+        match user::copy_string(address, &mut bytes) {
+            Ok(length) => Ok(AttributeName { bytes, length }),
+            Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Without the zero.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// setxattr of a file.
+pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, flags]: [u64; 4]) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    if length > posix::VALUE_BYTES_MAX as u64 {
+        return Err(Errno::E2BIG);
+    }
+    // SAFETY: used for this call only.
+    let value = unsafe { user::bytes(value, length)? };
+    caller.set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
+}
+
+/// getxattr of a file.
+pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64; 3]) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    // SAFETY: used for this call only.
+    let value = unsafe { user::bytes_mut(value, room.min(posix::VALUE_BYTES_MAX as u64))? };
+    caller.get_attribute(node, name.bytes(), value).map(|length| length as i64)
+}
+
+/// listxattr of a file.
+pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
+    // SAFETY: used for this call only.
+    let names = unsafe { user::bytes_mut(names, room.min(posix::VALUE_BYTES_MAX as u64))? };
+    caller.list_attributes(node, names).map(|length| length as i64)
+}
+
+/// removexattr of a file.
+pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    caller.remove_attribute(node, name.bytes()).map(|()| 0)
+}
+
+fn xattr(
+    call: &mut Call<'_>,
+    last_link: LastLink,
+    act: fn(&Calling<'_>, Node, &[u64; 6]) -> Result<i64>,
+) -> Result<Verdict> {
+    let arguments = call.arguments();
+    by_node(call, path(0), 0, last_link, &mut |caller, node| act(caller, node, &arguments))
+}
+
+macro_rules! xattr_calls {
+    ($($name:ident, $link_name:ident, $act:expr, $text:literal;)*) => {
+        $(
+            #[doc = $text]
+            pub fn $name(call: &mut Call<'_>) -> Result<Verdict> {
+                xattr(call, LastLink::Follow, $act)
+            }
+            #[doc = $text]
+            #[doc = " Of a symbolic link itself."]
+            pub fn $link_name(call: &mut Call<'_>) -> Result<Verdict> {
+                xattr(call, LastLink::Stay, $act)
+            }
+        )*
+    };
+}
+
+xattr_calls! {
+    setxattr, lsetxattr, |caller, node, &[_, name, value, length, flags, _]| set_attribute(caller, node, [name, value, length, flags]),
+        "setxattr(path, name, value, length, flags).";
+    getxattr, lgetxattr, |caller, node, &[_, name, value, room, ..]| get_attribute(caller, node, [name, value, room]),
+        "getxattr(path, name, value, room).";
+    listxattr, llistxattr, |caller, node, &[_, names, room, ..]| list_attributes(caller, node, [names, room]),
+        "listxattr(path, names, room).";
+    removexattr, lremovexattr, |caller, node, &[_, name, ..]| remove_attribute(caller, node, name),
+        "removexattr(path, name).";
+}
+
+// What is not to be had.
+
+/// A call by one path that no file here supports: EOPNOTSUPP, if the path is ours.
+fn unsupported(call: &mut Call<'_>, by: By) -> Result<Verdict> {
+    by_node(call, by, AT_EMPTY_PATH, LastLink::Follow, &mut |_, _| Err(Errno::EOPNOTSUPP))
+}
+
+/// As `unsupported`, for calls whose first argument is a path.
+pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
+    unsupported(call, path(0))
+}
+
+/// As `unsupported`, for calls whose second argument is a path.
+pub fn unsupported_second(call: &mut Call<'_>) -> Result<Verdict> {
+    unsupported(call, path(1))
+}
+
+/// As `unsupported`, for calls with a directory and a path.
+pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
+    unsupported(call, at(0))
+}
+
+/// As `unsupported`, for calls with two paths, either of which may be ours, or none at all.
+pub fn unsupported_paths(call: &mut Call<'_>) -> Result<Verdict> {
+    for index in [0, 1] {
+        let address = call.arguments()[index];
+        // What is no path is for the kernel to judge.
+        if address != 0 && unsupported(call, path(index))?.next != Next::Native {
+            return Err(Errno::EOPNOTSUPP);
+        }
+    }
+    Ok(NATIVE)
+}
+
+/// As `unsupported`, for move_mount.
+pub fn unsupported_at_at(call: &mut Call<'_>) -> Result<Verdict> {
+    for by in [at(0), at(2)] {
+        if unsupported(call, by)?.next != Next::Native {
+            return Err(Errno::EOPNOTSUPP);
+        }
+    }
+    Ok(NATIVE)
+}
+
+/// chdir(path).
+pub fn chdir(call: &mut Call<'_>) -> Result<Verdict> {
+    let mut target = None;
+    let verdict = by_path(call, path(0), &mut |caller, place, path, walk| {
+        Ok(match caller.resolve(place, path, LastLink::Follow, walk)? {
+            Outcome::Inside(found) => {
+                caller.check_enter(found.node())?;
+                target = Some(found.into_node()?);
+                Outcome::Inside(0)
+            }
+            Outcome::Left(exit) => Outcome::Left(exit),
+        })
+    })?;
+    super::processes::change_directory(call, verdict, target)
+}

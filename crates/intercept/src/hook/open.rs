@@ -1,0 +1,297 @@
+//! open and its kin.
+
+use super::call::{Call, native_with};
+use super::context::{Inside, PATH_ROOM_BYTES};
+use super::dispatch::{NATIVE, done};
+use super::entry::Verdict;
+use super::names::{By, Calling, at, by_path, path};
+use super::paths::{self, Directory, Spot};
+use super::processes::Who;
+use super::{descriptors, links, special, user};
+use engine::format::FileKind;
+use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
+use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, Place};
+use posix::{Errno, OpenFile, Result};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    flags: i32,
+    mode: u32,
+    resolve: u64,
+}
+
+/// open(path, flags, mode).
+pub fn open(call: &mut Call<'_>) -> Result<Verdict> {
+    let request = Request { flags: call.frame.rsi as i32, mode: call.frame.rdx as u32, resolve: 0 };
+    open_by(call, path(0), request)
+}
+
+/// creat(path, mode).
+pub fn creat(call: &mut Call<'_>) -> Result<Verdict> {
+    let request = Request { flags: O_CREAT | O_WRONLY | O_TRUNC, mode: call.frame.rsi as u32, resolve: 0 };
+    open_by(call, path(0), request)
+}
+
+/// openat(directory, path, flags, mode).
+pub fn openat(call: &mut Call<'_>) -> Result<Verdict> {
+    let request = Request { flags: call.frame.rdx as i32, mode: call.frame.r10 as u32, resolve: 0 };
+    open_by(call, at(0), request)
+}
+
+/// All flags that open knows. It ignores others; openat2 does not.
+const KNOWN: i32 = libc::O_ACCMODE
+    | O_CREAT
+    | libc::O_EXCL
+    | libc::O_NOCTTY
+    | O_TRUNC
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_ASYNC
+    | libc::O_DIRECT
+    | LARGE_FILE
+    | libc::O_DIRECTORY
+    | O_NOFOLLOW
+    | libc::O_NOATIME
+    | O_CLOEXEC
+    | O_PATH
+    | O_TMPFILE;
+/// O_LARGEFILE as the kernel has it.
+pub const LARGE_FILE: i32 = 0o100000;
+
+const NO_XDEV: u64 = 1;
+const NO_MAGICLINKS: u64 = 2;
+const NO_SYMLINKS: u64 = 4;
+const BENEATH: u64 = 8;
+const IN_ROOT: u64 = 16;
+const CACHED: u64 = 32;
+
+/// openat2(directory, path, how, size).
+pub fn openat2(call: &mut Call<'_>) -> Result<Verdict> {
+    let (how, size) = (call.frame.rdx, call.frame.r10);
+    let checked = how_of(how, size);
+    let Ok(request) = checked else {
+        // Whose fault is whose: only a path of ours is ours to refuse.
+        return by_path(call, at(0), &mut |_, _, _, _| Err(checked.err().unwrap_or(Errno::EINVAL)));
+    };
+    open_by(call, at(0), request)
+}
+
+fn how_of(how: u64, size: u64) -> Result<Request> {
+    const BYTES: u64 = 24;
+    if size < BYTES {
+        return Err(Errno::EINVAL);
+    }
+    if size > 4096 {
+        return Err(Errno::E2BIG);
+    }
+    for more in BYTES..size {
+        if user::read::<u8>(how + more)? != 0 {
+            return Err(Errno::E2BIG);
+        }
+    }
+    let [flags, mode, resolve]: [u64; 3] = user::read(how)?;
+    let known_resolve = NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH | IN_ROOT | CACHED;
+    let makes = flags as i32 & O_CREAT != 0 || flags as i32 & O_TMPFILE == O_TMPFILE;
+    let wrong_mode = if makes { mode & !0o7777 != 0 } else { mode != 0 };
+    if flags & !(KNOWN as u64) != 0
+        || resolve & !known_resolve != 0
+        || resolve & (BENEATH | IN_ROOT) == BENEATH | IN_ROOT
+        || wrong_mode
+    {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Request { flags: flags as i32, mode: mode as u32, resolve })
+}
+
+/// What an open came to.
+enum Made {
+    /// A description.
+    File(OpenFile),
+    /// Something that the kernel has to serve: a pipe with a name.
+    Special(FileKind, u64, u32),
+}
+
+fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let Call { frame, server, context } = call;
+    let Inside { who, walk, path, host, .. } = context.begin(server)?;
+    let mut length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    if let Some(verdict) = reopen(&who, &path[..length], request)? {
+        return Ok(verdict);
+    }
+    let mut directory = by.directory(&arguments);
+    let (mut rewritten, mut in_root) = (false, None);
+    if request.resolve & IN_ROOT != 0 && path[0] == b'/' {
+        length = relative(path, length);
+    }
+    for _ in 0..=LINKS_FOLLOWED_MAX {
+        let Spot::Ours { mut place, offset, end, retained } =
+            paths::locate(server, &who, in_root.unwrap_or(directory), path, length, host)?
+        else {
+            if !rewritten {
+                if !paths::may_be_above(server, directory, &path[..length]) {
+                    return Ok(NATIVE);
+                }
+                let verdict = native_with(frame, arguments);
+                descriptors::note_above(server, verdict.result);
+                return Ok(verdict);
+            }
+            let mut arguments = arguments;
+            arguments[by.path] = path.as_ptr() as u64;
+            if let Some(directory) = by.directory {
+                arguments[directory] = libc::AT_FDCWD as u64;
+            }
+            return Ok(native_with(frame, arguments));
+        };
+        if request.resolve & (BENEATH | IN_ROOT) != 0 {
+            if path[0] == b'/' {
+                return Err(Errno::EXDEV);
+            }
+            place.root = place.start;
+        }
+        let outcome = open_at(&who, &place, &path[offset..end], request, walk);
+        if let Some(node) = retained {
+            who.caller.thread.release(node, 1);
+        }
+        match outcome? {
+            Outcome::Inside(verdict) => return Ok(verdict),
+            Outcome::Left(_) if request.resolve & (BENEATH | NO_XDEV) != 0 => return Err(Errno::EXDEV),
+            Outcome::Left(Exit::Absolute) if request.resolve & IN_ROOT != 0 => {
+                // The link means the directory that stands for the root: the same walk again, from there.
+                length = paths::go_on(server, Exit::Absolute, walk.rest(), path)?;
+                length = relative(path, length);
+                in_root = Some(directory);
+            }
+            Outcome::Left(exit) => {
+                length = paths::go_on(server, exit, walk.rest(), path)?;
+                (directory, rewritten) = (Directory::Working, true);
+            }
+        }
+    }
+    Err(Errno::ELOOP)
+}
+
+/// Makes an absolute path relative, for walks in which a directory stands for the root; its new length.
+fn relative(path: &mut [u8; PATH_ROOM_BYTES], length: usize) -> usize {
+    path.copy_within(..=length, 1);
+    path[0] = b'.';
+    length + 1
+}
+
+fn open_at(
+    who: &Who<'_>,
+    place: &Place,
+    path: &[u8],
+    request: Request,
+    walk: &mut PathBuffer,
+) -> Result<Outcome<Verdict>> {
+    let caller = &who.caller;
+    let Request { flags, mode, resolve } = request;
+    let flags = flags & KNOWN;
+    let place = Place { can_leave: resolve & IN_ROOT == 0, ..*place };
+    if resolve & NO_SYMLINKS != 0 {
+        refuse_links(caller, &place, path, flags)?;
+    }
+    let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
+    let cloexec = flags & O_CLOEXEC != 0;
+    // Before a file is made there must be a number for it: nobody can unmake it afterwards.
+    let early = if makes { Some(Placeholder::new(cloexec)?) } else { None };
+    let umask = if makes { who.process.umask() } else { 0 };
+    let opened = match caller.open_path(&place, path, flags, (mode, umask), walk)? {
+        Outcome::Inside(opened) => opened,
+        Outcome::Left(exit) => return Ok(Outcome::Left(exit)),
+    };
+    match made(caller, opened.file, flags)? {
+        Made::File(file) => install(who, file, early, cloexec).map(Outcome::Inside),
+        Made::Special(kind, number, generation) => {
+            drop(early);
+            special::open(kind, number, generation, flags).map(Outcome::Inside)
+        }
+    }
+}
+
+/// Pipes, sockets and devices are the kernel's, if they are opened for more than their place.
+fn made(caller: &Calling<'_>, file: OpenFile, flags: i32) -> Result<Made> {
+    let kind = file.kind();
+    if flags & O_PATH != 0 || matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+        return Ok(Made::File(file));
+    }
+    let attributes = caller.stat(file.node());
+    caller.close(&file);
+    let attributes = attributes?;
+    Ok(Made::Special(kind, attributes.number, attributes.generation))
+}
+
+/// A number of the kernel's that is given back if nothing comes behind it.
+struct Placeholder(u32);
+
+impl Placeholder {
+    fn new(cloexec: bool) -> Result<Placeholder> {
+        descriptors::reserve(cloexec).map(Placeholder)
+    }
+}
+
+impl Drop for Placeholder {
+    fn drop(&mut self) {
+        descriptors::close_placeholder(self.0);
+    }
+}
+
+fn install(who: &Who<'_>, file: OpenFile, early: Option<Placeholder>, cloexec: bool) -> Result<Verdict> {
+    let placeholder = match early {
+        Some(early) => early,
+        None => Placeholder::new(cloexec).inspect_err(|_| who.caller.close(&file))?,
+    };
+    let fd = placeholder.0;
+    who.process.install(who.caller.thread, fd, file, cloexec)?;
+    core::mem::forget(placeholder);
+    descriptors::mark(fd);
+    Ok(done(i64::from(fd)))
+}
+
+/// Opens a descriptor of ours anew, by a path that names it.
+fn reopen(who: &Who<'_>, path: &[u8], request: Request) -> Result<Option<Verdict>> {
+    if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
+        return Ok(None);
+    }
+    let Some(file) = links::descriptor_of(path).and_then(|fd| who.process.file(who.caller.thread, fd)) else {
+        return Ok(None);
+    };
+    let Request { flags, resolve, .. } = request;
+    if flags & O_NOFOLLOW != 0 || resolve != 0 {
+        return Err(Errno::ELOOP);
+    }
+    if flags & (O_CREAT | libc::O_EXCL) == O_CREAT | libc::O_EXCL {
+        return Err(Errno::EEXIST);
+    }
+    let flags = flags & KNOWN;
+    let opened = who.caller.open_node(file.node(), flags & !O_CREAT)?;
+    match made(&who.caller, opened, flags)? {
+        Made::File(file) => install(who, file, None, flags & O_CLOEXEC != 0).map(Some),
+        Made::Special(kind, number, generation) => special::open(kind, number, generation, flags).map(Some),
+    }
+}
+
+/// ELOOP if a symbolic link is on the way. (Between this look and the walk somebody may put one there: it is followed then, but never out of
+/// what the other flags allow.)
+fn refuse_links(caller: &Calling<'_>, place: &Place, path: &[u8], flags: i32) -> Result<()> {
+    let mut end = 0;
+    let mut walk = PathBuffer::new();
+    while end < path.len() {
+        let begin = end + path[end..].iter().take_while(|&&byte| byte == b'/').count();
+        end = begin + path[begin..].iter().take_while(|&&byte| byte != b'/').count();
+        let is_last = path[end..].iter().all(|&byte| byte == b'/');
+        if begin == end || (is_last && flags & O_NOFOLLOW != 0 && flags & O_PATH != 0) {
+            return Ok(());
+        }
+        match caller.stat_path(place, &path[..end], LastLink::Stay, &mut walk) {
+            Ok(Outcome::Inside(file)) if file.kind == FileKind::Symlink => return Err(Errno::ELOOP),
+            Ok(_) => {}
+            // The walk itself will say so, or make the file.
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,340 @@
+//! Whose a path is: the mount's or the kernel's.
+//!
+//! A path can change sides on its way, in both directions and several times: by a symbolic link with an absolute target, by `..` above the mount, by a
+//! symbolic link of the system. So every call by path is a loop: find out whose it is; if it is ours, walk; if the walk left the mount, begin again with
+//! what is left of the path. What ends on the kernel's side goes to the kernel, rewritten if it was once on ours.
+//!
+//! The filter sends here what begins like the mount or parts from it in a way that needs a closer look. Paths of the kernel are taken to pieces only if they
+//! name the mount's last component behind a `..` or a doubled slash; each piece then costs a call (readlink).
+
+use super::context::PATH_ROOM_BYTES;
+use super::processes::{self, Who};
+use super::server::Server;
+use super::{descriptors, links, sys, user};
+use engine::Node;
+use posix::path::{Exit, LINKS_FOLLOWED_MAX, Place};
+use posix::{Errno, Result};
+
+/// Where relative paths begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directory {
+    /// The working directory.
+    Working,
+    /// A descriptor.
+    Descriptor(u32),
+}
+
+impl Directory {
+    /// From the argument of a call.
+    pub fn from_raw(argument: u64) -> Directory {
+        // The kernel looks at the lower half only.
+        match argument as i32 {
+            libc::AT_FDCWD => Directory::Working,
+            fd => Directory::Descriptor(fd as u32),
+        }
+    }
+}
+
+/// Whose a path is.
+#[derive(Debug, Clone, Copy)]
+pub enum Spot {
+    /// Ours: the path goes on at `offset` of its buffer.
+    Ours {
+        /// Where a walk begins.
+        place: Place,
+        /// Where the rest of the path is in its buffer.
+        offset: usize,
+        /// Bytes up to its end.
+        end: usize,
+        /// A reference that the caller has to give back.
+        retained: Option<Node>,
+    },
+    /// The kernel's.
+    Theirs,
+}
+
+/// Finds out whose the path in `path[..length]` is.
+pub fn locate(
+    server: &'static Server,
+    who: &Who<'_>,
+    directory: Directory,
+    path: &mut [u8; PATH_ROOM_BYTES],
+    length: usize,
+    host: &mut [u8; PATH_ROOM_BYTES],
+) -> Result<Spot> {
+    if path[0] == b'/' {
+        if let Some(rest) = below(server.mount(), &path[..length]) {
+            return Ok(at_root(server, path, rest, length));
+        }
+        return come_in(server, who, None, path, length, host);
+    }
+    let start = match directory {
+        Directory::Working => match who.process.directory() {
+            // Another thread may go elsewhere during the walk.
+            Some(node) if processes::has_threads() => {
+                who.caller.thread.retain(node)?;
+                Some((node, Some(node)))
+            }
+            other => other.map(|node| (node, None)),
+        },
+        Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
+            Some(file) => {
+                let node = file.node();
+                // The description may be closed by another thread during the walk.
+                who.caller.thread.retain(node)?;
+                Some((node, Some(node)))
+            }
+            None => None,
+        },
+    };
+    if let Some((start, retained)) = start {
+        let place = Place { root: server.root, start, can_leave: true };
+        return Ok(Spot::Ours { place, offset: 0, end: length, retained });
+    }
+    come_in(server, who, Some(directory), path, length, host)
+}
+
+/// What follows a mount directory in a path; none if the path does not lead into it by its bytes.
+fn below(mount: &[u8], path: &[u8]) -> Option<usize> {
+    let rest = path.strip_prefix(mount)?;
+    matches!(rest.first(), None | Some(b'/')).then_some(mount.len())
+}
+
+fn at_root(server: &Server, path: &mut [u8; PATH_ROOM_BYTES], offset: usize, length: usize) -> Spot {
+    let place = Place { root: server.root, start: server.root, can_leave: true };
+    let mut end = length;
+    if offset == length {
+        path[length] = b'/';
+        end += 1;
+        path[end] = 0;
+    }
+    Spot::Ours { place, offset, end, retained: None }
+}
+
+/// Whether what a path of the kernel's leads to may be a directory above the mount.
+pub fn may_be_above(server: &Server, directory: Directory, path: &[u8]) -> bool {
+    if path.first() == Some(&b'/') {
+        let end = path.len() - path.iter().rev().take_while(|&&byte| byte == b'/').count();
+        let odd = has_component(path, b"..") || has_component(path, b".") || path.windows(2).any(|pair| pair == b"//");
+        return odd || server.mount().strip_prefix(&path[..end]).is_some_and(|rest| rest.starts_with(b"/"));
+    }
+    match directory {
+        Directory::Working => processes::is_above() || path.starts_with(b".."),
+        Directory::Descriptor(fd) => descriptors::is_above(fd),
+    }
+}
+
+/// A path of the kernel that may come into the mount all the same.
+fn come_in(
+    server: &'static Server,
+    who: &Who<'_>,
+    from: Option<Directory>,
+    path: &mut [u8; PATH_ROOM_BYTES],
+    length: usize,
+    host: &mut [u8; PATH_ROOM_BYTES],
+) -> Result<Spot> {
+    let text = &path[..length];
+    let working = b"/proc/self/cwd";
+    if let (true, Some(directory)) = (text.starts_with(working), who.process.directory()) {
+        let place = Place { root: server.root, start: directory, can_leave: true };
+        // A dot stands for the link itself, with what follows it.
+        let dot = working.len() - 1;
+        match text.get(working.len()) {
+            None | Some(b'/') => {
+                path[dot] = b'.';
+                return Ok(Spot::Ours { place, offset: dot, end: length, retained: None });
+            }
+            Some(_) => return Ok(Spot::Theirs),
+        }
+    }
+    if let Some((fd, rest)) = links::split(text).filter(|(_, rest)| !rest.is_empty())
+        && let Some(file) = who.process.file(who.caller.thread, fd)
+    {
+        let node = file.node();
+        who.caller.thread.retain(node)?;
+        let place = Place { root: server.root, start: node, can_leave: true };
+        // A dot before the rest, lest its slash mean the root.
+        let offset = length - rest.len() - 1;
+        path[offset] = b'.';
+        return Ok(Spot::Ours { place, offset, end: length, retained: Some(node) });
+    }
+    let last = &server.mount()[server.mount().iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)..];
+    let from_above = match from {
+        Some(Directory::Working) => processes::is_above(),
+        Some(Directory::Descriptor(fd)) => descriptors::is_above(fd),
+        None => false,
+    };
+    let odd = from_above
+        || has_component(text, b"..")
+        || has_component(text, b".")
+        || text.windows(2).any(|pair| pair == b"//");
+    if !odd || !has_component(text, last) {
+        return Ok(Spot::Theirs);
+    }
+    match resolve_host(server, from, path, length, host) {
+        Some((offset, length)) => Ok(at_root(server, path, offset, length)),
+        None => Ok(Spot::Theirs),
+    }
+}
+
+fn has_component(path: &[u8], wanted: &[u8]) -> bool {
+    path.split(|&byte| byte == b'/').any(|part| part == wanted)
+}
+
+/// Walks a path on the kernel's side, one component after the other, until it is at the mount. Then the rest of the path is at the offset in `path` that is
+/// returned, with its new length. None: it does not get there, and `path` is as it was.
+fn resolve_host(
+    server: &Server,
+    from: Option<Directory>,
+    path: &mut [u8; PATH_ROOM_BYTES],
+    length: usize,
+    host: &mut [u8; PATH_ROOM_BYTES],
+) -> Option<(usize, usize)> {
+    // `host` holds what is resolved so far in its first half, what is left to resolve at the end of its second.
+    let (done, left) = host.split_at_mut(user::PATH_BYTES_MAX);
+    let mut done_bytes = match from {
+        None => 0,
+        Some(directory) => directory_path(directory, done)?,
+    };
+    let mut begin = left.len() - length;
+    left[begin..].copy_from_slice(&path[..length]);
+    let mut links = 0;
+    loop {
+        while begin < left.len() && left[begin] == b'/' {
+            begin += 1;
+        }
+        if done_bytes == server.mount().len() && done[..done_bytes] == *server.mount() {
+            let rest = left.len() - begin;
+            path[0] = b'/';
+            path[1..1 + rest].copy_from_slice(&left[begin..]);
+            path[1 + rest] = 0;
+            return Some((0, 1 + rest));
+        }
+        if begin == left.len() {
+            return None;
+        }
+        let end = left[begin..].iter().position(|&byte| byte == b'/').map_or(left.len(), |slash| begin + slash);
+        let component = &left[begin..end];
+        match component {
+            b"." => begin = end,
+            b".." => {
+                done_bytes = done[..done_bytes].iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                begin = end;
+            }
+            name => {
+                let new_bytes = done_bytes + 1 + name.len();
+                if new_bytes + 1 >= done.len() {
+                    return None;
+                }
+                done[done_bytes] = b'/';
+                done[done_bytes + 1..new_bytes].copy_from_slice(name);
+                done[new_bytes] = 0;
+                if done[..new_bytes] == *server.mount() {
+                    done_bytes = new_bytes;
+                    begin = end;
+                    continue;
+                }
+                let mut target = [0u8; user::PATH_BYTES_MAX];
+                match sys::read_link(&done[..=new_bytes], &mut target) {
+                    Ok(bytes) => {
+                        links += 1;
+                        if links > LINKS_FOLLOWED_MAX {
+                            return None;
+                        }
+                        begin = end.checked_sub(bytes)?;
+                        left[begin..end].copy_from_slice(&target[..bytes]);
+                        if target[0] == b'/' {
+                            done_bytes = 0;
+                        }
+                    }
+                    Err(error) if error == -i64::from(libc::EINVAL) => {
+                        done_bytes = new_bytes;
+                        begin = end;
+                    }
+                    // On the way to a mount directory that is not there on the machine, directories above it may not be there either.
+                    Err(_) if server.mount().starts_with(&done[..new_bytes]) && server.mount()[new_bytes] == b'/' => {
+                        done_bytes = new_bytes;
+                        begin = end;
+                    }
+                    Err(_) => return None,
+                }
+            }
+        }
+    }
+}
+
+/// The path of a directory of the kernel's, without a slash behind it: empty for the root.
+pub fn directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
+    let bytes = match directory {
+        Directory::Working => sys::working_directory(into).ok()?,
+        Directory::Descriptor(fd) => {
+            let mut link = [0u8; 32];
+            let base = b"/proc/self/fd/";
+            link[..base.len()].copy_from_slice(base);
+            crate::contract::write_number(u64::from(fd), &mut link[base.len()..]);
+            sys::read_link(&link, into).ok()?
+        }
+    };
+    match into[..bytes] {
+        [b'/'] => Some(0),
+        [b'/', ..] => Some(bytes),
+        _ => None,
+    }
+}
+
+/// After a walk left the mount: puts the path to go on with into `path`; its length.
+pub fn go_on(server: &Server, exit: Exit, rest: &[u8], path: &mut [u8; PATH_ROOM_BYTES]) -> Result<usize> {
+    let (above, rest) = match exit {
+        Exit::Absolute => (&b""[..], rest),
+        Exit::AboveRoot => climb(server.above(), rest),
+    };
+    let slash = exit == Exit::AboveRoot && above.len() > 1 && !rest.is_empty();
+    let length = above.len() + usize::from(slash) + rest.len();
+    if length >= user::PATH_BYTES_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    path[..above.len()].copy_from_slice(above);
+    path[above.len()] = b'/';
+    path[length - rest.len()..length].copy_from_slice(rest);
+    path[length] = 0;
+    Ok(length)
+}
+
+/// Goes further up from a directory as long as a path says so: the directories above the mount need not be there on the machine.
+fn climb<'a>(mut directory: &'a [u8], mut rest: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+    loop {
+        let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
+        let component = rest[slashes..].split(|&byte| byte == b'/').next().unwrap_or_default();
+        match component {
+            b"." => {}
+            b".." => {
+                let end = directory.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                directory = &directory[..end.max(1)];
+            }
+            _ => return (directory, &rest[slashes..]),
+        }
+        rest = &rest[slashes + component.len()..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_goes_up_as_far_as_it_says() {
+        assert_eq!(climb(b"/a/b", b""), (&b"/a/b"[..], &b""[..]));
+        assert_eq!(climb(b"/a/b", b"x/../y"), (&b"/a/b"[..], &b"x/../y"[..]));
+        assert_eq!(climb(b"/a/b", b"..//./../x"), (&b"/"[..], &b"x"[..]));
+        assert_eq!(climb(b"/a/b", b"../../../.."), (&b"/"[..], &b""[..]));
+        assert_eq!(climb(b"/a/b", b"..x"), (&b"/a/b"[..], &b"..x"[..]));
+    }
+
+    #[test]
+    fn the_mount_is_found_by_its_bytes() {
+        assert_eq!(below(b"/m/d", b"/m/d"), Some(4));
+        assert_eq!(below(b"/m/d", b"/m/d/x"), Some(4));
+        assert_eq!(below(b"/m/d", b"/m/dx"), None);
+        assert_eq!(below(b"/m/d", b"/m"), None);
+    }
+}

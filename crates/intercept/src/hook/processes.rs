@@ -1,0 +1,456 @@
+//! Processes: their slots over fork, exec and exit; the working directory, the umask and whom they act for.
+//!
+//! A child is known before it runs: the parent makes its slot with copies of all that it inherits.
+//!
+//! - A child with memory of its own is made here, inside the dispatcher, since both go on from the same place; it takes its slot at once.
+//! - A child in its parent's memory (vfork, posix_spawn) is made by the call at its site. Parent and child then share everything in here, while the parent's thread waits
+//!   for it; `forked_by` in the thread's words has either ask who it is. The child gets a process and a place in the engine of its own.
+//!   In the filter's tables it only adds: what it gives up may still be the parent's. A byte too many costs a look at the true table.
+//!
+//! Invariant: [`main`] is set by the constructor, and by the child of a fork before it does anything else; otherwise only read.
+
+use super::call::{Call, native_with};
+use super::dispatch::{NATIVE, done};
+use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
+use super::names::Calling;
+use super::server::Server;
+use super::{context, descriptors, identity, mapping, paths, stack, sys, user};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use engine::Node;
+use engine::format::FileKind;
+use libc::{CLONE_FILES, CLONE_FS, CLONE_PARENT_SETTID, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
+use posix::path::{LastLink, Outcome, PathBuffer, Place};
+use posix::process::{Fork, Process, Processes};
+use posix::{Errno, OpenFile, Result};
+
+/// Who calls: a thread acting for somebody, in a process.
+#[derive(Clone, Copy)]
+pub struct Who<'c> {
+    /// The thread.
+    pub caller: Calling<'c>,
+    /// The process.
+    pub process: Process<'static>,
+}
+
+struct Main(UnsafeCell<MaybeUninit<Process<'static>>>);
+// SAFETY: see the module's invariant.
+unsafe impl Sync for Main {}
+static MAIN: Main = Main(UnsafeCell::new(MaybeUninit::uninit()));
+static THREADS: AtomicBool = AtomicBool::new(false);
+
+/// This process.
+pub fn main() -> Process<'static> {
+    // SAFETY: set by the constructor, before anybody could serve a call.
+    unsafe { (*MAIN.0.get()).assume_init() }
+}
+
+fn set_main(process: Process<'static>) {
+    // SAFETY: the caller is the constructor or the only thread of a new process.
+    unsafe { (*MAIN.0.get()).write(process) };
+}
+
+/// Whether the process may have several threads.
+pub fn has_threads() -> bool {
+    THREADS.load(Relaxed)
+}
+
+/// The processes of the file system.
+pub fn all(server: &'static Server) -> Result<Processes<'static>> {
+    Processes::new(&server.fs)
+}
+
+/// For the constructor: takes the process's slot, or a new one.
+pub fn start(server: &'static Server, index: Option<u32>, directory: Option<&[u8]>) {
+    stack::prepare();
+    // SAFETY: just prepared, and not in use before the first call.
+    let context = unsafe { stack::context() };
+    if let Err(error) = take(server, context, index, directory) {
+        let reason: &[u8] = match error {
+            Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
+            Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => b"the working directory cannot be entered",
+            _ => b"this process cannot take part in the file system",
+        };
+        sys::refuse(&[reason]);
+    }
+}
+
+fn take(
+    server: &'static Server,
+    context: &mut context::Context,
+    index: Option<u32>,
+    directory: Option<&[u8]>,
+) -> Result<()> {
+    let thread = context.thread(server)?;
+    let processes = all(server)?;
+    let process = match processes.resume(thread, index)? {
+        Some(process) => process,
+        None => processes.register(thread, identity::ask_umask())?,
+    };
+    set_main(process);
+    if let Some(path) = directory {
+        let inside = context.begin(server)?;
+        let caller = inside.who.caller;
+        let place = Place { root: server.root, start: server.root, can_leave: false };
+        let buffer: &mut PathBuffer = inside.walk;
+        let Outcome::Inside(found) = caller.resolve(&place, path, LastLink::Follow, buffer)? else {
+            return Err(Errno::ENOENT);
+        };
+        caller.check_enter(found.node())?;
+        process.set_directory(caller.thread, Some(found.node()))?;
+    }
+    note_directory(server, process.directory().is_some());
+    let mut has_mapped = false;
+    process.mappings(context.thread(server)?, &mut |_| has_mapped = true)?;
+    if has_mapped {
+        mapping::watch();
+    }
+    process.descriptors(&mut |fd, _| {
+        descriptors::mark(fd);
+        true
+    });
+    Ok(())
+}
+
+/// Whether the kernel's working directory is above the mount, so that relative paths may lead into it.
+static ABOVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether relative paths that are the kernel's may lead into the mount.
+pub fn is_above() -> bool {
+    ABOVE.load(Relaxed)
+}
+
+/// Whether a directory of the kernel's, whose path (empty for the root) `ask` tells, is above the mount.
+pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    let mut path = [0u8; user::PATH_BYTES_MAX];
+    let Some(length) = ask(&mut path) else { return false };
+    server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+/// Tells the filter which relative paths to send on.
+fn note_directory(server: &Server, is_inside: bool) {
+    let above = !is_inside && is_above_mount(server, |into| paths::directory_path(paths::Directory::Working, into));
+    ABOVE.store(above, Relaxed);
+    DIRECTFS_CWD.store(u8::from(is_inside || above), Relaxed);
+}
+
+// Children.
+
+/// What a call says of the child that it makes.
+struct Plan {
+    flags: u64,
+    stack: u64,
+    parent_tid: u64,
+}
+
+/// fork().
+pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
+    let arguments = [libc::SIGCHLD as u64, 0, 0, 0, 0, 0];
+    child_of_its_own(call, 0, &mut |word| {
+        let [signal, ..] = arguments;
+        // SAFETY: a child with a copy of this memory goes on from here, as the parent does.
+        unsafe { sys::call(libc::SYS_clone, [signal | CLONE_PARENT_SETTID as u64, 0, word, 0, 0, 0]) }
+    })
+}
+
+/// vfork().
+pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.context.is_child() {
+        // One child in another's memory is enough: this one gets a copy, for which the caller waits all the same.
+        return child_of_its_own(call, 0, &mut |word| {
+            let flags = (libc::SIGCHLD | CLONE_VFORK | CLONE_PARENT_SETTID) as u64;
+            // SAFETY: as in `fork`.
+            unsafe { sys::call(libc::SYS_clone, [flags, 0, word, 0, 0, 0]) }
+        });
+    }
+    child_in_our_memory(call, (CLONE_VM | CLONE_VFORK) as u64)
+}
+
+/// clone(flags, stack, parent_tid, child_tid, tls).
+pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let plan = Plan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1], parent_tid: arguments[2] };
+    make(call, &plan, &mut |flags, word| {
+        let [_, stack, _, child_tid, tls, more] = arguments;
+        // SAFETY: as in `fork`; what the program asked for besides is done to the places that it named.
+        unsafe { sys::call(libc::SYS_clone, [flags, stack, word, child_tid, tls, more]) }
+    })
+}
+
+/// `struct clone_args` in its first version, which all others begin with.
+const CLONE_ARGS_BYTES_MIN: u64 = 64;
+/// No version is longer than this.
+const CLONE_ARGS_WORDS_MAX: usize = 32;
+
+/// clone3(arguments, their size).
+pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, bytes) = (call.frame.rdi, call.frame.rsi);
+    if !(CLONE_ARGS_BYTES_MIN..=8 * CLONE_ARGS_WORDS_MAX as u64).contains(&bytes) || bytes % 8 != 0 {
+        return Ok(NATIVE);
+    }
+    let mut words = [0u64; CLONE_ARGS_WORDS_MAX];
+    for (index, word) in words.iter_mut().take(bytes as usize / 8).enumerate() {
+        *word = user::read(address + 8 * index as u64)?;
+    }
+    let [flags, _, _, parent_tid, _, stack, ..] = words;
+    let plan = Plan { flags, stack, parent_tid };
+    make(call, &plan, &mut |flags, word| {
+        let mut words = words;
+        (words[0], words[3]) = (flags, word);
+        // SAFETY: as in `clone`.
+        unsafe { sys::call(libc::SYS_clone3, [words.as_ptr() as u64, bytes, 0, 0, 0, 0]) }
+    })
+}
+
+fn make(call: &mut Call<'_>, plan: &Plan, run: &mut dyn FnMut(u64, u64) -> i64) -> Result<Verdict> {
+    let has = |flag: i32| plan.flags & flag as u64 != 0;
+    if has(CLONE_THREAD) {
+        call.begin()?.who.process.set_threads();
+        THREADS.store(true, Relaxed);
+        return Ok(NATIVE);
+    }
+    if has(CLONE_VM) {
+        // Without waiting for it both would use this thread's stack and words at a time.
+        if !has(CLONE_VFORK) {
+            return Err(Errno::ENOSYS);
+        }
+        if !call.context.is_child() {
+            return child_in_our_memory(call, plan.flags);
+        }
+    }
+    let flags = plan.flags & !(CLONE_VM as u64);
+    if plan.stack != 0 {
+        if has(CLONE_VM) {
+            // On a stack that it names, in a copy of the memory: made at its site, which cannot leave the flag out.
+            return Err(Errno::ENOSYS);
+        }
+        return child_in_our_memory(call, flags);
+    }
+    match plan.parent_tid {
+        0 => child_of_its_own(call, flags, &mut |word| run(flags | CLONE_PARENT_SETTID as u64, word)),
+        theirs => child_of_its_own(call, flags, &mut |_| run(flags, theirs)),
+    }
+}
+
+fn fork_of(flags: u64) -> Fork {
+    let has = |flag: i32| flags & flag as u64 != 0;
+    Fork { shares_memory: has(CLONE_VM), shares_files: has(CLONE_FILES), shares_directory: has(CLONE_FS) }
+}
+
+/// Makes a child with a copy of our memory, here: parent and child both go on behind it.
+fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
+    let who = context.begin(server)?.who;
+    let thread = who.caller.thread;
+    let prepared = who.process.prepare_fork(thread, fork_of(flags))?;
+    let word = who.process.child_pid_word(prepared)? as u64;
+    let result = run(word);
+    if result < 0 {
+        who.process.abandon(thread, prepared);
+        return Ok(done(result));
+    }
+    if result > 0 {
+        who.process.note_child(prepared, result as i32);
+        return Ok(done(result));
+    }
+    context::forget_all();
+    // SAFETY: as above.
+    unsafe { (*thread_words()).forked_by = 0 };
+    THREADS.store(false, Relaxed);
+    let adopted = context.thread(server).map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared));
+    match adopted {
+        Ok(process) => set_main(process),
+        Err(_) => sys::refuse(&[b"a child that was made cannot take part in the file system"]),
+    }
+    context.become_main();
+    Ok(done(0))
+}
+
+/// Has a child made at the call's site, which runs in our memory while this thread waits.
+fn child_in_our_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
+    let who = context.begin(server)?.who;
+    let prepared = who.process.prepare_fork(who.caller.thread, fork_of(flags))?;
+    context.park(prepared);
+    // SAFETY: the words are this thread's, and no reference to them exists.
+    unsafe { (*thread_words()).forked_by = i64::from(sys::process_id()) };
+    Ok(NATIVE)
+}
+
+/// After a child was made in our memory: finds out whether this is the child or the parent, and puts things in their order.
+#[cold]
+pub fn settle(server: &'static Server, context: &mut context::Context) {
+    let words = thread_words();
+    // SAFETY: as above.
+    let forked_by = unsafe { (*words).forked_by };
+    if i64::from(sys::process_id()) != forked_by {
+        if context.adopt(server).is_err() {
+            sys::refuse(&[b"a child that was made cannot take part in the file system"]);
+        }
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { (*words).forked_by = 0 };
+    let unused = context.unpark();
+    let Ok(inside) = context.begin(server) else { return };
+    if let Some(unused) = unused {
+        inside.who.process.abandon(inside.who.caller.thread, unused);
+    }
+    note_directory(server, inside.who.process.directory().is_some());
+}
+
+/// exit_group(status): gives back what the process holds. The kernel does the rest.
+pub fn exit_group(call: &mut Call<'_>) -> Result<Verdict> {
+    if let Ok(inside) = call.begin() {
+        inside.who.process.exit(inside.who.caller.thread);
+    }
+    call.context.leave();
+    Ok(NATIVE)
+}
+
+/// exit(status) of a thread.
+pub fn exit(call: &mut Call<'_>) -> Result<Verdict> {
+    call.context.leave();
+    Ok(NATIVE)
+}
+
+// What a process is.
+
+/// After a chdir: `target` is a directory of ours with a reference that this takes; without one the kernel's directory counts, if the call went there.
+pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<Node>) -> Result<Verdict> {
+    let (frame, server) = (call.frame, call.server);
+    let verdict = match (target, verdict.next) {
+        (None, Next::Native) => native_with(frame, frame.arguments()),
+        _ => verdict,
+    };
+    let is_child = call.context.is_child();
+    let who = call.begin()?.who;
+    if target.is_none() && verdict.result < 0 {
+        return Ok(verdict);
+    }
+    let set = who.process.set_directory(who.caller.thread, target);
+    if let Some(node) = target {
+        who.caller.thread.release(node, 1);
+    }
+    set?;
+    if is_child {
+        // The parent's paths are looked at, too.
+        DIRECTFS_CWD.store(1, Relaxed);
+        ABOVE.store(true, Relaxed);
+    } else {
+        note_directory(server, target.is_some());
+    }
+    Ok(verdict)
+}
+
+/// fchdir(fd).
+pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
+    let fd = call.frame.rdi as u32;
+    let who = call.begin()?.who;
+    let target = match who.process.file(who.caller.thread, fd) {
+        Some(file) => {
+            who.caller.check_enter(file.node())?;
+            who.caller.thread.retain(file.node())?;
+            Some(file.node())
+        }
+        None => None,
+    };
+    let verdict = if target.is_some() { done(0) } else { NATIVE };
+    change_directory(call, verdict, target)
+}
+
+/// getcwd(buffer, room).
+pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
+    let (into, room) = (call.frame.rdi, call.frame.rsi);
+    let server = call.server;
+    let inside = call.begin()?;
+    let Some(directory) = inside.who.process.directory() else { return Ok(NATIVE) };
+    let start = path_of(server, &inside.who.caller, directory, inside.path)?;
+    let length = inside.path.len() - start;
+    if length as u64 > room {
+        return Err(Errno::ERANGE);
+    }
+    // SAFETY: used for this call only.
+    unsafe { user::bytes_mut(into, length as u64)? }.copy_from_slice(&inside.path[start..]);
+    Ok(done(length as i64))
+}
+
+/// The path of a directory with a zero behind it, written to the end of `into`; where it begins. ENOENT if it was removed.
+pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mut [u8]) -> Result<usize> {
+    let mut start = into.len() - 1;
+    into[start] = 0;
+    let mut current = directory;
+    let mut held = None;
+    let mut name = [0u8; 255];
+    while current.number != server.root.number {
+        if caller.stat(current)?.links == 0 {
+            return Err(Errno::ENOENT);
+        }
+        let number = caller.thread.parent(current)?;
+        let parent = caller.thread.node(number, None)?;
+        let parent = posix::Held::owned(caller.thread, parent);
+        // A rename between the two: its new place is found the next time round.
+        let Ok(length) = caller.thread.name_of(parent.node(), current.number, &mut name) else {
+            if caller.thread.parent(current)? == number {
+                return Err(Errno::ENOENT);
+            }
+            continue;
+        };
+        start = start.checked_sub(length + 1).ok_or(Errno::ENAMETOOLONG)?;
+        into[start] = b'/';
+        into[start + 1..start + 1 + length].copy_from_slice(&name[..length]);
+        current = parent.node();
+        held = Some(parent);
+    }
+    drop(held);
+    let mount = server.mount();
+    start = start.checked_sub(mount.len()).ok_or(Errno::ENAMETOOLONG)?;
+    into[start..start + mount.len()].copy_from_slice(mount);
+    Ok(start)
+}
+
+/// What names an open file: its path, as far as that is known; otherwise the mount and the inode number, as for a file that was removed.
+pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+    if file.kind() == FileKind::Directory {
+        return path_of(server, caller, file.node(), into);
+    }
+    let mut name = [0u8; 255];
+    if let Ok(directory) = caller.thread.node(file.found_in(), None) {
+        let directory = posix::Held::owned(caller.thread, directory);
+        if let Ok(length) = caller.thread.name_of(directory.node(), file.node().number, &mut name) {
+            let room = into.len() - 1 - length;
+            let start = path_of(server, caller, directory.node(), &mut into[..room])?;
+            into[room - 1] = b'/';
+            into[room..room + length].copy_from_slice(&name[..length]);
+            into[room + length] = 0;
+            return Ok(start);
+        }
+    }
+    const DELETED: &[u8] = b" (deleted)";
+    let mut digits = [0u8; 20];
+    let count = crate::contract::write_number(file.node().number, &mut digits);
+    let mut start = into.len() - 1;
+    into[start] = 0;
+    for part in [DELETED, &digits[..count], b"/#", server.mount()] {
+        start -= part.len();
+        into[start..start + part.len()].copy_from_slice(part);
+    }
+    Ok(start)
+}
+
+/// umask(mask).
+pub fn umask(call: &mut Call<'_>) -> Result<Verdict> {
+    let frame = call.frame;
+    let mask = frame.rdi as u32 & 0o777;
+    call.begin()?.who.process.set_umask(mask);
+    Ok(native_with(frame, frame.arguments()))
+}
+
+/// setuid and all others that change whom the process acts for: the kernel decides, then it is asked.
+pub fn change_identity(call: &mut Call<'_>) -> Result<Verdict> {
+    let verdict = native_with(call.frame, call.arguments());
+    identity::forget();
+    Ok(verdict)
+}

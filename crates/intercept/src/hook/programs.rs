@@ -1,0 +1,135 @@
+//! What a file is that is to be run, by its first bytes.
+
+use core::ops::Range;
+
+/// Bytes that are looked at: headers, notes and the loader's name lie there in every program that linkers make.
+pub const HEAD_BYTES: usize = 4096;
+/// Bytes of a script's first line, as the kernel has it.
+const LINE_BYTES_MAX: usize = 255;
+
+/// A kind of program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// For an interpreter, perhaps with one argument: where both stand in the head.
+    Script(Range<usize>, Option<Range<usize>>),
+    /// With the loader of glibc, which loads the library.
+    Dynamic,
+    /// Without a loader.
+    Static,
+    /// With another loader.
+    Foreign,
+    /// With the loader, but most system calls are made by code of its own: a program in Go.
+    Own,
+    /// Something else: the kernel knows what to say.
+    Unknown,
+}
+
+/// The kind of a program.
+pub fn kind_of(head: &[u8]) -> Kind {
+    if head.starts_with(b"#!") {
+        return script(head);
+    }
+    program(head).unwrap_or(Kind::Unknown)
+}
+
+fn script(head: &[u8]) -> Kind {
+    let head = &head[..head.len().min(LINE_BYTES_MAX)];
+    let end = head.iter().position(|&byte| byte == b'\n').unwrap_or(head.len());
+    let is_blank = |at: &usize| matches!(head[*at], b' ' | b'\t');
+    let skip = |from: usize| (from..end).find(|at| !is_blank(at)).unwrap_or(end);
+    let begin = skip(2);
+    let stop = (begin..end).find(is_blank).unwrap_or(end);
+    if begin == stop {
+        return Kind::Unknown;
+    }
+    let argument = skip(stop);
+    let argument_end = (argument..end).rev().find(|at| !is_blank(at)).map_or(argument, |last| last + 1);
+    Kind::Script(begin..stop, (argument < argument_end).then_some(argument..argument_end))
+}
+
+fn program(head: &[u8]) -> Option<Kind> {
+    const X86_64: u16 = 62;
+    const PT_INTERP: u32 = 3;
+    const PT_NOTE: u32 = 4;
+    const HEADER_BYTES: usize = 56;
+    const EXECUTABLE: u16 = 2;
+    const SHARED: u16 = 3;
+    let half = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes));
+    let word = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let long = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    if !head.starts_with(b"\x7fELF\x02\x01") || half(18)? != X86_64 || !matches!(half(16)?, EXECUTABLE | SHARED) {
+        return None;
+    }
+    let table = usize::try_from(long(32)?).ok()?;
+    let mut kind = Kind::Static;
+    for index in 0..usize::from(half(56)?) {
+        let header = table.checked_add(index * HEADER_BYTES)?;
+        let (start, bytes) = (usize::try_from(long(header + 8)?).ok()?, usize::try_from(long(header + 32)?).ok()?);
+        match (word(header)?, &kind) {
+            (PT_INTERP, Kind::Static) => {
+                let loader = head.get(start..start.checked_add(bytes)?)?;
+                let name = loader.rsplit(|&byte| byte == b'/').next()?;
+                kind = if name.starts_with(b"ld-linux-x86-64.so") { Kind::Dynamic } else { Kind::Foreign };
+            }
+            // Notes that lie further behind are not those of Go's linker.
+            (PT_NOTE, Kind::Dynamic) if head.get(start..).is_some_and(|notes| has_go_note(notes, bytes)) => {
+                kind = Kind::Own;
+            }
+            _ => {}
+        }
+    }
+    Some(kind)
+}
+
+/// Whether one of the notes is by Go.
+fn has_go_note(notes: &[u8], bytes: usize) -> bool {
+    const HEAD: usize = 12;
+    let notes = &notes[..bytes.min(notes.len())];
+    let word = |at: usize| notes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize);
+    let mut at = 0;
+    while let (Some(name), Some(content)) = (word(at), word(at + 4)) {
+        let text = at + HEAD;
+        if name == 4 && notes.get(text..text + 4) == Some(b"Go\0\0") {
+            return true;
+        }
+        let padded = |bytes: usize| bytes.saturating_add(3) & !3;
+        at = text.saturating_add(padded(name)).saturating_add(padded(content));
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interpreter(line: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+        match kind_of(line) {
+            Kind::Script(interpreter, argument) => Some((&line[interpreter], argument.map(|range| &line[range]))),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_script_names_its_interpreter_and_one_argument() {
+        assert_eq!(interpreter(b"#!/bin/sh\necho"), Some((&b"/bin/sh"[..], None)));
+        assert_eq!(interpreter(b"#! /usr/bin/env  -S a b \t\nx"), Some((&b"/usr/bin/env"[..], Some(&b"-S a b"[..]))));
+        assert_eq!(interpreter(b"#!/bin/sh"), Some((&b"/bin/sh"[..], None)));
+        assert_eq!(interpreter(b"#!  \n/bin/sh"), None);
+        assert_eq!(interpreter(b"#!"), None);
+    }
+
+    #[test]
+    fn a_program_of_this_system_has_its_loader() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        assert_eq!(kind_of(&bytes[..HEAD_BYTES]), Kind::Dynamic);
+        for length in 0..HEAD_BYTES {
+            // Whatever is cut off: no panic.
+            kind_of(&bytes[..length]);
+        }
+        let note = b"\x04\0\0\0\x08\0\0\0\x04\0\0\0Go\0\0buildid\0";
+        assert!(has_go_note(note, note.len()) && !has_go_note(note, 12) && !has_go_note(&note[..15], note.len()));
+        assert!(!has_go_note(&[0xff; 64], 64));
+        assert_eq!(kind_of(b"hello"), Kind::Unknown);
+        assert_eq!(kind_of(b""), Kind::Unknown);
+    }
+}

@@ -1,0 +1,128 @@
+//! The file system as this process has it: the two regions, and the mount.
+//!
+//! Invariant: set up by the constructor, before other threads and hooked calls; later only read.
+
+use super::entry::{DIRECTFS_PREFIX, PREFIX_BYTES_MAX};
+use super::{environment, sys};
+use crate::contract::{self, Contract};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use engine::format::Superblock;
+use engine::{AttachOptions, Fs, Node};
+use pmem::{Direct, Region};
+use posix::host::PLATFORM;
+
+/// What serves calls.
+pub struct Server {
+    /// The file system.
+    pub fs: Fs<Direct>,
+    /// The root directory. The reference is never given back: the root stays in any case.
+    pub root: Node,
+    /// The mount directory.
+    mount: [u8; PREFIX_BYTES_MAX],
+    mount_bytes: usize,
+    /// What `st_dev` says.
+    pub device: u64,
+    /// Base of the image in this process.
+    pub image_base: usize,
+}
+
+struct Place(UnsafeCell<MaybeUninit<Server>>);
+// SAFETY: see the module's invariant.
+unsafe impl Sync for Place {}
+
+static SERVER: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+static SERVING: AtomicBool = AtomicBool::new(false);
+
+/// The server, if there is a file system.
+#[inline]
+pub fn get() -> Option<&'static Server> {
+    if !SERVING.load(Relaxed) {
+        return None;
+    }
+    // SAFETY: initialised before SERVING was set, by the constructor; only read since.
+    Some(unsafe { (*SERVER.0.get()).assume_init_ref() })
+}
+
+impl Server {
+    /// The mount directory, in normal form.
+    pub fn mount(&self) -> &[u8] {
+        &self.mount[..self.mount_bytes]
+    }
+
+    /// The directory in which the mount directory is, or would be.
+    pub fn above(&self) -> &[u8] {
+        let mount = self.mount();
+        match mount.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) if slash > 0 => &mount[..slash],
+            _ => b"/",
+        }
+    }
+}
+
+/// Attaches as the launcher says. Ends the program if that fails: it must not work on another file system.
+///
+/// # Safety
+/// Called once, by the constructor.
+pub unsafe fn start(contract: &Contract, mount: &[u8]) {
+    if !contract::is_mount_directory(mount) {
+        sys::refuse(&[b"the mount directory is not an absolute path in normal form: ", mount]);
+    }
+    let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
+    let image = map(contract.image, contract.image_bytes, protection(contract.image_read_only), b"image");
+    let region = map(contract.region, contract.region_bytes, protection(false), b"shared memory");
+    let options = AttachOptions { read_only: contract.read_only, cached_files_max: contract.cached_files_max };
+    // SAFETY: both are mapped whole, for as long as the process lives, and only regions access them; a mapping that may only be read
+    // is attached read-only, so nothing is stored.
+    let attached = unsafe {
+        let pm = Region::new(image, contract.image_bytes, Direct);
+        Fs::attach_shared(pm, Region::new(region, contract.region_bytes, Direct), &PLATFORM, &options)
+    };
+    let Ok(fs) = attached else {
+        sys::refuse(&[b"cannot attach to the file system: another version of directfs made it, or it has been closed"]);
+    };
+    let root = match fs.enter().and_then(|thread| thread.root()) {
+        Ok(root) => root,
+        Err(engine::Error::TooManyThreads) => {
+            sys::refuse(&[b"too many threads use the file system; end some of them"]);
+        }
+        Err(_) => sys::refuse(&[b"the file system is damaged; check it with `directfs fsck`"]),
+    };
+    let mut copy = [0; PREFIX_BYTES_MAX];
+    copy[..mount.len()].copy_from_slice(mount);
+    let device = device(&fs);
+    let server = Server { fs, root, mount: copy, mount_bytes: mount.len(), device, image_base: image as usize };
+    // SAFETY: nobody else runs yet (the caller's promise).
+    unsafe {
+        (*SERVER.0.get()).write(server);
+        let prefix = &mut *DIRECTFS_PREFIX.0.get();
+        prefix.fill(0);
+        prefix[..mount.len() - 1].copy_from_slice(&mount[1..]);
+    }
+    SERVING.store(true, Relaxed);
+}
+
+/// A device number of no file system of the kernel: those of memory count from one, this one is far up, by the image's UUID.
+fn device(fs: &Fs<Direct>) -> u64 {
+    const MINOR_MIN: u64 = 0x8_0000;
+    let mixed = fs.pm().first::<Superblock>().map_or(0, |found| found.uuid[0].load() ^ found.uuid[1].load());
+    let minor = MINOR_MIN | (mixed ^ mixed >> 20 ^ mixed >> 40) & 0x7_ffff;
+    libc::makedev(0, minor as u32)
+}
+
+fn map(fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
+    let fits = sys::status(fd).is_ok_and(|status| {
+        let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
+        is_device || status.st_size as u64 >= bytes
+    });
+    if !fits {
+        let run = environment::run_entry().unwrap_or_default();
+        sys::refuse(&[b"the descriptor of the ", what, b" was lost on the way to this program (", run, b")"]);
+    }
+    match sys::map(bytes as usize, protection, libc::MAP_SHARED, fd) {
+        Ok(start) => start,
+        Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space"]),
+    }
+}

@@ -1,0 +1,226 @@
+//! Signals while a call is served.
+//!
+//! A handler must not run while its thread is inside the engine: it may hold a lock there that the handler's own calls would wait for, or leave by a jump. So handlers are reached
+//! through a function of ours, which looks where the thread is. Outside it calls the program's handler. Inside it sends the signal to the thread once more, leaves
+//! it blocked, and returns; when the call is done, it is unblocked and comes again. What the kernel knows of the signal (sender, value, order) is kept so.
+//!
+//! Not deferred: what the processor raises (a fault comes again at once), and everything while the kernel does a call for us that may wait: then the thread holds nothing.
+//!
+//! Invariants
+//! - What the program asks about its actions is what it set.
+//! - A signal is in `deferred` of a thread's words as long as that thread has it blocked for us, and no longer.
+//! - A child that runs in its parent's memory has actions of its own in the kernel, but not here: it sets them without us.
+
+use super::call::{Call, native_with};
+use super::dispatch::NATIVE;
+use super::entry::{Verdict, directfs_entry, thread_words};
+use super::{maps, sys, user};
+use core::ffi::c_void;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+use libc::{SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, siginfo_t};
+use posix::{Errno, Result};
+
+/// Signals are numbered from 1 to this.
+const SIGNALS: usize = 64;
+/// Bytes of the kernel's sets.
+const SET_BYTES: u64 = 8;
+
+/// `struct sigaction` of the kernel.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Action {
+    handler: u64,
+    flags: u64,
+    restorer: u64,
+    mask: u64,
+}
+
+/// What the program set.
+struct Known {
+    handler: AtomicU64,
+    flags: AtomicU64,
+}
+
+static ACTIONS: [Known; SIGNALS + 1] =
+    [const { Known { handler: AtomicU64::new(0), flags: AtomicU64::new(0) } }; SIGNALS + 1];
+
+/// This library's code, and the kernel's that runs in user space.
+static OWN_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+static KERNEL_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// For the constructor: notes where a mapping of code is.
+pub fn note(mapping: &maps::Mapping<'_>) {
+    let own = mapping.is_code && (mapping.start..mapping.end).contains(&(directfs_entry as *const () as usize));
+    let range = match own {
+        true => &OWN_CODE,
+        false if mapping.path == b"[vdso]" => &KERNEL_CODE,
+        false => return,
+    };
+    range[0].store(mapping.start, Relaxed);
+    range[1].store(mapping.end, Relaxed);
+}
+
+fn is_in(range: &[AtomicUsize; 2], address: usize) -> bool {
+    (range[0].load(Relaxed)..range[1].load(Relaxed)).contains(&address)
+}
+
+/// rt_sigaction(signal, new, old, size).
+pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
+    let [signal, new, old, size, ..] = call.arguments();
+    let frame = call.frame;
+    let Some(known) = ACTIONS.get(signal as u32 as usize).filter(|_| signal as u32 > 0) else { return Ok(NATIVE) };
+    if call.context.is_child() || size != SET_BYTES {
+        return Ok(NATIVE);
+    }
+    let trampoline = directfs_signal as *const () as u64;
+    let before = (known.handler.load(Acquire), known.flags.load(Acquire));
+    let mut arguments = frame.arguments();
+    let mut ours = None;
+    if new != 0 {
+        let wanted: Action = user::read(new)?;
+        if wanted.handler > libc::SIG_IGN as u64 {
+            known.flags.store(wanted.flags, Release);
+            known.handler.store(wanted.handler, Release);
+            // Blocked while it runs in any case: what is sent again from there must wait.
+            let flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64;
+            arguments[1] = &raw const *ours.insert(Action { handler: trampoline, flags, ..wanted }) as u64;
+        }
+    }
+    let mut told = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    arguments[2] = &raw mut told as u64;
+    let verdict = native_with(frame, arguments);
+    if verdict.result < 0 {
+        if ours.is_some() {
+            known.flags.store(before.1, Release);
+            known.handler.store(before.0, Release);
+        }
+        return Ok(verdict);
+    }
+    if old != 0 {
+        if told.handler == trampoline {
+            (told.handler, told.flags) = before;
+        }
+        user::write(old, &told)?;
+    }
+    Ok(verdict)
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Whether a signal of this thread waits until its call is done.
+pub fn deferred() -> u64 {
+    // SAFETY: the words are this thread's; a handler that changes them has returned.
+    unsafe { (&raw const (*thread_words()).deferred).read_volatile() }
+}
+
+/// How a call that waits ends because of signals that wait for it: none of them, it goes on.
+pub fn interruption() -> Option<Result<Verdict>> {
+    let deferred = deferred();
+    if deferred == 0 {
+        return None;
+    }
+    let restarts = (1..=SIGNALS)
+        .filter(|signal| deferred & bit(*signal as i32) != 0)
+        .all(|signal| ACTIONS[signal].flags.load(Relaxed) & SA_RESTART as u64 != 0);
+    let again = Verdict { result: 0, next: super::entry::Next::Restart };
+    Some(if restarts { Ok(again) } else { Err(Errno(libc::EINTR)) })
+}
+
+/// Whether the thread is at work in here.
+fn is_inside(context: *const c_void) -> bool {
+    let words = thread_words();
+    // SAFETY: the words are this thread's; the kernel made the context.
+    let (in_use, passive, address) = unsafe {
+        let registers = &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        let in_use = (*words).owned != 0 && (*words).top == 0;
+        (in_use, (*words).passive != 0, registers[libc::REG_RIP as usize] as usize)
+    };
+    in_use && !passive && (is_in(&OWN_CODE, address) || is_in(&KERNEL_CODE, address))
+}
+
+/// Whether the processor raised a signal, so that it would only come again.
+fn is_fault(signal: i32, info: *const siginfo_t) -> bool {
+    let kind =
+        matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS);
+    // SAFETY: the kernel made it.
+    kind && unsafe { (*info).si_code > 0 }
+}
+
+/// What the kernel calls for every signal that the program has a handler for.
+///
+/// # Safety
+/// Called by the kernel.
+pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    if !is_fault(signal, info) && is_inside(context) {
+        // SAFETY: the kernel made info and context; the words are this thread's.
+        unsafe { defer(signal, info, context) };
+        return;
+    }
+    let Some(known) = ACTIONS.get(signal as usize) else { return };
+    let (handler, flags) = (known.handler.load(Acquire), known.flags.load(Acquire));
+    if flags & SA_RESETHAND as u64 != 0 {
+        known.handler.store(libc::SIG_DFL as u64, Release);
+    }
+    if handler <= libc::SIG_IGN as u64 {
+        return;
+    }
+    if flags & SA_NODEFER as u64 != 0 {
+        // SAFETY: changes no memory; a handler may interrupt itself now, as it wants.
+        unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
+    }
+    // SAFETY: the program gave this address as a handler. (One that was not asked to take three arguments does not look at the others.)
+    unsafe {
+        let words = thread_words();
+        // What it interrupted may go on waiting.
+        let passive = (*words).passive;
+        let handler: extern "C" fn(i32, *mut siginfo_t, *mut c_void) = core::mem::transmute(handler as usize);
+        handler(signal, info, context);
+        (*words).passive = passive;
+    }
+}
+
+unsafe fn set_mask(how: i32, set: u64) {
+    // SAFETY: the set is a local; by the caller's promise the thread may be interrupted so.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [how as u64, &raw const set as u64, 0, SET_BYTES, 0, 0]) };
+}
+
+/// Sends a signal again and keeps it blocked from when the handler returns.
+unsafe fn defer(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: as in `directfs_signal`. The kernel takes the mask from the context when the handler returns; its sets have 64 bits.
+    unsafe {
+        let words = thread_words();
+        (*words).deferred |= bit(signal);
+        let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
+        *mask |= bit(signal);
+        let (process, thread) = (sys::process_id() as u64, sys::thread_id() as u64);
+        sys::call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as u64, info as u64, 0, 0]);
+    }
+}
+
+/// Lets the signals come that wait, in the middle of a call that holds nothing in the engine; from then on until the next call handlers run at once.
+///
+/// # Safety
+/// The thread holds nothing in the engine, and a handler may leave by a jump.
+pub unsafe fn deliver_now() {
+    // SAFETY: the words are this thread's.
+    unsafe { (*thread_words()).passive = 1 };
+    if deferred() != 0 {
+        // SAFETY: by the caller's promise.
+        unsafe { directfs_deliver() };
+    }
+}
+
+/// Lets the signals come that waited for a call.
+///
+/// # Safety
+/// Called by the entry, when the thread's stack is free again.
+pub unsafe extern "C" fn directfs_deliver() {
+    let words = thread_words();
+    // SAFETY: the words are this thread's. What comes from here on is not deferred.
+    let set = unsafe { core::mem::take(&mut (*words).deferred) };
+    // SAFETY: the caller's promise: handlers may run.
+    unsafe { set_mask(libc::SIG_UNBLOCK, set) };
+}

@@ -1,0 +1,129 @@
+//! Sockets with names in the mount: the kernel cannot find them there.
+//!
+//! Behind such a name is a socket file of ours; the kernel's socket has an abstract name that is made of the image's UUID, the file's inode and its generation. Whoever
+//! connects by the path finds the file, is checked by its permissions, and is connected to the abstract name. What a program asks the kernel for the name of a socket, it
+//! gets the abstract one. Datagrams to a path of ours (sendto) are not delivered: ENOENT from the kernel.
+
+use super::call::{Call, waiting};
+use super::context::Inside;
+use super::dispatch::{NATIVE, done};
+use super::entry::Verdict;
+use super::names::walk_on;
+use super::paths::Directory;
+use super::server::Server;
+use super::{special, user};
+use engine::Attributes;
+use engine::format::FileKind;
+use posix::path::{LastLink, Outcome};
+use posix::{Errno, Result, Want};
+
+/// Bytes before the path.
+const FAMILY_BYTES: usize = 2;
+/// Bytes of a path in an address.
+const PATH_BYTES: usize = 108;
+
+/// An address for the kernel.
+struct Address {
+    bytes: [u8; FAMILY_BYTES + PATH_BYTES],
+    length: usize,
+}
+
+impl Address {
+    fn new(parts: &[&[u8]]) -> Result<Address> {
+        let mut address = Address { bytes: [0; FAMILY_BYTES + PATH_BYTES], length: FAMILY_BYTES };
+        address.bytes[..FAMILY_BYTES].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+        for part in parts {
+            let room = address.bytes.get_mut(address.length..address.length + part.len()).ok_or(Errno::EINVAL)?;
+            room.copy_from_slice(part);
+            address.length += part.len();
+        }
+        Ok(address)
+    }
+
+    /// The abstract name of a socket of ours.
+    fn of(server: &Server, file: &Attributes) -> Result<Address> {
+        let numbers = special::uuid(server).into_iter().chain([file.number, u64::from(file.generation)]);
+        let mut text = [[0u8; 16]; 4];
+        text.iter_mut().zip(numbers).for_each(|(text, number)| special::write_hexadecimal(number, text));
+        Address::new(&[b"\0directfs-", &text[0], &text[1], b"-", &text[2], b"-", &text[3]])
+    }
+
+    /// bind or connect, with this address instead of the program's.
+    fn call(&self, number: i64, fd: u64) -> i64 {
+        // SAFETY: the kernel reads the address.
+        unsafe { waiting(number, [fd, self.bytes.as_ptr() as u64, self.length as u64, 0, 0, 0]) }
+    }
+}
+
+/// Copies the path of an address to the thread's buffer; its length. None: it has none.
+fn path_of(call: &mut Call<'_>) -> Result<Option<usize>> {
+    let (address, length) = (call.frame.rsi, call.frame.rdx as u32 as usize);
+    if !(FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&length) {
+        return Ok(None);
+    }
+    // SAFETY: used for this call only.
+    let given = unsafe { user::bytes(address, length as u64)? };
+    let (family, path) = given.split_at(FAMILY_BYTES);
+    let path = path.split(|&byte| byte == 0).next().unwrap_or_default();
+    if family != (libc::AF_UNIX as u16).to_ne_bytes() || path.is_empty() {
+        return Ok(None);
+    }
+    let Inside { path: buffer, .. } = call.begin()?;
+    buffer[..path.len()].copy_from_slice(path);
+    buffer[path.len()] = 0;
+    Ok(Some(path.len()))
+}
+
+/// For the kernel: as it is, or with the path that it became.
+fn theirs(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
+    move |path| match path {
+        None => NATIVE,
+        Some(path) => match Address::new(&[path]) {
+            Ok(address) => done(address.call(number, fd)),
+            Err(Errno(errno)) => done(-i64::from(errno)),
+        },
+    }
+}
+
+/// bind(fd, address, length).
+pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
+    let (fd, server) = (call.frame.rdi, call.server);
+    let Some(length) = path_of(call)? else { return Ok(NATIVE) };
+    let umask = call.begin()?.who.process.umask();
+    let mode = libc::S_IFSOCK | 0o777;
+    walk_on(call, Directory::Working, length, &mut theirs(libc::SYS_bind, fd), &mut |caller, place, path, walk| {
+        let made = caller.mknod_path(place, path, (mode, umask), 0, walk).map_err(|error| match error {
+            Errno::EEXIST => Errno(libc::EADDRINUSE),
+            other => other,
+        })?;
+        if let Outcome::Left(exit) = made {
+            return Ok(Outcome::Left(exit));
+        }
+        let Outcome::Inside(file) = caller.stat_path(place, path, LastLink::Stay, walk)? else {
+            return Err(Errno::ENOENT);
+        };
+        let result = Address::of(server, &file)?.call(libc::SYS_bind, fd);
+        if result < 0 {
+            caller.unlink_path(place, path, walk)?;
+        }
+        Ok(Outcome::Inside(result))
+    })
+}
+
+/// connect(fd, address, length).
+pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
+    let (fd, server) = (call.frame.rdi, call.server);
+    let Some(length) = path_of(call)? else { return Ok(NATIVE) };
+    walk_on(call, Directory::Working, length, &mut theirs(libc::SYS_connect, fd), &mut |caller, place, path, walk| {
+        Ok(match caller.stat_path(place, path, LastLink::Follow, walk)? {
+            Outcome::Left(exit) => Outcome::Left(exit),
+            Outcome::Inside(file) => {
+                caller.access_attributes(&file, Want::WRITE)?;
+                if file.kind != FileKind::Socket {
+                    return Err(Errno(libc::ECONNREFUSED));
+                }
+                Outcome::Inside(Address::of(server, &file)?.call(libc::SYS_connect, fd))
+            }
+        })
+    })
+}

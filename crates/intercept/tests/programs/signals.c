@@ -1,0 +1,61 @@
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <setjmp.h>
+#include <errno.h>
+#include <time.h>
+static volatile long handled, jumped; static sigjmp_buf env; static volatile int can_jump;
+static int deep;
+static void work(const char *name) {
+  char path[64]; snprintf(path, sizeof path, "sig.d/%s", name);
+  int fd = open(path, O_CREAT | O_RDWR, 0644); if (fd < 0) { perror("open"); _exit(1); }
+  if (write(fd, "x", 1) != 1) { perror("write"); _exit(1); }
+  struct stat st; if (fstat(fd, &st) || stat(path, &st)) { perror("stat"); _exit(1); }
+  close(fd);
+  if (unlink(path)) { perror("unlink"); _exit(1); }
+}
+static void handler(int s, siginfo_t *i, void *c) { handled++; work("same"); if (can_jump && handled % 3 == 0) { can_jump = 0; jumped++; siglongjmp(env, 1); } }
+static void nothing(int s) {}
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
+int main(void) {
+  mkdir("sig.d", 0755);
+  struct sigaction a = { .sa_flags = SA_SIGINFO | SA_RESTART }, old; a.sa_sigaction = handler; sigaction(SIGALRM, &a, 0);
+  sigaction(SIGALRM, 0, &old); printf("action %d flags %d\n", old.sa_sigaction == handler, (old.sa_flags & (SA_SIGINFO|SA_RESTART)) == (SA_SIGINFO|SA_RESTART));
+  struct itimerval t = { {0, 200}, {0, 200} }; setitimer(ITIMER_REAL, &t, 0);
+  double end = now() + 2; volatile long rounds = 0;
+  sigset_t all; sigemptyset(&all); sigaddset(&all, SIGALRM);
+  while (now() < end) {
+    sigsetjmp(env, 1); can_jump = 1;
+    sigprocmask(SIG_BLOCK, &all, 0); /* names are shared with the handler */
+    work("other"); 
+    sigprocmask(SIG_UNBLOCK, &all, 0);
+    for (int i = 0; i < 20; i++) { struct stat st; stat("sig.d", &st); access("sig.d/none", F_OK); int fd = open("sig.d", O_RDONLY | O_DIRECTORY); if (fd >= 0) close(fd); if (fd > 100) close(fd); }
+    rounds++;
+  }
+  can_jump = 0; memset(&t, 0, sizeof t); setitimer(ITIMER_REAL, &t, 0);
+  printf("rounds %s handled %s jumped %s\n", rounds > 100 ? "many" : "few", handled > 100 ? "many" : "few", jumped > 10 ? "many" : "few");
+  for (int fd = 3; fd < 900; fd++) close(fd);
+  /* waits are interrupted */
+  int f = open("sig.d/lock", O_CREAT | O_RDWR, 0644), ready[2]; pipe(ready);
+  pid_t child = fork();
+  if (!child) { int g = open("sig.d/lock", O_RDWR); flock(g, LOCK_EX); write(ready[1], "r", 1); sleep(2); _exit(0); }
+  char c; read(ready[0], &c, 1);
+  struct sigaction n = { .sa_handler = nothing }; sigaction(SIGUSR1, &n, 0);
+  pid_t self = getpid();
+  pid_t kicker = fork(); if (!kicker) { usleep(300000); kill(self, SIGUSR1); _exit(0); }
+  double b = now(); int r = flock(f, LOCK_EX); printf("flock %d %s early %d\n", r, r ? strerror(errno) : "", now() - b < 1.5);
+  waitpid(kicker, 0, 0);
+  n.sa_flags = SA_RESTART; sigaction(SIGUSR1, &n, 0);
+  kicker = fork(); if (!kicker) { usleep(100000); kill(self, SIGUSR1); _exit(0); }
+  r = flock(f, LOCK_EX); printf("flock %d after restart\n", r);
+  waitpid(kicker, 0, 0); waitpid(child, 0, 0);
+  return 0;
+}

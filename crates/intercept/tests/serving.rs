@@ -1,0 +1,168 @@
+//! Programs with a file system inside them see what they would see in any other.
+
+use intercept::contract::Contract;
+use intercept::launch::{self, Serving};
+use posix::image::{Image, Lent, MakeOptions, OpenImage};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const MOUNT: &str = "/mnt/directfs-test";
+
+/// A file system in memory, for as long as this lives.
+struct FileSystem {
+    _image: Image,
+    _lent: Lent,
+    image: (OwnedFd, u64),
+    region: (OwnedFd, u64),
+    placeholder: OwnedFd,
+}
+
+impl FileSystem {
+    fn new() -> FileSystem {
+        let make = MakeOptions { length: 64 << 20, ..MakeOptions::default() };
+        let image = Image::in_memory(&make, &OpenImage::default()).unwrap();
+        let lent = image.lend().unwrap();
+        let handed = |(fd, bytes)| (launch::inheritable(&fd).unwrap(), bytes);
+        let (image_fd, region) = (handed(lent.image()), handed(lent.region()));
+        let placeholder = launch::placeholder().unwrap();
+        FileSystem { _image: image, _lent: lent, image: image_fd, region, placeholder }
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let contract = Contract {
+            image: self.image.0.as_raw_fd(),
+            image_bytes: self.image.1,
+            region: self.region.0.as_raw_fd(),
+            region_bytes: self.region.1,
+            placeholder: self.placeholder.as_raw_fd(),
+            cached_files_max: 0,
+            read_only: false,
+            image_read_only: false,
+        };
+        let mut command = launch::command(program.as_os_str(), None).unwrap();
+        let start = Some(Path::new("/"));
+        Serving { contract, mount: Path::new(MOUNT), start, binary: None }.apply(&mut command);
+        command
+    }
+}
+
+/// Builds one of the programs beside this file; none if there is no compiler.
+fn program(scratch: &Path, name: &str) -> Option<PathBuf> {
+    let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let binary = scratch.join(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-o"]).arg(&binary).arg(source);
+    match compiler.status() {
+        Ok(status) => {
+            assert!(status.success());
+            Some(binary)
+        }
+        Err(_) => {
+            eprintln!("SKIPPED: there is no C compiler on this machine");
+            None
+        }
+    }
+}
+
+fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// What a program said, if it ended well.
+fn told(output: Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{:?}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Every call of tests/programs/files.c gives the same result as in a directory of the system: names, descriptors, mappings, children, sockets.
+#[test]
+fn calls_give_what_they_give_elsewhere() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(files) = program(scratch.path(), "files") else { return };
+    let there = scratch.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let expected = told(output(Command::new(&files).arg(&there).arg(&files)));
+    let system = FileSystem::new();
+    let served = told(output(system.command(&files).arg(MOUNT).arg(&files)));
+    for (expected, served) in expected.lines().zip(served.lines()) {
+        // Numbers of inodes and bytes of directories are each file system's own; nothing else is.
+        assert_eq!(expected, served);
+    }
+    assert_eq!(expected.lines().count(), served.lines().count());
+}
+
+/// Handlers that make calls of their own, on the same names, thousands of times; that leave by a jump; and that end a wait.
+#[test]
+fn handlers_of_signals_may_make_any_call() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(signals) = program(scratch.path(), "signals") else { return };
+    let expected = told(output(Command::new(&signals).current_dir(scratch.path())));
+    let system = FileSystem::new();
+    assert_eq!(told(output(&mut system.command(&signals))), expected);
+}
+
+/// Paths that lead into the mount from outside, and out of it, in all forms.
+#[test]
+fn paths_lead_into_the_mount_and_out() {
+    let system = FileSystem::new();
+    let script = r#"
+        M=$DIRECTFS_MOUNT; set -e
+        echo inside > file; cat $M/file /$M//./file $M/../directfs-test/file
+        cd ..; test "$PWD" = /mnt; cat directfs-test/file ./directfs-test/file
+        cd /; cat .$M/file ${M#/}/file; cd /tmp; cat ../$M/file ..$M/file
+        cd $M; test ! -e ../file; cat ../directfs-test/file; ls -d ../../etc; mkdir -p $M/a/b; cd a/b; pwd; cat ../../file
+        env -i /bin/cat $M/file; env -i /bin/sh -c "cat $M/file; /bin/pwd"
+        exec 7< $M/file; test "$(readlink /proc/self/fd/7)" = $M/file; readlink /proc/self/cwd; cat <&7; cat /proc/self/fd/7 </dev/null
+    "#;
+    let told = told(output(system.command(Path::new("sh")).args(["-c", script])));
+    let inside = told.lines().filter(|line| *line == "inside").count();
+    assert_eq!(inside, 15, "{told}");
+    assert!(told.contains(&format!("{MOUNT}/a/b\n")) && told.contains("/etc"), "{told}");
+    assert!(!Path::new("/mnt/directfs-test").exists(), "nothing is made on the machine itself");
+}
+
+/// What a program cannot know of: the descriptors that the library needs.
+#[test]
+fn descriptors_of_the_library_stay() {
+    let system = FileSystem::new();
+    let script = r#"
+        import os
+        open("kept", "w").write("kept")
+        os.closerange(3, 4096)
+        print(open("kept").read())
+        held = [fd for fd in range(900, 1024) if os.path.islink("/proc/self/fd/%d" % fd)]
+        fd = os.open("kept", os.O_RDONLY)
+        for other in held: os.dup2(fd, other)
+        print(os.read(held[-1], 10), os.popen("cat kept").read())
+    "#;
+    let script: String =
+        script.lines().map(|line| format!("{}\n", line.strip_prefix("        ").unwrap_or(""))).collect();
+    if Command::new("python3").arg("-V").output().is_err() {
+        eprintln!("SKIPPED: python3 is not on this machine");
+        return;
+    }
+    let told = told(output(system.command(Path::new("/usr/bin/python3")).args(["-c", &script])));
+    assert_eq!(told, "kept\nb'kept' kept\n");
+}
+
+/// A program into which nothing can be loaded, and which is given something in the mount, is not started.
+#[test]
+fn who_would_not_see_the_mount_is_not_started() {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("s.c");
+    std::fs::write(&source, "int main(void) { return 3; }").unwrap();
+    let binary = scratch.path().join("s");
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&binary).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: there is no static C library on this machine");
+        return;
+    }
+    let system = FileSystem::new();
+    let script = format!("cd /; {0}; echo $?; {0} {MOUNT}/x; echo $?; cd {MOUNT}; {0}; echo $?", binary.display());
+    let output = output(system.command(Path::new("sh")).args(["-c", &script]));
+    let (told, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(told, "3\n126\n126\n", "{said}");
+    assert!(said.contains("a static program, which would not see"), "{said}");
+}

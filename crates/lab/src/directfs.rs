@@ -1,0 +1,237 @@
+//! DirectFS as a system of experiments: the calls of its POSIX layer, which are what programs get.
+
+use crate::calls::{Calls, Handle, System};
+use engine::format::FileKind;
+use engine::{Attributes, DirectoryHint, Fs, Node, Thread};
+use pmem::{Direct, Memory};
+use posix::path::{LastLink, Outcome, PathBuffer, Place};
+use posix::{Caller, Credentials, Errno, OpenFile, Result, Want};
+use std::cell::RefCell;
+
+const ROOT: Credentials<'static> = Credentials::user(0, 0, &[]);
+/// Directories above one another, at most.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// An image in use.
+pub struct DirectFs<'f, M: Memory = Direct>(pub &'f Fs<M>);
+
+/// A thread's way in. Handles belong to the session.
+pub struct Session<'f, M: Memory = Direct> {
+    thread: Thread<'f, M>,
+    root: Node,
+    buffer: RefCell<Box<PathBuffer>>,
+    files: RefCell<Files>,
+}
+
+#[derive(Default)]
+struct Files {
+    open: Vec<Option<OpenFile>>,
+    free: Vec<Handle>,
+}
+
+impl<M: Memory> System for DirectFs<'_, M> {
+    type Session<'s>
+        = Session<'s, M>
+    where
+        Self: 's;
+
+    fn session(&self) -> Result<Session<'_, M>> {
+        let thread = self.0.enter()?;
+        let root = thread.root()?;
+        Ok(Session { thread, root, buffer: RefCell::default(), files: RefCell::default() })
+    }
+}
+
+impl<M: Memory> Drop for Session<'_, M> {
+    fn drop(&mut self) {
+        for file in self.files.borrow_mut().open.drain(..).flatten() {
+            Caller::new(&self.thread, ROOT).close(&file);
+        }
+        self.thread.release(self.root, 1);
+    }
+}
+
+/// Paths begin at the root and nothing leads out of it.
+fn inside<T>(outcome: Outcome<T>) -> Result<T> {
+    match outcome {
+        Outcome::Inside(found) => Ok(found),
+        Outcome::Left(_) => Err(Errno::EXDEV),
+    }
+}
+
+impl<'f, M: Memory> Session<'f, M> {
+    fn caller(&self) -> Caller<'_, 'f, M> {
+        Caller::new(&self.thread, ROOT)
+    }
+
+    fn place(&self) -> Place {
+        Place { root: self.root, start: self.root, can_leave: false }
+    }
+
+    fn at<T>(&self, path: &[u8], last: LastLink, call: impl FnOnce(Node) -> Result<T>) -> Result<T> {
+        let buffer = &mut self.buffer.borrow_mut();
+        self.caller().at_path(&self.place(), path, last, buffer, call).and_then(inside)
+    }
+
+    fn with<T>(&self, handle: Handle, call: impl FnOnce(&OpenFile) -> Result<T>) -> Result<T> {
+        call(self.files.borrow().open.get(handle as usize).and_then(Option::as_ref).ok_or(Errno::EBADF)?)
+    }
+
+    /// The name that a directory has in another one.
+    fn name_in(&self, directory: u64, child: u64) -> Result<Vec<u8>> {
+        let node = self.thread.node(directory, None)?;
+        let mut name = None;
+        let read = self.thread.read_directory(node, 0, &mut DirectoryHint::default(), &mut |entry| {
+            if entry.number == child {
+                name = Some(entry.name.to_vec());
+            }
+            name.is_none()
+        });
+        self.thread.release(node, 1);
+        read?;
+        name.ok_or(Errno::ENOENT)
+    }
+}
+
+impl<M: Memory> Calls for Session<'_, M> {
+    fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<Handle> {
+        let buffer = &mut self.buffer.borrow_mut();
+        let opened = self.caller().open_path(&self.place(), path, flags, (mode, 0), buffer).and_then(inside)?;
+        let files = &mut *self.files.borrow_mut();
+        let handle = files.free.pop().unwrap_or_else(|| {
+            files.open.push(None);
+            files.open.len() as Handle - 1
+        });
+        files.open[handle as usize] = Some(opened.file);
+        Ok(handle)
+    }
+
+    fn close(&self, file: Handle) -> Result<()> {
+        let files = &mut *self.files.borrow_mut();
+        let open = files.open.get_mut(file as usize).and_then(Option::take).ok_or(Errno::EBADF)?;
+        files.free.push(file);
+        self.caller().close(&open);
+        Ok(())
+    }
+
+    fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.with(file, |file| self.caller().read_at(file, offset as i64, into))
+    }
+
+    fn write(&self, file: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.with(file, |file| self.caller().write_at(file, offset as i64, bytes))
+    }
+
+    fn append(&self, file: Handle, bytes: &[u8]) -> Result<usize> {
+        self.with(file, |file| {
+            let end = self.caller().stat(file.node())?.size_bytes;
+            self.caller().write_at(file, end as i64, bytes)
+        })
+    }
+
+    fn truncate(&self, file: Handle, length: u64) -> Result<()> {
+        self.with(file, |file| self.caller().truncate_open(file, length as i64))
+    }
+
+    fn sync_file(&self, file: Handle) -> Result<()> {
+        self.with(file, |file| Ok(self.thread.sync(file.node())?))
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.thread.sync_all()?)
+    }
+
+    #[inline]
+    fn stat(&self, path: &[u8]) -> Result<Attributes> {
+        self.at(path, LastLink::Follow, |node| self.caller().stat(node))
+    }
+
+    fn stat_link(&self, path: &[u8]) -> Result<Attributes> {
+        self.at(path, LastLink::Stay, |node| self.caller().stat(node))
+    }
+
+    fn access(&self, path: &[u8], mode: u32) -> Result<()> {
+        self.at(path, LastLink::Follow, |node| self.caller().access(node, Want(mode & 7)))
+    }
+
+    fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
+        let buffer = &mut self.buffer.borrow_mut();
+        self.caller().mkdir_path(&self.place(), path, mode, 0, buffer).and_then(inside)
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.caller().unlink_path(&self.place(), path, &mut self.buffer.borrow_mut()).and_then(inside)
+    }
+
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        self.caller().rmdir_path(&self.place(), path, &mut self.buffer.borrow_mut()).and_then(inside)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8], flags: u32) -> Result<()> {
+        let place = self.place();
+        let buffer = &mut self.buffer.borrow_mut();
+        self.caller().rename_path((&place, from), (&place, to), flags, buffer).and_then(inside)
+    }
+
+    fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let buffer = &mut self.buffer.borrow_mut();
+        let file = self.caller().resolve(&self.place(), from, LastLink::Stay, buffer).and_then(inside)?;
+        self.caller().link_path(file.node(), false, &self.place(), to, buffer).and_then(inside)
+    }
+
+    fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        let buffer = &mut self.buffer.borrow_mut();
+        self.caller().symlink_path(target, &self.place(), path, buffer).and_then(inside)
+    }
+
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        self.at(path, LastLink::Stay, |node| {
+            let mut target = vec![0; 4096];
+            let length = self.caller().readlink(node, &mut target)?;
+            target.truncate(length);
+            Ok(target)
+        })
+    }
+
+    fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
+        self.at(path, LastLink::Follow, |node| self.caller().chmod(node, mode).map(drop))
+    }
+
+    fn read_directory(&self, path: &[u8], visit: &mut dyn FnMut(&[u8], u64)) -> Result<()> {
+        self.at(path, LastLink::Follow, |node| {
+            if self.caller().stat(node)?.kind != FileKind::Directory {
+                return Err(Errno::ENOTDIR);
+            }
+            self.thread.read_directory(node, 0, &mut DirectoryHint::default(), &mut |entry| {
+                visit(entry.name, entry.number);
+                true
+            })?;
+            Ok(())
+        })
+    }
+
+    fn path_of(&self, directory: &[u8]) -> Result<Vec<u8>> {
+        self.at(directory, LastLink::Follow, |node| {
+            let mut names = Vec::new();
+            let mut here = node.number;
+            while here != self.root.number && names.len() < DEPTH_MAX {
+                let child = self.thread.node(here, None)?;
+                let above = self.thread.parent(child);
+                self.thread.release(child, 1);
+                let above = above?;
+                names.push(self.name_in(above, here)?);
+                here = above;
+            }
+            let mut path: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", name.as_slice()].concat()).collect();
+            if path.is_empty() {
+                path.push(b'/');
+            }
+            Ok(path)
+        })
+    }
+
+    /// The engine's caches go with the DRAM region: an experiment that wants them cold attaches the image anew.
+    fn drop_caches(&self) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+}

@@ -1,0 +1,449 @@
+//! The global index of the cachelet front: from (directory, name) to the entry on the image and to the file in memory, for the whole file system. The
+//! physical file system is mounted without an index of its own, so nothing is indexed twice.
+//!
+//! The engine has an index of the same kind (`engine::mindex`), which cannot serve here: it compares names in the engine's own dentries, and its buckets belong to
+//! the engine's thread slots and DRAM region. This one knows only places, and asks the physical file system whether an entry bears a name. It
+//! is a chained hash as in the paper, and like the engine's it is read without locks under a version per bucket.
+//!
+//! The file in memory (what the paper calls the cachelet) is the inode cache's: 128 bytes, of which the attributes are read without a lock. With the inode quick path an
+//! index entry holds its slot and the inode's place; without it, an entry gives the inode's number, and the inode is searched by it, as the paper
+//! measures ("nqp").
+//!
+//! Invariants
+//! - A bucket's version is odd while its chain changes. Its first bit is the bucket's lock, too.
+//! - A directory with the flag `INDEXED` has all its names here, another has none. The flag changes under the directory's lock held exclusively, and only
+//!   a directory without it leaves memory, but for a removed one, which has no names.
+
+use super::arena::{Arena, Array};
+use super::byvfs::parent_by_dots;
+use super::icache::{Finding, INDEXED};
+use super::names::{At, Known, Making, Moved, Names, Peek, Peeked, hash_name};
+use super::{Front, FrontOptions};
+use crate::error::{Error, Result};
+use crate::physical::{Index, PhysicalFs, Shared};
+use pmem::Layout;
+use posix::Errno;
+use std::hint::spin_loop;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+/// Longer chains do not occur; a reader that was led astray by slots changing hands stops.
+const CHAIN_MAX: usize = 1 << 12;
+/// Attempts to read a bucket that changes, before locks are taken.
+const ATTEMPTS_MAX: usize = 16;
+
+#[repr(C, align(64))]
+struct Entry {
+    hash: AtomicU64,
+    place: AtomicU64,
+    number: AtomicU64,
+    /// Place of the inode; zero without the quick path.
+    inode: AtomicU64,
+    /// Slot in the inode cache and its generation; zero if not known.
+    cached: AtomicU64,
+    next: AtomicU32,
+    reserved: [AtomicU32; 5],
+}
+const _: () = assert!(size_of::<Entry>() == 64);
+// SAFETY: `repr(C)`, atomics of 4 and 8 bytes that fill 64 bytes without padding (asserted), any bits are a value.
+unsafe impl Layout for Entry {}
+
+#[repr(C, align(8))]
+struct Bucket {
+    version: AtomicU32,
+    first: AtomicU32,
+}
+// SAFETY: two atomics of 4 bytes that fill 8 bytes, any bits are a value.
+unsafe impl Layout for Bucket {}
+
+/// The index.
+pub struct Mindex {
+    entries: Arena<Entry>,
+    buckets: Array<Bucket>,
+    quick: bool,
+}
+
+/// What an entry says.
+#[derive(Clone, Copy)]
+struct Hit {
+    entry: u32,
+    place: u64,
+    number: u64,
+    inode: u64,
+    cached: u64,
+}
+
+/// A bucket that nobody else changes; readers wait or look again.
+struct Changing<'c> {
+    bucket: &'c Bucket,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let version = self.bucket.version.load(Relaxed);
+        self.bucket.version.store(version.wrapping_add(1), Release);
+    }
+}
+
+impl Mindex {
+    fn bucket(&self, hash: u64) -> &Bucket {
+        self.buckets.at(hash as u32 & (self.buckets.length() - 1))
+    }
+
+    fn lock(&self, hash: u64) -> Changing<'_> {
+        let bucket = self.bucket(hash);
+        let mut attempt = 0u32;
+        loop {
+            let now = bucket.version.load(Relaxed);
+            if now & 1 == 0 && bucket.version.compare_exchange_weak(now, now + 1, Acquire, Relaxed).is_ok() {
+                fence(Release);
+                return Changing { bucket };
+            }
+            attempt += 1;
+            if attempt.is_multiple_of(128) { std::thread::yield_now() } else { spin_loop() }
+        }
+    }
+
+    /// Searches a chain by what an entry must satisfy beyond the hash.
+    #[inline]
+    fn search(&self, bucket: &Bucket, hash: u64, is_it: impl Fn(&Entry) -> bool) -> Option<Hit> {
+        let mut index = bucket.first.load(Acquire);
+        for _ in 0..CHAIN_MAX {
+            if index == 0 {
+                break;
+            }
+            let entry = self.entries.at(index);
+            if entry.hash.load(Relaxed) == hash && is_it(entry) {
+                return Some(Hit {
+                    entry: index,
+                    place: entry.place.load(Relaxed),
+                    number: entry.number.load(Relaxed),
+                    inode: entry.inode.load(Relaxed),
+                    cached: entry.cached.load(Relaxed),
+                });
+            }
+            index = entry.next.load(Acquire);
+        }
+        None
+    }
+
+    /// A look without locks. The outer none: it changes too often.
+    #[inline]
+    fn look<P: PhysicalFs>(&self, fs: &P, hash: u64, name: &[u8]) -> Option<Option<Hit>> {
+        let bucket = self.bucket(hash);
+        for _ in 0..ATTEMPTS_MAX {
+            let version = bucket.version.load(Acquire);
+            if version & 1 == 0 {
+                let hit = self.search(bucket, hash, |entry| fs.entry_is_named(entry.place.load(Relaxed), name));
+                fence(Acquire);
+                if bucket.version.load(Relaxed) == version {
+                    return Some(hit);
+                }
+            }
+            spin_loop();
+        }
+        None
+    }
+
+    /// Fills a slot that is in no chain and puts it into one.
+    fn link<P: PhysicalFs>(
+        front: &Front<P, Mindex>,
+        index: u32,
+        hash: u64,
+        place: u64,
+        number: u64,
+        slot: Option<u32>,
+    ) {
+        let entry = front.names.entries.at(index);
+        let (inode, cached) = match slot {
+            Some(slot) if front.names.quick => (front.inodes.place(slot), front.cached_word(slot)),
+            _ => (0, 0),
+        };
+        entry.hash.store(hash, Relaxed);
+        entry.place.store(place, Relaxed);
+        entry.number.store(number, Relaxed);
+        entry.inode.store(inode, Relaxed);
+        entry.cached.store(cached, Relaxed);
+        let changing = front.names.lock(hash);
+        entry.next.store(changing.bucket.first.load(Relaxed), Relaxed);
+        changing.bucket.first.store(index, Release);
+    }
+
+    fn insert<P: PhysicalFs>(
+        front: &Front<P, Mindex>,
+        hash: u64,
+        place: u64,
+        number: u64,
+        slot: Option<u32>,
+    ) -> Result<()> {
+        let index = front.names.entries.take().ok_or(Error::Errno(Errno::ENOMEM))?;
+        Mindex::link(front, index, hash, place, number, slot);
+        Ok(())
+    }
+
+    /// Takes the entry at a place out of its chain; its slot, for somebody to use or give back.
+    fn unlink(&self, hash: u64, place: u64) -> Option<u32> {
+        let changing = self.lock(hash);
+        let mut link = &changing.bucket.first;
+        loop {
+            let index = link.load(Relaxed);
+            if index == 0 {
+                return None;
+            }
+            let entry = self.entries.at(index);
+            if entry.hash.load(Relaxed) == hash && entry.place.load(Relaxed) == place {
+                link.store(entry.next.load(Relaxed), Release);
+                return Some(index);
+            }
+            link = &entry.next;
+        }
+    }
+
+    fn remove(&self, hash: u64, place: u64) {
+        if let Some(index) = self.unlink(hash, place) {
+            self.entries.give(index);
+        }
+    }
+}
+
+impl<P: PhysicalFs> Front<P, Mindex> {
+    fn cached_word(&self, slot: u32) -> u64 {
+        (slot as u64) << 32 | self.inodes.generation(slot) as u64
+    }
+
+    /// The file of a hit in memory, without a reference.
+    #[inline]
+    fn peek_hit(&self, hit: &Hit) -> Option<Peek> {
+        if self.names.quick {
+            let (slot, stamp) = ((hit.cached >> 32) as u32, hit.cached as u32);
+            return (slot != 0 && self.inodes.is_still(slot, stamp)).then_some(Peek { inode: slot, name: 0, stamp });
+        }
+        // Without the quick path the inode is searched, and its nv pointer followed.
+        let place = self.fs.inode_place(hit.number).ok()?;
+        let slot = self.fs.nv_pointer(place).ok()?.get(self.fs.region(), self.fs.mounts())? as u32;
+        let stamp = self.inodes.generation(slot);
+        (self.inodes.number(slot) == hit.number).then_some(Peek { inode: slot, name: 0, stamp })
+    }
+
+    /// The file of a hit, brought into memory if it is not there; with a reference. The directory's lock is held.
+    fn load_hit(&self, hit: &Hit) -> Result<At> {
+        if let Some(peek) = self.peek_hit(hit)
+            && self.inodes.try_retain_stay(&self.fs, peek.inode, peek.stamp)?
+        {
+            return Ok(At { inode: peek.inode, name: 0 });
+        }
+        let slot = self.inodes.get(&self.fs, hit.number, (hit.inode != 0).then_some(hit.inode))?;
+        if self.names.quick {
+            // The entry stays this name's while the directory is locked; a reader sees the old word or the new one.
+            let entry = self.names.entries.at(hit.entry);
+            entry.inode.store(self.inodes.place(slot), Relaxed);
+            entry.cached.store(self.cached_word(slot), Release);
+        }
+        Ok(At { inode: slot, name: 0 })
+    }
+
+    /// Brings all names of a directory into the index. Its lock is held exclusively.
+    fn index(&self, directory: At, locked: Shared<'_, P::Info>) -> Result<()> {
+        let number = locked.number;
+        let mut failed = None;
+        self.fs.read_directory(locked, 0, &mut |entry| {
+            let hash = hash_name(number, entry.name);
+            failed = Mindex::insert(self, hash, entry.entry, entry.number, None).err();
+            failed.is_none()
+        })?;
+        if let Some(error) = failed {
+            self.drop_index(directory.inode, locked)?;
+            return Err(error);
+        }
+        self.inodes.set_flag(directory.inode, INDEXED, true);
+        Ok(())
+    }
+
+    fn is_indexed(&self, directory: At) -> bool {
+        self.inodes.flag(directory.inode, INDEXED)
+    }
+
+    /// Takes the names of a directory out of the index. Its lock is held exclusively.
+    fn drop_index(&self, slot: u32, locked: Shared<'_, P::Info>) -> Result<u32> {
+        let number = locked.number;
+        let mut gone = 0;
+        // First the flag: without it nobody takes a name that is missing for one that does not exist.
+        self.inodes.set_flag(slot, INDEXED, false);
+        self.fs.read_directory(locked, 0, &mut |entry| {
+            self.names.remove(hash_name(number, entry.name), entry.entry);
+            gone += 1;
+            true
+        })?;
+        Ok(gone)
+    }
+}
+
+impl<P: PhysicalFs> Names<P> for Mindex {
+    const FINDING: Finding = Finding::Pointer;
+    const INDEX: Index = Index::Front;
+    const PEEKS: bool = true;
+
+    fn new(options: &FrontOptions) -> Result<Mindex> {
+        Ok(Mindex {
+            entries: Arena::new(options.names_max)?,
+            buckets: Array::new(options.names_max.max(1024).next_power_of_two())?,
+            quick: options.inode_quick_path,
+        })
+    }
+
+    fn adopt_root(&self, inode: u32) -> Result<At> {
+        Ok(At { inode, name: 0 })
+    }
+
+    fn touch(&self, names: u32) {
+        self.entries.touch(names);
+        self.buckets.touch(self.buckets.length());
+    }
+
+    #[inline]
+    fn retain(front: &Front<P, Self>, at: At) {
+        front.inodes.retain(at.inode);
+    }
+
+    #[inline]
+    fn release(front: &Front<P, Self>, at: At) -> Result<()> {
+        front.inodes.release(&front.fs, at.inode)
+    }
+
+    #[inline]
+    fn peek_at(front: &Front<P, Self>, at: At) -> Peek {
+        Peek { inode: at.inode, name: 0, stamp: front.inodes.generation(at.inode) }
+    }
+
+    #[inline]
+    fn peek(front: &Front<P, Self>, from: Peek, name: &[u8]) -> Peeked {
+        // Asked before the search: a directory that is indexed afterwards only has more names.
+        let complete = front.inodes.flag(from.inode, INDEXED);
+        let hash = hash_name(front.inodes.number(from.inode), name);
+        let Some(hit) = front.names.look(&front.fs, hash, name) else { return Peeked::Unsure };
+        let found = match hit {
+            Some(hit) => front.peek_hit(&hit).map_or(Peeked::Unsure, Peeked::Found),
+            None if complete && front.inodes.flag(from.inode, INDEXED) => Peeked::Absent,
+            None => Peeked::Unsure,
+        };
+        if Self::is_valid(front, from) { found } else { Peeked::Unsure }
+    }
+
+    #[inline]
+    fn is_valid(front: &Front<P, Self>, peek: Peek) -> bool {
+        fence(Acquire);
+        front.inodes.is_still(peek.inode, peek.stamp)
+    }
+
+    fn grab(front: &Front<P, Self>, peek: Peek) -> Result<Option<At>> {
+        let held = front.inodes.try_retain_stay(&front.fs, peek.inode, peek.stamp)?;
+        Ok(held.then_some(At { inode: peek.inode, name: 0 }))
+    }
+
+    fn step(front: &Front<P, Self>, directory: At, name: &[u8]) -> Result<Option<At>> {
+        if !front.is_indexed(directory) {
+            let locked = front.inodes.write(directory.inode);
+            if !front.is_indexed(directory) {
+                front.index(directory, locked.shared()?)?;
+            }
+        }
+        let locked = front.inodes.read(directory.inode);
+        Ok(Self::find_locked(front, directory, locked.shared()?, name)?.map(|known| known.at))
+    }
+
+    fn find_locked(
+        front: &Front<P, Self>,
+        directory: At,
+        locked: Shared<'_, P::Info>,
+        name: &[u8],
+    ) -> Result<Option<Known>> {
+        let hash = hash_name(locked.number, name);
+        if !front.is_indexed(directory) {
+            front.index(directory, locked)?;
+        }
+        let bucket = front.names.bucket(hash);
+        let hit = match front.names.look(&front.fs, hash, name) {
+            Some(hit) => hit,
+            None => {
+                let _changing = front.names.lock(hash);
+                front.names.search(bucket, hash, |entry| front.fs.entry_is_named(entry.place.load(Relaxed), name))
+            }
+        };
+        let Some(hit) = hit else { return Ok(None) };
+        let at = front.load_hit(&hit)?;
+        Ok(Some(Known { at, entry: Some(hit.place) }))
+    }
+
+    fn parent(front: &Front<P, Self>, directory: At) -> Result<At> {
+        parent_by_dots(front, directory)
+    }
+
+    fn made(front: &Front<P, Self>, made: Making<'_, P::Info>) -> Result<At> {
+        let Making { directory, locked, name, inode, entry, fresh } = made;
+        if fresh {
+            front.inodes.set_flag(inode, INDEXED, true);
+        }
+        let number = front.inodes.number(inode);
+        if let Err(error) = Mindex::insert(front, hash_name(locked.number, name), entry, number, Some(inode)) {
+            // The name exists, so a directory of which not all names fit must not say that they are all here.
+            front.drop_index(directory.inode, locked)?;
+            front.inodes.release(&front.fs, inode)?;
+            return Err(error);
+        }
+        Ok(At { inode, name: 0 })
+    }
+
+    fn removed(front: &Front<P, Self>, directory: At, name: &[u8], _: At, entry: Option<u64>) -> Result<()> {
+        let hash = hash_name(front.inodes.number(directory.inode), name);
+        front.names.remove(hash, entry.unwrap_or(0));
+        Ok(())
+    }
+
+    fn moved(front: &Front<P, Self>, moved: &Moved<'_>) -> Result<()> {
+        let number = |at: At| front.inodes.number(at.inode);
+        let from = hash_name(number(moved.from), moved.from_name);
+        let to = hash_name(number(moved.to), moved.to_name);
+        let [from_entry, to_entry] = moved.entries;
+        // The slots go over to the new names, so that nothing can fail.
+        let (Some(first), second) = (
+            front.names.unlink(from, from_entry.unwrap_or(0)),
+            moved.other.and_then(|_| front.names.unlink(to, to_entry.unwrap_or(0))),
+        ) else {
+            return Err(Errno::EIO.into());
+        };
+        Mindex::link(front, first, to, moved.renamed.to_entry, number(moved.file), Some(moved.file.inode));
+        match (second, moved.other, moved.renamed.from_entry) {
+            (Some(second), Some(other), Some(entry)) if moved.exchange => {
+                Mindex::link(front, second, from, entry, number(other), Some(other.inode));
+            }
+            (Some(second), ..) => front.names.entries.give(second),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn own_name(_: &Front<P, Self>, _: At) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Directories leave the index whole.
+    fn shrink(front: &Front<P, Self>, count: u32, _: bool) -> Result<u32> {
+        let mut gone = 0;
+        for slot in 1..front.inodes.high() {
+            if gone >= count {
+                break;
+            }
+            if front.inodes.flag(slot, INDEXED) && front.inodes.is_unused(slot) {
+                let stamp = front.inodes.generation(slot);
+                if front.inodes.try_retain_stay(&front.fs, slot, stamp)? {
+                    let locked = front.inodes.write(slot);
+                    let dropped = locked.shared().and_then(|locked| front.drop_index(slot, locked));
+                    drop(locked);
+                    front.inodes.release(&front.fs, slot)?;
+                    gone += dropped?;
+                }
+            }
+        }
+        Ok(gone)
+    }
+}

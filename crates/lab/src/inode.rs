@@ -1,0 +1,104 @@
+//! Attributes in memory: what a kernel keeps in its inode, and what `stat` reads without a lock.
+
+use engine::Attributes;
+use engine::format::FileKind;
+use std::hint::spin_loop;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+const WORDS: usize = 9;
+
+/// A file's attributes under a sequence count: one writer at a time (whoever holds the file's lock exclusively), readers without a lock.
+///
+/// Plain data that stays where it is: an inode cache may use the cell for another file later, and a reader that was late sees
+/// either file's attributes whole. Which file's they were, it has to check by other means.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct AttributeCell {
+    sequence: AtomicU32,
+    reserved: AtomicU32,
+    words: [AtomicU64; WORDS],
+}
+
+// Arrays of cells in memory that begins as zeros hold these.
+const _: () = assert!(size_of::<AttributeCell>() == 8 + 8 * WORDS);
+
+const fn pair(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+impl AttributeCell {
+    /// A cell with attributes.
+    pub fn new(attributes: &Attributes) -> AttributeCell {
+        let cell = AttributeCell::default();
+        cell.set(attributes);
+        cell
+    }
+
+    /// Replaces the attributes. Only under the file's exclusive lock, or before anybody knows the file.
+    pub fn set(&self, new: &Attributes) {
+        let words: [u64; WORDS] = [
+            new.number,
+            pair(new.mode, new.links),
+            pair(new.uid, new.gid),
+            pair(new.generation, new.device),
+            new.size_bytes,
+            new.blocks,
+            new.accessed_ns as u64,
+            new.modified_ns as u64,
+            new.changed_ns as u64,
+        ];
+        let sequence = self.sequence.load(Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Relaxed);
+        fence(Release);
+        for (cell, word) in self.words.iter().zip(words) {
+            cell.store(word, Relaxed);
+        }
+        self.sequence.store(sequence.wrapping_add(2), Release);
+    }
+
+    /// The attributes, all of one moment.
+    #[inline]
+    pub fn get(&self) -> Attributes {
+        loop {
+            let before = self.sequence.load(Acquire);
+            let words: [u64; WORDS] = std::array::from_fn(|index| self.words[index].load(Relaxed));
+            fence(Acquire);
+            if before & 1 == 0 && self.sequence.load(Relaxed) == before {
+                return unpack(&words);
+            }
+            spin_loop();
+        }
+    }
+
+    /// Changes some. Only under the file's exclusive lock.
+    pub fn update(&self, change: impl FnOnce(&mut Attributes)) -> Attributes {
+        let mut attributes = self.get();
+        change(&mut attributes);
+        self.set(&attributes);
+        attributes
+    }
+}
+
+fn unpack(words: &[u64; WORDS]) -> Attributes {
+    let [number, mode_links, owner, generation_device, size_bytes, blocks, accessed, modified, changed] = *words;
+    let high = |word: u64| (word >> 32) as u32;
+    let mode = high(mode_links);
+    Attributes {
+        number,
+        generation: high(generation_device),
+        // A cell that was never set holds zero, of which nobody sees anything.
+        kind: FileKind::from_mode(mode).unwrap_or(FileKind::Fifo),
+        mode,
+        links: mode_links as u32,
+        uid: high(owner),
+        gid: owner as u32,
+        device: generation_device as u32,
+        size_bytes,
+        blocks,
+        accessed_ns: accessed as i64,
+        modified_ns: modified as i64,
+        changed_ns: changed as i64,
+        access_list: false,
+    }
+}

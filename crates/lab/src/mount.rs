@@ -1,0 +1,610 @@
+//! A lab system as a mount, over FUSE: so that any program, and the POSIX tests, can use it.
+//!
+//! The kernel asks by inode, so of the front only what lies below path walk is used; its caches stand behind the kernel's own, which are told to
+//! keep nothing. No command leads here yet. What a mount does not have: extended attributes and access lists, O_TMPFILE, fallocate, holes shown by lseek.
+
+use crate::error::{Error, Result};
+use crate::front::{ByVfs, Cachelet, Conventional, Front, FrontOptions, Held, Kept, Names, Wish};
+use crate::nova::Nova;
+use crate::physical::{MkfsOptions, MountOptions as PhysicalOptions, PhysicalFs};
+use crate::pmfs::Pmfs;
+use crate::soupfs::SoupFs;
+use crate::substrate::{self, System};
+use engine::format::FileKind;
+use engine::{Attributes, Changes, RenameFlags};
+use fuser::{
+    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+    Request, TimeOrNow, WriteFlags,
+};
+use pmem::{Access, BLOCK_BYTES, Direct, MapError, Mapping};
+use posix::{Credentials, Errno};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The front of a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrontKind {
+    /// Dentry and inode cache.
+    Conventional,
+    /// No dentry cache.
+    ByVfs,
+    /// Global index.
+    Cachelet,
+}
+
+impl FrontKind {
+    /// By the name that people give it.
+    pub fn parse(name: &str) -> Option<FrontKind> {
+        Some(match name {
+            "conventional" => FrontKind::Conventional,
+            "byvfs" => FrontKind::ByVfs,
+            "cachelet" => FrontKind::Cachelet,
+            _ => return None,
+        })
+    }
+}
+
+/// Why an image of the lab cannot be made or mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The image cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The file system in it.
+    #[error("{}: {source}", path.display())]
+    FileSystem {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong.
+        source: Error,
+    },
+    /// The mount.
+    #[error(transparent)]
+    Mount(#[from] fuse::MountError),
+    /// There is something already.
+    #[error("{} exists: use --force to overwrite it", path.display())]
+    Exists {
+        /// The image.
+        path: PathBuf,
+    },
+}
+
+/// The system of an image, if it is one of the lab's.
+pub fn system_of(image: &Path) -> Option<System> {
+    let mut magic = [0; 8];
+    File::open(image).ok()?.read_exact(&mut magic).ok()?;
+    substrate::identify(&magic)
+}
+
+/// Makes an image of a system. An existing file keeps its place and mode if `force` lets it be overwritten.
+pub fn make(
+    image: &Path,
+    system: System,
+    length: u64,
+    options: &MkfsOptions,
+    force: bool,
+) -> std::result::Result<(), ImageError> {
+    let exists = image.symlink_metadata().is_ok();
+    if exists && !force {
+        return Err(ImageError::Exists { path: image.to_owned() });
+    }
+    let file_system = |source| ImageError::FileSystem { path: image.to_owned(), source };
+    if exists {
+        let file = File::options().write(true).open(image);
+        let resized = file.and_then(|file| file.set_len(length));
+        resized.map_err(|error| file_system(Errno(error.raw_os_error().unwrap_or(libc::EIO)).into()))?;
+    }
+    let mapping =
+        if exists { Mapping::open(image, Access::ReadWrite)? } else { Mapping::create(image, length, 0o600)? };
+    let region = Arc::new(mapping).region(Direct)?;
+    let made = match system {
+        System::Nova => Nova::mkfs(&region, options),
+        System::Pmfs => Pmfs::mkfs(&region, options),
+        System::SoupFs => SoupFs::mkfs(&region, options),
+    };
+    if made.is_err() && !exists {
+        let _ = std::fs::remove_file(image);
+    }
+    region.mapping().sync(0..region.length()).map_err(|_| file_system(Errno::EIO.into()))?;
+    made.map_err(file_system)
+}
+
+/// Serves an image until it is unmounted or a signal comes, and leaves it in order.
+pub fn serve(
+    image: &Path,
+    system: System,
+    front: FrontKind,
+    mount_point: &Path,
+    options: &fuse::MountOptions,
+    ready: impl FnOnce(&Path),
+) -> std::result::Result<(), ImageError> {
+    match system {
+        System::Nova => serve_system::<Nova<Direct>>(image, front, mount_point, options, ready),
+        System::Pmfs => serve_system::<Pmfs<Direct>>(image, front, mount_point, options, ready),
+        System::SoupFs => serve_system::<SoupFs<Direct>>(image, front, mount_point, options, ready),
+    }
+}
+
+fn serve_system<P: PhysicalFs<Memory = Direct>>(
+    image: &Path,
+    front: FrontKind,
+    mount_point: &Path,
+    options: &fuse::MountOptions,
+    ready: impl FnOnce(&Path),
+) -> std::result::Result<(), ImageError> {
+    match front {
+        FrontKind::Conventional => serve_front(Conventional::<P>::mount, image, mount_point, options, ready),
+        FrontKind::ByVfs => serve_front(ByVfs::<P>::mount, image, mount_point, options, ready),
+        FrontKind::Cachelet => serve_front(Cachelet::<P>::mount, image, mount_point, options, ready),
+    }
+}
+
+fn serve_front<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
+    mount: impl FnOnce(pmem::MappedRegion<Direct>, FrontOptions) -> Result<Front<P, N>>,
+    image: &Path,
+    mount_point: &Path,
+    options: &fuse::MountOptions,
+    ready: impl FnOnce(&Path),
+) -> std::result::Result<(), ImageError> {
+    let file_system = |source| ImageError::FileSystem { path: image.to_owned(), source };
+    let mapping = Arc::new(Mapping::open(image, Access::ReadWrite)?);
+    // One server at a time: these systems are of one process.
+    if let Some(file) = mapping.file()
+        && file.try_lock().is_err()
+    {
+        return Err(file_system(Errno::EBUSY.into()));
+    }
+    let front =
+        mount(mapping.region(Direct)?, FrontOptions { mount: PhysicalOptions::default(), ..Default::default() });
+    let front = Arc::new(front.map_err(file_system)?);
+    let server = Server { front: Arc::clone(&front), nodes: Mutex::default() };
+    let source = image.display().to_string();
+    let served = fuse::serve_other(server, &source, mount_point, options, ready);
+    // The session has ended, and with it the other owner.
+    if let Some(front) = Arc::into_inner(front) {
+        front.unmount().map_err(file_system)?;
+    }
+    let _ = mapping.sync(0..mapping.length());
+    Ok(served?)
+}
+
+/// Numbers as the kernel has them: the root is 1, everybody else one more than in the file system.
+const ROOT_NODE: u64 = 1;
+/// Names that one answer to readdir holds are asked for again, so a position must be one that the file system knows; these come before.
+const DOTS: i64 = 2;
+
+struct Node {
+    kept: Kept,
+    lookups: u64,
+}
+
+struct Server<P: PhysicalFs, N: Names<P>> {
+    front: Arc<Front<P, N>>,
+    nodes: Mutex<HashMap<u64, Node>>,
+}
+
+impl<P: PhysicalFs, N: Names<P>> Drop for Server<P, N> {
+    fn drop(&mut self) {
+        for (_, node) in self.nodes().drain() {
+            drop(self.front.take_back(node.kept));
+        }
+    }
+}
+
+fn who(request: &Request) -> Credentials<'static> {
+    Credentials::kernel_checked(request.uid(), request.gid())
+}
+
+fn moment(time: TimeOrNow) -> i64 {
+    match time {
+        TimeOrNow::Now => posix::host::now_ns(),
+        TimeOrNow::SpecificTime(time) => match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+        },
+    }
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Character => FileType::CharDevice,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Block => FileType::BlockDevice,
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Socket => FileType::Socket,
+    }
+}
+
+fn errno(error: Error) -> fuser::Errno {
+    fuser::Errno::from_i32(error.errno().0)
+}
+
+impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<u64, Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn node_of(&self, number: u64) -> u64 {
+        if number == self.front.physical().root() { ROOT_NODE } else { number + 1 }
+    }
+
+    fn held(&self, node: INodeNo) -> Result<Held<'_, P, N>> {
+        if node.0 == ROOT_NODE {
+            return Ok(self.front.root());
+        }
+        Ok(self.front.hold(&self.nodes().get(&node.0).ok_or(Errno::ENOENT)?.kept))
+    }
+
+    /// Notes that the kernel knows a file, and says what it wants to hear of it.
+    fn introduce(&self, file: Held<'_, P, N>) -> FileAttr {
+        let attributes = self.front.stat_held(&file);
+        let number = self.node_of(attributes.number);
+        if number != ROOT_NODE {
+            let mut nodes = self.nodes();
+            let known = nodes.get_mut(&number).map(|node| node.lookups += 1).is_some();
+            if !known {
+                nodes.insert(number, Node { kept: file.keep(), lookups: 1 });
+            }
+        }
+        self.attr(&attributes)
+    }
+
+    fn attr(&self, attributes: &Attributes) -> FileAttr {
+        let time = |ns: i64| {
+            let distance = Duration::from_nanos(ns.unsigned_abs());
+            if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
+        };
+        FileAttr {
+            ino: INodeNo(self.node_of(attributes.number)),
+            size: attributes.size_bytes,
+            blocks: attributes.blocks * (BLOCK_BYTES / 512),
+            atime: time(attributes.accessed_ns),
+            mtime: time(attributes.modified_ns),
+            ctime: time(attributes.changed_ns),
+            crtime: UNIX_EPOCH,
+            kind: file_type(attributes.kind),
+            perm: (attributes.mode & 0o7777) as u16,
+            nlink: attributes.links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: attributes.device,
+            blksize: BLOCK_BYTES as u32,
+            flags: 0,
+        }
+    }
+
+    fn reply_entry(&self, found: Result<Held<'_, P, N>>, reply: ReplyEntry) {
+        match found {
+            Ok(file) => {
+                let generation = self.front.stat_held(&file).generation;
+                reply.entry(&Duration::ZERO, &self.introduce(file), Generation(generation.into()));
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, wish: &Wish<'_>) -> Result<Held<'_, P, N>> {
+        self.front.make(&who(request), &self.held(parent)?, name.as_bytes(), wish)
+    }
+
+    fn open_node(&self, request: &Request, node: INodeNo, flags: i32) -> Result<u32> {
+        self.front.open_held(&who(request), self.held(node)?, flags & !(libc::O_CREAT | libc::O_EXCL))
+    }
+
+    fn list(&self, node: INodeNo, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
+        let directory = self.held(node)?;
+        let mut offset = offset as i64;
+        for (position, name) in [(1, "."), (2, "..")] {
+            if offset < position {
+                if reply.add(node, position as u64, FileType::Directory, name) {
+                    return Ok(());
+                }
+                offset = position;
+            }
+        }
+        let cookie = (offset - DOTS) as u64;
+        self.front.read_directory_held(&directory, cookie, &mut |entry| {
+            let number = INodeNo(self.node_of(entry.number));
+            !reply.add(number, entry.cookie + DOTS as u64, file_type(entry.kind), OsStr::from_bytes(entry.name))
+        })
+    }
+
+    fn set(&self, request: &Request, node: INodeNo, size_bytes: Option<u64>, changes: &Changes) -> Result<Attributes> {
+        let file = self.held(node)?;
+        if let Some(length) = size_bytes {
+            self.front.truncate_held(&file, length)?;
+        }
+        if *changes == Changes::default() {
+            return Ok(self.front.stat_held(&file));
+        }
+        let who = who(request);
+        self.front.change(&file, |attributes| {
+            let changes_owner = changes.uid.is_some() || changes.gid.is_some();
+            let kept = if changes_owner && attributes.kind == FileKind::Regular {
+                attributes.mode & 0o7777 & !(libc::S_ISUID | libc::S_ISGID)
+            } else {
+                attributes.mode & 0o7777
+            };
+            let permissions = changes.permissions.or(changes_owner.then_some(kept));
+            // The kernel has checked that this caller may.
+            debug_assert!(who.checked);
+            Ok(Changes { permissions, ..*changes })
+        })
+    }
+}
+
+fn reply_empty(result: Result<()>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.held(parent).and_then(|parent| self.front.lookup(&who(request), &parent, name.as_bytes()));
+        self.reply_entry(found, reply);
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
+        let mut nodes = self.nodes();
+        let Some(known) = nodes.get_mut(&node.0) else { return };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups == 0
+            && let Some(gone) = nodes.remove(&node.0)
+        {
+            drop(nodes);
+            drop(self.front.take_back(gone.kept));
+        }
+    }
+
+    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.held(node) {
+            Ok(file) => reply.attr(&Duration::ZERO, &self.attr(&self.front.stat_held(&file))),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes {
+            permissions: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            accessed_ns: accessed.map(moment),
+            modified_ns: modified.map(moment),
+            ..Changes::default()
+        };
+        match self.set(request, node, size, &changes) {
+            Ok(attributes) => reply.attr(&Duration::ZERO, &self.attr(&attributes)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        match self.held(node).and_then(|link| self.front.read_link_held(&link)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = FileKind::from_mode(mode).ok_or(Error::Errno(Errno::EINVAL)).and_then(|kind| {
+            let wish = Wish { kind, permissions: mode & 0o7777 & !umask, device, target: b"" };
+            self.make(request, parent, name, &wish)
+        });
+        self.reply_entry(made, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let wish = Wish::of(FileKind::Directory, mode & 0o1777 & !umask);
+        self.reply_entry(self.make(request, parent, name, &wish), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        if target.is_empty() || target.len() >= posix::path::PATH_BYTES_MAX {
+            let wrong = if target.is_empty() { Errno::ENOENT } else { Errno::ENAMETOOLONG };
+            return reply.error(errno(wrong.into()));
+        }
+        let wish = Wish { kind: FileKind::Symlink, permissions: 0o777, device: 0, target };
+        self.reply_entry(self.make(request, parent, name, &wish), reply);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let remove = |parent: Held<'_, P, N>| self.front.remove(&who(request), &parent, name.as_bytes(), false);
+        reply_empty(self.held(parent).and_then(remove), reply);
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let remove = |parent: Held<'_, P, N>| self.front.remove(&who(request), &parent, name.as_bytes(), true);
+        reply_empty(self.held(parent).and_then(remove), reply);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let bits = flags.bits();
+        if bits & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return reply.error(errno(Errno::EINVAL.into()));
+        }
+        let flags = RenameFlags {
+            no_replace: bits & libc::RENAME_NOREPLACE != 0,
+            exchange: bits & libc::RENAME_EXCHANGE != 0,
+            whiteout: false,
+        };
+        let renamed = self.held(parent).and_then(|from| {
+            let to = self.held(new_parent)?;
+            self.front.rename_held(&who(request), (&from, name.as_bytes()), (&to, new_name.as_bytes()), flags)
+        });
+        reply_empty(renamed, reply);
+    }
+
+    fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
+        let linked = self.held(node).and_then(|file| {
+            self.front.link_held(&who(request), &file, &self.held(new_parent)?, new_name.as_bytes())?;
+            Ok(file)
+        });
+        self.reply_entry(linked, reply);
+    }
+
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.open_node(request, node, flags.0) {
+            Ok(handle) => reply.opened(FileHandle(handle.into()), FopenFlags::empty()),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let wish = Wish::of(FileKind::Regular, mode & 0o7777 & !umask);
+        let made = self.make(request, parent, name, &wish).or_else(|error| match error {
+            Error::Errno(Errno::EEXIST) if flags & libc::O_EXCL == 0 => {
+                self.front.lookup(&who(request), &self.held(parent)?, name.as_bytes())
+            }
+            other => Err(other),
+        });
+        let opened = made.and_then(|file| {
+            let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
+            Ok((self.front.open_held(&who(request), file.clone(), flags)?, file))
+        });
+        match opened {
+            Ok((handle, file)) => {
+                let generation = Generation(self.front.stat_held(&file).generation.into());
+                let attr = self.introduce(file);
+                reply.created(&Duration::ZERO, &attr, generation, FileHandle(handle.into()), FopenFlags::empty());
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut buffer = vec![0; size as usize];
+        match self.front.read_at(handle.0 as u32, offset, &mut buffer) {
+            Ok(count) => reply.data(&buffer[..count]),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.front.write_at(handle.0 as u32, Some(offset), data) {
+            Ok(count) => reply.written(count as u32),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(self.front.close_open(handle.0 as u32), reply);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(self.front.sync_open(handle.0 as u32), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(self.front.physical().sync(), reply);
+    }
+
+    fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        match self.list(node, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.front.physical().space() {
+            Ok(space) => reply.statfs(
+                space.blocks,
+                space.blocks_free,
+                space.blocks_free,
+                space.inodes,
+                space.inodes_free,
+                BLOCK_BYTES as u32,
+                255,
+                BLOCK_BYTES as u32,
+            ),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Directories: names are entries in the directory's log, and in memory an ordered index by their hash (where NOVA has a radix tree), built when the
+//! directory is loaded.
+
+use super::format::{ADD, ADD_BYTES, AddEntry, Inode, REMOVED};
+use super::log::{Appending, Entry};
+use super::{Body, Nova, NovaInfo};
+use crate::error::{Error, Result};
+use crate::physical::{DirectoryEntry, Exclusive, Found, Index, Name, Shared};
+use pmem::{BLOCK_BYTES, Flushed, Memory, Pm, crc32c};
+use posix::Errno;
+use std::collections::BTreeMap;
+
+/// Names with one hash; they differ in these bits of the key.
+const TWINS: u64 = 15;
+
+/// A directory in memory.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// By hash: entry and inode number. Empty if the front has the index.
+    index: BTreeMap<u64, Found>,
+    /// How many there are.
+    pub(super) count: u64,
+}
+
+fn hash(name: &[u8]) -> u64 {
+    let low = crc32c(0, name) as u64;
+    let mixed = (low | (crc32c(!0, name) as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // Not zero, for a cookie of zero means the beginning; the last bits are for twins, the first two for those who count on from it.
+    (mixed >> 2 | 1 << 61) & !TWINS
+}
+
+pub(super) fn names(info: &NovaInfo) -> Result<&Names> {
+    match &info.body {
+        Body::Directory(names) => Ok(names),
+        _ => Err(Errno::ENOTDIR.into()),
+    }
+}
+
+pub(super) fn names_mut(info: &mut NovaInfo) -> Result<&mut Names> {
+    match &mut info.body {
+        Body::Directory(names) => Ok(names),
+        _ => Err(Errno::ENOTDIR.into()),
+    }
+}
+
+impl<M: Memory> Nova<M> {
+    /// Whether the entry at a place bears a name.
+    pub(super) fn is_named(&self, at: u64, name: &[u8]) -> bool {
+        let Ok(entry) = self.region.get::<AddEntry>(Pm::new(at)) else { return false };
+        self.region.note_read(at, ADD_BYTES + name.len() as u64);
+        let header = entry.header.load();
+        header & 0xff == ADD
+            && (header >> 16) & 0xff == name.len() as u64
+            && self.region.bytes_equal(at + ADD_BYTES, name)
+    }
+
+    fn find(&self, names: &Names, name: &[u8]) -> Option<(u64, Found)> {
+        let key = hash(name);
+        let mut twins = names.index.range(key..=key | TWINS);
+        twins.find(|(_, found)| self.is_named(found.entry, name)).map(|(key, found)| (*key, *found))
+    }
+
+    pub(super) fn lookup_name(&self, directory: Shared<'_, NovaInfo>, name: &[u8]) -> Result<Option<Found>> {
+        Ok(self.find(names(directory.info)?, name).map(|(_, found)| found))
+    }
+
+    /// The entry of a name that exists.
+    pub(super) fn entry_of(&self, info: &NovaInfo, name: Name<'_>) -> Result<u64> {
+        match name.entry {
+            Some(entry) => Ok(entry),
+            None => Ok(self.find(names(info)?, name.bytes).ok_or(Errno::ENOENT)?.1.entry),
+        }
+    }
+
+    /// That there is room for one more name of that hash.
+    pub(super) fn reserve(&self, info: &NovaInfo, name: &[u8]) -> Result<()> {
+        let key = hash(name);
+        match self.index == Index::Own && names(info)?.index.range(key..=key | TWINS).count() as u64 > TWINS {
+            true => Err(Errno::ENOSPC.into()),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn note_added(&self, info: &mut NovaInfo, name: &[u8], found: Found) -> Result<()> {
+        let names = names_mut(info)?;
+        names.count += 1;
+        if self.index == Index::Own {
+            let key = hash(name);
+            let free = (key..=key | TWINS).find(|key| !names.index.contains_key(key)).ok_or(Errno::ENOSPC)?;
+            names.index.insert(free, found);
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_removed(&self, info: &mut NovaInfo, name: &[u8], entry: u64) -> Result<()> {
+        info.log.live = info.log.live.saturating_sub(super::format::add_bytes(name.len() as u64));
+        let names = names_mut(info)?;
+        names.count = names.count.saturating_sub(1);
+        if self.index == Index::Own {
+            let key = hash(name);
+            let found = names.index.range(key..=key | TWINS).find(|(_, found)| found.entry == entry);
+            if let Some(key) = found.map(|(key, _)| *key) {
+                names.index.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks an entry as removed, or not. Its log says so, too, and recovery believes the log; the mark spares later scans the search.
+    pub(super) fn mark(&self, at: u64, removed: bool) -> Result<Flushed> {
+        let entry: &AddEntry = self.region.get(Pm::new(at))?;
+        let header = entry.header.load();
+        if header & 0xff != ADD {
+            return Err(Error::damaged("a log removes what is no name", at));
+        }
+        let header = if removed { header | REMOVED } else { header & !REMOVED };
+        Ok(self.region.flush(self.region.set64(&entry.header, header)))
+    }
+
+    pub(super) fn name_at<'b>(&self, at: u64, length: u64, buffer: &'b mut [u8; 256]) -> Result<&'b [u8]> {
+        let name = &mut buffer[..length.min(255) as usize];
+        self.region.read_bytes(at + ADD_BYTES, name)?;
+        Ok(name)
+    }
+
+    pub(super) fn read_names(
+        &self,
+        directory: Shared<'_, NovaInfo>,
+        cookie: u64,
+        visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if self.index == Index::Front {
+            return self.scan_names(directory, cookie, visit);
+        }
+        let mut buffer = [0; 256];
+        for (key, found) in names(directory.info)?.index.range(cookie.saturating_add(1)..) {
+            let Entry::Add { name_length, kind, number, .. } = self.entry(found.entry)? else {
+                return Err(Error::damaged("an entry is no name", found.entry));
+            };
+            let name = self.name_at(found.entry, name_length, &mut buffer)?;
+            if !visit(&DirectoryEntry { name, number, kind, cookie: *key, entry: found.entry }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names in the order of the log; a cookie is an entry's place in it, which no compaction changes while there are names.
+    fn scan_names(
+        &self,
+        directory: Shared<'_, NovaInfo>,
+        cookie: u64,
+        visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let inode = self.inode(directory.info.inode)?;
+        let (mut ordinal, mut goes_on) = (0, true);
+        let mut buffer = [0; 256];
+        self.scan_log(inode, &mut |_| {}, &mut |at, entry| {
+            ordinal += 1;
+            if let Entry::Add { number, name_length, kind, removed: false, .. } = entry
+                && goes_on
+                && ordinal > cookie
+            {
+                let name = self.name_at(at, name_length, &mut buffer)?;
+                goes_on = visit(&DirectoryEntry { name, number, kind, cookie: ordinal, entry: at });
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Writes a directory's log anew when most of it is history. Places change, so if the front keeps them this waits until there are none.
+    pub(super) fn compact_directory(&self, directory: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
+        let log = directory.info.log;
+        let names = names(directory.info)?;
+        let is_due = match self.index {
+            Index::Own => log.pages >= 4 && log.live * 3 < log.pages * BLOCK_BYTES,
+            Index::Front => log.pages >= 4 && names.count == 0,
+        };
+        if !is_due {
+            return Ok(());
+        }
+        let inode = self.inode(directory.info.inode)?;
+        let mut appending = self.replacing();
+        match self.rewrite_directory(inode, &mut appending, directory) {
+            Ok(moved) => {
+                directory.info.log = self.replace_log(inode, &log, appending)?;
+                let names = names_mut(directory.info)?;
+                for (found, entry) in names.index.values_mut().zip(moved) {
+                    found.entry = entry;
+                }
+                Ok(())
+            }
+            // Without room the old one serves.
+            Err(Error::Errno(Errno::ENOSPC)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where the entries lie in the new log, in the order of the index.
+    fn rewrite_directory(
+        &self,
+        inode: &Inode,
+        appending: &mut Appending<'_>,
+        directory: &Exclusive<'_, NovaInfo>,
+    ) -> Result<Vec<u64>> {
+        let attributes = directory.attributes.get();
+        let mut moved = Vec::new();
+        let mut buffer = [0; 256];
+        for found in names(directory.info)?.index.values() {
+            let Entry::Add { number, name_length, kind, .. } = self.entry(found.entry)? else {
+                return Err(Error::damaged("an entry is no name", found.entry));
+            };
+            let name = self.name_at(found.entry, name_length, &mut buffer)?;
+            let stamp = (attributes.links, attributes.modified_ns);
+            moved.push(self.append_add(inode, appending, name, (number, kind), stamp)?);
+        }
+        self.append_attributes(inode, appending, &attributes)?;
+        Ok(moved)
+    }
+
+    /// What a directory's log says: for loading it.
+    pub(super) fn load_name(&self, names: &mut Names, at: u64, entry: &Entry) -> Result<()> {
+        if let Entry::Add { number, name_length, removed: false, .. } = entry {
+            names.count += 1;
+            if self.index == Index::Own {
+                let mut buffer = [0; 256];
+                let name = self.name_at(at, *name_length, &mut buffer)?;
+                let key = hash(name);
+                let free = (key..=key | TWINS).find(|key| !names.index.contains_key(key));
+                let free = free.ok_or_else(|| Error::damaged("too many names with one hash", at))?;
+                names.index.insert(free, Found { number: *number, entry: at });
+            }
+        }
+        Ok(())
+    }
+}

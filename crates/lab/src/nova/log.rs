@@ -1,0 +1,383 @@
+//! Logs: pages of entries in a chain, appended to by whoever holds the file's lock exclusively. An entry counts once the inode's tail is behind it.
+
+use super::Nova;
+use super::format::{
+    ADD, ADD_BYTES, ATTRIBUTES, ATTRIBUTES_BYTES, AddEntry, AttributesEntry, Inode, NEXT, PAGE_BODY, PageTail, REMOVE,
+    REMOVE_BYTES, REMOVED, RemoveEntry, WRITE, WRITE_BYTES, WriteEntry, add_bytes,
+};
+use crate::error::{Error, Result};
+use crate::substrate::FreeBlocks;
+use engine::Attributes;
+use engine::format::FileKind;
+use pmem::{BLOCK_BYTES, Cell64, Flushed, Memory, Pm};
+
+/// The end of a file's log, in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Log {
+    /// First page; zero if there is none.
+    pub head: u64,
+    /// Behind the last entry.
+    pub tail: u64,
+    /// Pages.
+    pub pages: u64,
+    /// Bytes of entries that still count.
+    pub live: u64,
+}
+
+/// Entries that are written but do not count yet. Dropped, their pages are free again.
+pub(super) struct Appending<'n> {
+    /// The log as it will be.
+    pub log: Log,
+    flushed: Flushed,
+    blocks: &'n FreeBlocks,
+    /// Blocks that are lost unless the entries come to count.
+    fresh: Vec<u64>,
+    /// The log takes an older one's place, by its head and its tail together.
+    replaces: bool,
+}
+
+impl Appending<'_> {
+    /// What was flushed for it, to be fenced by a transaction.
+    pub(super) fn take_flushed(&mut self) -> Flushed {
+        std::mem::replace(&mut self.flushed, Flushed::nothing())
+    }
+
+    /// Something more that has to be durable before the entries count.
+    pub(super) fn with(&mut self, flushed: Flushed) {
+        join(&mut self.flushed, flushed);
+    }
+
+    /// A block that belongs to the entries: free again if they never count.
+    pub(super) fn owns(&mut self, block: u64) {
+        self.fresh.push(block);
+    }
+
+    /// The entries count.
+    pub(super) fn done(mut self) -> Log {
+        self.fresh.clear();
+        self.log
+    }
+}
+
+impl Drop for Appending<'_> {
+    fn drop(&mut self) {
+        self.fresh.drain(..).for_each(|block| self.blocks.free(block));
+    }
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Entry {
+    Add { number: u64, name_length: u64, kind: FileKind, removed: bool, links: u32, moment_ns: i64 },
+    Remove { removed: u64, links: u32, moment_ns: i64 },
+    Attributes(Attributes),
+    Write { page: u64, block: u64, count: u64, size_bytes: u64, moment_ns: i64 },
+}
+
+impl Entry {
+    fn bytes(&self) -> u64 {
+        match self {
+            Entry::Add { name_length, .. } => add_bytes(*name_length),
+            Entry::Remove { .. } => REMOVE_BYTES,
+            Entry::Attributes(_) => ATTRIBUTES_BYTES,
+            Entry::Write { .. } => WRITE_BYTES,
+        }
+    }
+}
+
+impl<M: Memory> Nova<M> {
+    fn page_tail(&self, page: u64) -> Result<&PageTail> {
+        Ok(self.region.get(Pm::new(page + PAGE_BODY))?)
+    }
+
+    /// Begins to append to a log.
+    pub(super) fn appending(&self, log: &Log) -> Appending<'_> {
+        let flushed = Flushed::nothing();
+        Appending { log: *log, flushed, blocks: &self.blocks, fresh: Vec::new(), replaces: false }
+    }
+
+    /// Begins a log that is to replace one.
+    pub(super) fn replacing(&self) -> Appending<'_> {
+        let mut appending = self.appending(&Log::default());
+        appending.replaces = true;
+        appending
+    }
+
+    /// Room for an entry: where it is to be written. Pages are added as needed.
+    fn room(&self, inode: &Inode, appending: &mut Appending<'_>, bytes: u64) -> Result<u64> {
+        let log = &mut appending.log;
+        if log.head == 0 {
+            let block = self.blocks.allocate()?;
+            appending.fresh.push(block);
+            let page = block * BLOCK_BYTES;
+            if !appending.replaces {
+                // While the tail is zero the head leads nowhere.
+                let headed = self.region.flush(self.region.retract(&inode.log_head, page));
+                join(&mut appending.flushed, headed);
+            }
+            (log.head, log.tail, log.pages) = (page, page, 1);
+        }
+        // The body ends before the page does, so a tail at its end is still of this page.
+        let page = log.tail / BLOCK_BYTES * BLOCK_BYTES;
+        let used = log.tail - page;
+        if used + bytes > PAGE_BODY {
+            let block = self.blocks.allocate()?;
+            appending.fresh.push(block);
+            let next = block * BLOCK_BYTES;
+            if used < PAGE_BODY {
+                let marker: &Cell64 = self.region.get(Pm::new(log.tail))?;
+                join(&mut appending.flushed, self.region.flush(self.region.set64(marker, NEXT)));
+            }
+            let linked = self.region.flush(self.region.set64(&self.page_tail(page)?.next, next));
+            join(&mut appending.flushed, linked);
+            (log.tail, log.pages) = (next, log.pages + 1);
+        }
+        let at = log.tail;
+        log.tail += bytes;
+        log.live += bytes;
+        Ok(at)
+    }
+
+    fn wrote(&self, appending: &mut Appending<'_>, at: u64, bytes: u64) {
+        join(&mut appending.flushed, self.region.flush_range(at, bytes));
+    }
+
+    /// Appends a name; where it lies.
+    pub(super) fn append_add(
+        &self,
+        inode: &Inode,
+        appending: &mut Appending<'_>,
+        name: &[u8],
+        (number, kind): (u64, FileKind),
+        (links, moment_ns): (u32, i64),
+    ) -> Result<u64> {
+        let bytes = add_bytes(name.len() as u64);
+        let at = self.room(inode, appending, bytes)?;
+        let entry: &AddEntry = self.region.get(Pm::new(at))?;
+        let header = ADD | (name.len() as u64) << 16 | (kind as u64) << 24 | (links as u64) << 32;
+        self.region.set64(&entry.header, header).unflushed();
+        self.region.set64(&entry.number, number).unflushed();
+        self.region.set64(&entry.moment_ns, moment_ns as u64).unflushed();
+        self.region.write_bytes(at + ADD_BYTES, name)?.unflushed();
+        self.wrote(appending, at, bytes);
+        Ok(at)
+    }
+
+    /// Appends that a name is gone.
+    pub(super) fn append_remove(
+        &self,
+        inode: &Inode,
+        appending: &mut Appending<'_>,
+        removed: u64,
+        (links, moment_ns): (u32, i64),
+    ) -> Result<()> {
+        let at = self.room(inode, appending, REMOVE_BYTES)?;
+        let entry: &RemoveEntry = self.region.get(Pm::new(at))?;
+        self.region.set64(&entry.header, REMOVE | (links as u64) << 32).unflushed();
+        self.region.set64(&entry.removed, removed).unflushed();
+        self.region.set64(&entry.moment_ns, moment_ns as u64).unflushed();
+        self.wrote(appending, at, REMOVE_BYTES);
+        // It counts only until the log is written anew.
+        appending.log.live -= REMOVE_BYTES;
+        Ok(())
+    }
+
+    /// Appends attributes.
+    pub(super) fn append_attributes(
+        &self,
+        inode: &Inode,
+        appending: &mut Appending<'_>,
+        attributes: &Attributes,
+    ) -> Result<()> {
+        let at = self.room(inode, appending, ATTRIBUTES_BYTES)?;
+        let entry: &AttributesEntry = self.region.get(Pm::new(at))?;
+        let pair = |high: u32, low: u32| (high as u64) << 32 | low as u64;
+        let words = [
+            (&entry.header, ATTRIBUTES),
+            (&entry.mode_links, pair(attributes.mode, attributes.links)),
+            (&entry.owner, pair(attributes.uid, attributes.gid)),
+            (&entry.size_bytes, attributes.size_bytes),
+            (&entry.accessed_ns, attributes.accessed_ns as u64),
+            (&entry.modified_ns, attributes.modified_ns as u64),
+            (&entry.changed_ns, attributes.changed_ns as u64),
+        ];
+        words.into_iter().for_each(|(cell, word)| self.region.set64(cell, word).unflushed());
+        self.wrote(appending, at, ATTRIBUTES_BYTES);
+        // All but the last are dead; which one is, is not worth knowing.
+        appending.log.live -= ATTRIBUTES_BYTES;
+        Ok(())
+    }
+
+    /// Appends that blocks were written.
+    pub(super) fn append_write(
+        &self,
+        inode: &Inode,
+        appending: &mut Appending<'_>,
+        (page, block, count): (u64, u64, u64),
+        (size_bytes, moment_ns): (u64, i64),
+    ) -> Result<()> {
+        let at = self.room(inode, appending, WRITE_BYTES)?;
+        let entry: &WriteEntry = self.region.get(Pm::new(at))?;
+        let words = [
+            (&entry.header, WRITE | count << 32),
+            (&entry.page, page),
+            (&entry.block, block),
+            (&entry.size_bytes, size_bytes),
+            (&entry.moment_ns, moment_ns as u64),
+        ];
+        words.into_iter().for_each(|(cell, word)| self.region.set64(cell, word).unflushed());
+        self.wrote(appending, at, WRITE_BYTES);
+        appending.log.live -= WRITE_BYTES;
+        Ok(())
+    }
+
+    /// Lets what was appended to one log count, alone.
+    pub(super) fn commit_log(&self, inode: &Inode, mut appending: Appending<'_>) -> Result<Log> {
+        let flushed = appending.take_flushed();
+        self.transact(flushed, &[(&inode.log_tail, appending.log.tail)], || Ok(None))?;
+        Ok(appending.done())
+    }
+
+    /// Lets a log take the place of the one that an inode has, whose pages are free then.
+    pub(super) fn replace_log(&self, inode: &Inode, old: &Log, mut appending: Appending<'_>) -> Result<Log> {
+        let flushed = appending.take_flushed();
+        let changes = [(&inode.log_head, appending.log.head), (&inode.log_tail, appending.log.tail)];
+        self.transact(flushed, &changes, || Ok(None))?;
+        let log = appending.done();
+        self.free_log(old)?;
+        Ok(log)
+    }
+
+    /// The entry at a place, not trusted.
+    pub(super) fn entry(&self, at: u64) -> Result<Entry> {
+        let header: &Cell64 = self.region.get(Pm::new(at))?;
+        let header = header.load();
+        let (count, kind) = (header >> 32, header & 0xff);
+        let damaged = || Error::damaged("a log holds no entry", at);
+        Ok(match kind {
+            ADD => {
+                let entry: &AddEntry = self.region.get(Pm::new(at))?;
+                let kind = FileKind::from_bits((header >> 24) as u32 & 0xff).ok_or_else(damaged)?;
+                let name_length = header >> 16 & 0xff;
+                if name_length == 0 {
+                    return Err(damaged());
+                }
+                Entry::Add {
+                    number: entry.number.load(),
+                    name_length,
+                    kind,
+                    removed: header & REMOVED != 0,
+                    links: count as u32,
+                    moment_ns: entry.moment_ns.load() as i64,
+                }
+            }
+            REMOVE => {
+                let entry: &RemoveEntry = self.region.get(Pm::new(at))?;
+                let moment_ns = entry.moment_ns.load() as i64;
+                Entry::Remove { removed: entry.removed.load(), links: count as u32, moment_ns }
+            }
+            ATTRIBUTES => Entry::Attributes(self.attributes_at(at)?),
+            WRITE => {
+                let entry: &WriteEntry = self.region.get(Pm::new(at))?;
+                let (page, block) = (entry.page.load(), entry.block.load());
+                let known = self.blocks.all();
+                let end = known.start + known.count;
+                if block < known.start || block >= end || count > end - block || page > 1 << 52 {
+                    return Err(damaged());
+                }
+                let moment_ns = entry.moment_ns.load() as i64;
+                Entry::Write { page, block, count, size_bytes: entry.size_bytes.load(), moment_ns }
+            }
+            _ => return Err(damaged()),
+        })
+    }
+
+    fn attributes_at(&self, at: u64) -> Result<Attributes> {
+        let entry: &AttributesEntry = self.region.get(Pm::new(at))?;
+        let (mode_links, owner) = (entry.mode_links.load(), entry.owner.load());
+        let mode = (mode_links >> 32) as u32;
+        Ok(Attributes {
+            number: 0,
+            generation: 0,
+            kind: FileKind::from_mode(mode).ok_or_else(|| Error::damaged("an entry has no kind of file", at))?,
+            mode,
+            links: mode_links as u32,
+            uid: (owner >> 32) as u32,
+            gid: owner as u32,
+            device: 0,
+            size_bytes: entry.size_bytes.load(),
+            blocks: 0,
+            accessed_ns: entry.accessed_ns.load() as i64,
+            modified_ns: entry.modified_ns.load() as i64,
+            changed_ns: entry.changed_ns.load() as i64,
+            access_list: false,
+        })
+    }
+
+    /// Goes through a log from its head to its tail; `page` hears of each page, `visit` of each entry. How long the log is.
+    pub(super) fn scan_log(
+        &self,
+        inode: &Inode,
+        page: &mut dyn FnMut(u64),
+        visit: &mut dyn FnMut(u64, Entry) -> Result<()>,
+    ) -> Result<Log> {
+        let (head, tail) = (inode.log_head.load(), inode.log_tail.load());
+        if tail == 0 {
+            return Ok(Log::default());
+        }
+        let damaged = |at| Error::damaged("a log's chain is broken", at);
+        let mut log = Log { head, tail, pages: 0, live: 0 };
+        let (mut here, pages_max) = (head, self.region.length() / BLOCK_BYTES);
+        while log.pages < pages_max {
+            if here == 0 || !here.is_multiple_of(BLOCK_BYTES) || !self.region.contains(here, BLOCK_BYTES) {
+                return Err(damaged(here));
+            }
+            page(here);
+            log.pages += 1;
+            let is_last = tail > here && tail <= here + PAGE_BODY;
+            let end = if is_last { tail } else { here + PAGE_BODY };
+            self.region.note_read(here, end - here);
+            let mut at = here;
+            while at < end {
+                let header: &Cell64 = self.region.get(Pm::new(at))?;
+                if header.load() & 0xff == NEXT {
+                    break;
+                }
+                let entry = self.entry(at)?;
+                if at + entry.bytes() > end {
+                    return Err(damaged(at));
+                }
+                if let Entry::Add { removed: false, .. } = entry {
+                    log.live += entry.bytes();
+                }
+                visit(at, entry)?;
+                at += entry.bytes();
+            }
+            if is_last {
+                return Ok(log);
+            }
+            here = self.page_tail(here)?.next.load();
+        }
+        Err(damaged(head))
+    }
+
+    /// Frees the pages of a log.
+    pub(super) fn free_log(&self, log: &Log) -> Result<()> {
+        let mut page = log.head;
+        for _ in 0..log.pages {
+            if !page.is_multiple_of(BLOCK_BYTES) {
+                return Err(Error::damaged("a log's chain is broken", page));
+            }
+            let next = self.page_tail(page)?.next.load();
+            self.blocks.free(page / BLOCK_BYTES);
+            page = next;
+        }
+        Ok(())
+    }
+}
+
+/// Adds to what awaits a fence.
+fn join(all: &mut Flushed, more: Flushed) {
+    let before = std::mem::replace(all, Flushed::nothing());
+    *all = before.and(more);
+}

@@ -1,0 +1,728 @@
+//! A file system like NOVA (Xu and Swanson, FAST 2016): each inode has a log in linked pages, to which its holder appends; an 8-byte store of the log's tail makes entries
+//! count; operations that change several inodes note the words to be changed in a small journal; data is copied on write; free space and indexes of names are in
+//! memory, and logs are scanned to rebuild them.
+//!
+//! What each call flushes and fences:
+//!
+//! | call | entries | fences |
+//! | --- | --- | --- |
+//! | create, mkdir, symlink | inode, name; journal over the directory's tail and the inode's state | 4 |
+//! | unlink of the last name, rmdir | removal; journal over the directory's tail and the inode's state | 4 |
+//! | link, unlink of one of several names | name or removal, attributes; journal over both tails | 4 |
+//! | rename | removal and name; journal over tails, change time, `..` | 4 |
+//! | chmod and its kin | attributes | 2 |
+//! | write, truncate | data, an entry for each run of blocks | 2 |
+//!
+//! Where this differs from NOVA as published: a removal entry names the entry that it removes and marks it under the last fence, so that a scan needs no table of
+//! names; the last unlink of a file appends nothing to that file's own log; the index of names is an ordered tree instead of a radix tree; a clean mount
+//! scans, too. No snapshots, checksums or replicas (those are NOVA-Fortis).
+
+mod directory;
+mod file;
+mod format;
+mod journal;
+mod log;
+mod recovery;
+mod table;
+
+use crate::error::{Error, Result};
+use crate::physical::{
+    DirectoryEntry, Exclusive, Found, Index, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs,
+    Renamed, Renaming, Shared, Space,
+};
+use crate::substrate::{self, BlockRange, FreeBlocks, NvPointer, System, shard};
+use directory::Names;
+use engine::format::FileKind;
+use engine::{Attributes, Changes};
+use file::Extents;
+use format::{
+    FIRST_BLOCK, FREE, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ORPHAN, ROOT, TABLES, TABLES_BLOCK, USED,
+};
+use log::{Appending, Log};
+use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};
+use posix::Errno;
+use std::sync::Mutex;
+use table::Inodes;
+
+/// The smallest image: the fixed part, a segment, and some room.
+const BLOCKS_MIN: u64 = FIRST_BLOCK + 64;
+
+/// A mounted file system.
+pub struct Nova<M: Memory> {
+    region: MappedRegion<M>,
+    mounts: u64,
+    segment_blocks: u64,
+    shards: usize,
+    index: Index,
+    blocks: FreeBlocks,
+    inodes: Inodes,
+    journals: Vec<Mutex<()>>,
+}
+
+/// What is kept in memory for a file.
+#[derive(Debug)]
+pub struct NovaInfo {
+    inode: u64,
+    log: Log,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Directory(Names),
+    Regular(Extents),
+    Other,
+}
+
+fn pair(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+/// Blocks of a segment of inodes: 2 MiB, or less where that would be much of the image.
+fn segment_blocks(blocks: u64) -> u64 {
+    (blocks / 256).next_power_of_two().clamp(1, 512)
+}
+
+/// Log entries for several inodes, until a transaction makes them count together.
+struct Step<'n, 'w> {
+    flushed: Flushed,
+    changes: Vec<(&'w Commit64, u64)>,
+    appendings: Vec<Appending<'n>>,
+    removed: Vec<u64>,
+}
+
+impl<'n, 'w> Step<'n, 'w> {
+    fn new() -> Self {
+        Step { flushed: Flushed::nothing(), changes: Vec::new(), appendings: Vec::new(), removed: Vec::new() }
+    }
+
+    /// Entries of an inode's log, and their tail; the number by which `Nova::finish` gives the log back.
+    fn log(&mut self, inode: &'w Inode, mut appending: Appending<'n>) -> usize {
+        self.with(appending.take_flushed());
+        self.changes.push((&inode.log_tail, appending.log.tail));
+        self.appendings.push(appending);
+        self.appendings.len() - 1
+    }
+
+    fn with(&mut self, flushed: Flushed) {
+        let before = std::mem::replace(&mut self.flushed, Flushed::nothing());
+        self.flushed = before.and(flushed);
+    }
+
+    fn change(&mut self, word: &'w Commit64, value: u64) {
+        self.changes.push((word, value));
+    }
+}
+
+impl<M: Memory> Nova<M> {
+    /// Makes all of a step count; the logs as they are then.
+    fn finish(&self, step: Step<'_, '_>) -> Result<Vec<Log>> {
+        let Step { flushed, changes, appendings, removed } = step;
+        self.transact(flushed, &changes, || {
+            let mut marked = None::<Flushed>;
+            for entry in removed {
+                let flushed = self.mark(entry, true)?;
+                marked = Some(match marked {
+                    Some(before) => before.and(flushed),
+                    None => flushed,
+                });
+            }
+            Ok(marked)
+        })?;
+        Ok(appendings.into_iter().map(Appending::done).collect())
+    }
+
+    fn made_attributes(&self, inode: &Inode, number: u64) -> Result<Attributes> {
+        let (mode_links, owner) = (inode.mode_links.load(), inode.owner.load());
+        let (generation_device, born) = (inode.generation_device.load(), inode.born_ns.load() as i64);
+        let mode = (mode_links >> 32) as u32;
+        let kind = FileKind::from_mode(mode)
+            .ok_or_else(|| Error::damaged("an inode has no kind of file", self.region.offset_of(inode)))?;
+        Ok(Attributes {
+            number,
+            generation: (generation_device >> 32) as u32,
+            kind,
+            mode,
+            links: mode_links as u32,
+            uid: (owner >> 32) as u32,
+            gid: owner as u32,
+            device: generation_device as u32,
+            size_bytes: inode.size_bytes.load(),
+            blocks: 0,
+            accessed_ns: born,
+            modified_ns: born,
+            changed_ns: born,
+            access_list: false,
+        })
+    }
+
+    /// Fills an inode that does not count yet.
+    fn fill_inode(&self, place: u64, number: u64, new: &NewFile<'_>, parent: u64, now_ns: i64) -> Result<Attributes> {
+        let inode = self.inode(place)?;
+        let generation = (inode.generation_device.load() >> 32) as u32;
+        let is_directory = new.kind == FileKind::Directory;
+        let attributes = Attributes {
+            number,
+            generation: generation.wrapping_add(1),
+            kind: new.kind,
+            mode: new.kind.mode_bits() | new.permissions & 0o7777,
+            links: if is_directory { 2 } else { 1 },
+            uid: new.uid,
+            gid: new.gid,
+            device: new.device,
+            size_bytes: if is_directory { BLOCK_BYTES } else { new.target.len() as u64 },
+            blocks: 0,
+            accessed_ns: now_ns,
+            modified_ns: now_ns,
+            changed_ns: now_ns,
+            access_list: false,
+        };
+        let words = [
+            (&inode.mode_links, pair(attributes.mode, attributes.links)),
+            (&inode.owner, pair(attributes.uid, attributes.gid)),
+            (&inode.generation_device, pair(attributes.generation, attributes.device)),
+            (&inode.size_bytes, attributes.size_bytes),
+            (&inode.born_ns, now_ns as u64),
+        ];
+        words.into_iter().for_each(|(cell, word)| self.region.set64(cell, word).unflushed());
+        // Nothing of a free inode counts, so these become visible with its state.
+        self.region.retract(&inode.log_head, 0).unflushed();
+        self.region.retract(&inode.log_tail, 0).unflushed();
+        self.region.retract(&inode.changed_ns, now_ns as u64).unflushed();
+        self.region.retract(&inode.parent_or_target, parent).unflushed();
+        inode.nv_pointer.clear(&self.region);
+        Ok(attributes)
+    }
+
+    /// Makes an inode: it counts with the step. Its number is the caller's to give back if the step does not happen.
+    fn make_inode<'w>(
+        &'w self,
+        (number, place): (u64, u64),
+        new: &NewFile<'_>,
+        parent: u64,
+        now_ns: i64,
+        appending: &mut Appending<'_>,
+        step: &mut Step<'_, 'w>,
+    ) -> Result<Loaded<NovaInfo>> {
+        let mut parent_or_target = if new.kind == FileKind::Directory { parent } else { 0 };
+        if new.kind == FileKind::Symlink {
+            let block = self.blocks.allocate()?;
+            appending.owns(block);
+            parent_or_target = block * BLOCK_BYTES;
+            step.with(self.region.stream_bytes(parent_or_target, new.target)?);
+        }
+        let attributes = self.fill_inode(place, number, new, parent_or_target, now_ns)?;
+        let inode = self.inode(place)?;
+        step.with(self.region.flush_all(inode));
+        step.change(&inode.state, USED);
+        let body = match new.kind {
+            FileKind::Directory => Body::Directory(Names::default()),
+            FileKind::Regular => Body::Regular(Extents::default()),
+            _ => Body::Other,
+        };
+        Ok(Loaded { attributes, info: NovaInfo { inode: place, log: Log::default(), body }, inode: place })
+    }
+
+    fn create_at(
+        &self,
+        at: (u64, u64),
+        directory: &mut Exclusive<'_, NovaInfo>,
+        name: &[u8],
+        new: &NewFile<'_>,
+        now_ns: i64,
+    ) -> Result<Made<NovaInfo>> {
+        let above = self.inode(directory.info.inode)?;
+        self.reserve(directory.info, name)?;
+        let is_directory = new.kind == FileKind::Directory;
+        let links = directory.attributes.get().links + u32::from(is_directory);
+        let mut step = Step::new();
+        let mut appending = self.appending(&directory.info.log);
+        let file = self.make_inode(at, new, directory.number, now_ns, &mut appending, &mut step)?;
+        let entry = self.append_add(above, &mut appending, name, (at.0, new.kind), (links, now_ns))?;
+        step.log(above, appending);
+        directory.info.log = self.finish(step)?[0];
+        self.note_added(directory.info, name, Found { number: at.0, entry })?;
+        touch(directory, links, now_ns);
+        self.compact_directory(directory)?;
+        let entry = self.entry_now(directory.info, name, entry)?;
+        Ok(Made { file, entry })
+    }
+
+    /// Where an entry is after a compaction.
+    fn entry_now(&self, info: &NovaInfo, name: &[u8], entry: u64) -> Result<u64> {
+        if self.index == Index::Front { Ok(entry) } else { self.entry_of(info, Name::new(name)) }
+    }
+
+    /// Appends to a file's log that it lost or gained a name.
+    fn append_links<'n>(&'n self, file: &Exclusive<'_, NovaInfo>, links: u32, now_ns: i64) -> Result<Appending<'n>> {
+        let mut appending = self.appending(&file.info.log);
+        let changed = Attributes { links, changed_ns: now_ns, ..file.attributes.get() };
+        self.append_attributes(self.inode(file.info.inode)?, &mut appending, &changed)?;
+        Ok(appending)
+    }
+
+    /// Takes a name's file away within a step: the last name leaves an orphan. Which of the step's logs is the file's.
+    fn drop_link<'w>(
+        &'w self,
+        file: &Exclusive<'_, NovaInfo>,
+        now_ns: i64,
+        step: &mut Step<'w, 'w>,
+    ) -> Result<(u32, Option<usize>)> {
+        let inode = self.inode(file.info.inode)?;
+        let attributes = file.attributes.get();
+        if attributes.kind == FileKind::Directory || attributes.links <= 1 {
+            step.change(&inode.state, ORPHAN);
+            return Ok((0, None));
+        }
+        let links = attributes.links - 1;
+        let log = step.log(inode, self.append_links(file, links, now_ns)?);
+        Ok((links, Some(log)))
+    }
+
+    fn remove_name(
+        &self,
+        directory: &mut Exclusive<'_, NovaInfo>,
+        name: Name<'_>,
+        file: &mut Exclusive<'_, NovaInfo>,
+        now_ns: i64,
+    ) -> Result<()> {
+        let above = self.inode(directory.info.inode)?;
+        let entry = self.entry_of(directory.info, name)?;
+        let is_directory = file.attributes.get().kind == FileKind::Directory;
+        let links_above = directory.attributes.get().links - u32::from(is_directory);
+        let mut step = Step::new();
+        let mut appending = self.appending(&directory.info.log);
+        self.append_remove(above, &mut appending, entry, (links_above, now_ns))?;
+        step.log(above, appending);
+        let (links, file_log) = self.drop_link(file, now_ns, &mut step)?;
+        step.removed.push(entry);
+        let logs = self.finish(step)?;
+        directory.info.log = logs[0];
+        if let Some(log) = file_log {
+            file.info.log = logs[log];
+        }
+        self.note_removed(directory.info, name.bytes, entry)?;
+        touch(directory, links_above, now_ns);
+        file.attributes.update(|attributes| {
+            attributes.links = links;
+            attributes.changed_ns = now_ns;
+        });
+        self.compact_directory(directory)
+    }
+
+    fn check_empty(file: &Exclusive<'_, NovaInfo>) -> Result<()> {
+        match &file.info.body {
+            Body::Directory(names) if names.count > 0 => Err(Errno::ENOTEMPTY.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn rename_step(&self, renaming: &mut Renaming<'_, '_, NovaInfo>) -> Result<Renamed> {
+        let Renaming { from, from_name, to, to_name, file, other, exchange, now_ns } = renaming;
+        let (now_ns, exchange) = (*now_ns, *exchange);
+        let is_move = to.is_some();
+        let (file_kind, other_kind) =
+            (file.attributes.get().kind, other.as_ref().map(|other| other.attributes.get().kind));
+        let old = self.entry_of(from.info, *from_name)?;
+        let there = to.as_ref().map_or(&*from.info, |to| &*to.info);
+        let replaced = other.as_ref().map(|_| self.entry_of(there, *to_name)).transpose()?;
+        self.reserve(there, to_name.bytes)?;
+
+        // Directories that come and go count as links of both directories.
+        let one = |kind: FileKind| i64::from(kind == FileKind::Directory);
+        let comes = other_kind.map_or(0, one);
+        let mut from_links = from.attributes.get().links as i64 - one(file_kind);
+        let mut to_links = one(file_kind) - comes;
+        if exchange {
+            from_links += comes;
+        }
+        match to {
+            Some(to) => to_links += to.attributes.get().links as i64,
+            None => (from_links, to_links) = (from_links + to_links, from_links + to_links),
+        }
+        let (from_links, to_links) = (from_links as u32, to_links as u32);
+
+        let from_inode = self.inode(from.info.inode)?;
+        let mut step = Step::new();
+        let mut appending = self.appending(&from.info.log);
+        self.append_remove(from_inode, &mut appending, old, (from_links, now_ns))?;
+        step.removed.push(old);
+        step.removed.extend(replaced);
+        let mut from_entry = None;
+        let add_back = |appending: &mut Appending<'_>| -> Result<Option<u64>> {
+            match (other.as_ref(), other_kind) {
+                (Some(other), Some(kind)) if exchange => {
+                    let what = (other.number, kind);
+                    self.append_add(from_inode, appending, from_name.bytes, what, (from_links, now_ns)).map(Some)
+                }
+                _ => Ok(None),
+            }
+        };
+        let what = (file.number, file_kind);
+        let to_entry = match to {
+            None => {
+                if let Some(entry) = replaced {
+                    self.append_remove(from_inode, &mut appending, entry, (from_links, now_ns))?;
+                }
+                from_entry = add_back(&mut appending)?.or(from_entry);
+                let stamp = (from_links, now_ns);
+                let entry = self.append_add(from_inode, &mut appending, to_name.bytes, what, stamp)?;
+                step.log(from_inode, appending);
+                entry
+            }
+            Some(to) => {
+                from_entry = add_back(&mut appending)?.or(from_entry);
+                step.log(from_inode, appending);
+                let to_inode = self.inode(to.info.inode)?;
+                let mut appending = self.appending(&to.info.log);
+                if let Some(entry) = replaced {
+                    self.append_remove(to_inode, &mut appending, entry, (to_links, now_ns))?;
+                }
+                let entry = self.append_add(to_inode, &mut appending, to_name.bytes, what, (to_links, now_ns))?;
+                step.log(to_inode, appending);
+                entry
+            }
+        };
+        let file_inode = self.inode(file.info.inode)?;
+        step.change(&file_inode.changed_ns, now_ns as u64);
+        if is_move && file_kind == FileKind::Directory {
+            step.change(&file_inode.parent_or_target, to.as_ref().map_or(from.number, |to| to.number));
+        }
+        let mut dropped = None;
+        if let Some(other) = other {
+            let inode = self.inode(other.info.inode)?;
+            if exchange {
+                step.change(&inode.changed_ns, now_ns as u64);
+                if is_move && other_kind == Some(FileKind::Directory) {
+                    step.change(&inode.parent_or_target, from.number);
+                }
+            } else {
+                dropped = Some(self.drop_link(other, now_ns, &mut step)?);
+            }
+        }
+        let logs = self.finish(step)?;
+
+        from.info.log = logs[0];
+        self.note_removed(from.info, from_name.bytes, old)?;
+        if let (Some(entry), Some(other)) = (from_entry, other.as_ref()) {
+            self.note_added(from.info, from_name.bytes, Found { number: other.number, entry })?;
+        }
+        touch(from, from_links, now_ns);
+        let target = match to {
+            Some(to) => {
+                to.info.log = logs[1];
+                touch(to, to_links, now_ns);
+                to
+            }
+            None => from,
+        };
+        if let Some(entry) = replaced {
+            self.note_removed(target.info, to_name.bytes, entry)?;
+        }
+        self.note_added(target.info, to_name.bytes, Found { number: file.number, entry: to_entry })?;
+        file.attributes.update(|attributes| attributes.changed_ns = now_ns);
+        if let Some(other) = other {
+            if let Some((_, Some(log))) = dropped {
+                other.info.log = logs[log];
+            }
+            other.attributes.update(|attributes| {
+                attributes.changed_ns = now_ns;
+                if let Some((links, _)) = dropped {
+                    attributes.links = links;
+                }
+            });
+        }
+        Ok(Renamed { to_entry, from_entry })
+    }
+}
+
+/// A directory whose names changed.
+fn touch(directory: &Exclusive<'_, NovaInfo>, links: u32, now_ns: i64) {
+    let pages = directory.info.log.pages;
+    directory.attributes.update(|attributes| {
+        attributes.links = links;
+        attributes.modified_ns = now_ns;
+        attributes.changed_ns = now_ns;
+        attributes.blocks = pages;
+    });
+}
+
+impl<M: Memory> PhysicalFs for Nova<M> {
+    type Memory = M;
+    type Info = NovaInfo;
+
+    const NAME: &'static str = "NOVA-like";
+
+    fn mkfs(region: &MappedRegion<M>, options: &MkfsOptions) -> Result<()> {
+        let blocks = region.length() / BLOCK_BYTES;
+        if blocks < BLOCKS_MIN {
+            return Err(Error::TooSmall { length: region.length(), needed: BLOCKS_MIN * BLOCK_BYTES });
+        }
+        let segment_blocks = segment_blocks(blocks);
+        let fixed = region.stream_zeros(TABLES_BLOCK * BLOCK_BYTES, (1 + JOURNALS) * BLOCK_BYTES)?;
+        let first = region.stream_zeros(FIRST_BLOCK * BLOCK_BYTES, segment_blocks * BLOCK_BYTES)?;
+        let durable = region.fence(fixed.and(first));
+        let head: &Commit64 = region.get(Pm::new(TABLES_BLOCK * BLOCK_BYTES))?;
+        let linked = region.flush(region.commit(head, FIRST_BLOCK * BLOCK_BYTES, durable));
+        let root: &Inode = region.get(Pm::new(FIRST_BLOCK * BLOCK_BYTES + INODE_BYTES))?;
+        let mode = FileKind::Directory.mode_bits() | options.permissions & 0o7777;
+        region.set64(&root.mode_links, pair(mode, 2)).unflushed();
+        region.set64(&root.owner, pair(options.owner.0, options.owner.1)).unflushed();
+        region.set64(&root.generation_device, pair(1, 0)).unflushed();
+        region.set64(&root.size_bytes, BLOCK_BYTES).unflushed();
+        region.set64(&root.born_ns, options.now_ns as u64).unflushed();
+        region.retract(&root.changed_ns, options.now_ns as u64).unflushed();
+        region.retract(&root.parent_or_target, ROOT).unflushed();
+        // The superblock comes last and makes all of it count.
+        region.commit(&root.state, USED, durable).unflushed();
+        let rest = region.fence(linked.and(region.flush_all(root)));
+        debug_assert_eq!(JOURNALS_BLOCK + JOURNALS, FIRST_BLOCK);
+        substrate::format(region, System::Nova, [segment_blocks, 0, 0, 0], rest)
+    }
+
+    fn mount(region: MappedRegion<M>, options: &MountOptions) -> Result<Nova<M>> {
+        let identity = substrate::open(&region, System::Nova)?;
+        let [segment_blocks, ..] = identity.parameters;
+        let blocks = region.length() / BLOCK_BYTES;
+        if !(1..=512).contains(&segment_blocks) || blocks < BLOCKS_MIN {
+            return Err(Error::damaged("the superblock's segments are of no possible size", 0));
+        }
+        let shards = options.shards.clamp(1, JOURNALS as usize);
+        let blocks = BlockRange { start: FIRST_BLOCK, count: blocks - FIRST_BLOCK };
+        let mut nova = Nova {
+            region,
+            mounts: identity.mounts,
+            segment_blocks,
+            shards,
+            // Recovery needs no index of names.
+            index: Index::Front,
+            blocks: FreeBlocks::with_used(blocks, 1, |_| true),
+            inodes: Inodes::new(shards),
+            journals: (0..JOURNALS).map(|_| Mutex::new(())).collect(),
+        };
+        nova.recover(blocks)?;
+        nova.index = options.index;
+        Ok(nova)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        // All is durable; the fence is for the proof.
+        let durable = self.region.fence(Flushed::nothing());
+        substrate::leave(&self.region, durable)
+    }
+
+    fn region(&self) -> &MappedRegion<M> {
+        &self.region
+    }
+
+    fn mounts(&self) -> u64 {
+        self.mounts
+    }
+
+    fn root(&self) -> u64 {
+        ROOT
+    }
+
+    fn inode_place(&self, number: u64) -> Result<u64> {
+        self.find_inode(number)
+    }
+
+    fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
+        Ok(&self.inode(inode)?.nv_pointer)
+    }
+
+    fn load(&self, number: u64) -> Result<Loaded<NovaInfo>> {
+        let place = self.find_inode(number)?;
+        if self.inode(place)?.state.load_acquire() != USED {
+            return Err(Error::damaged("an entry names a free inode", place));
+        }
+        let (attributes, info) = self.load_inode(place, number, &mut |_| {})?;
+        Ok(Loaded { attributes, info, inode: place })
+    }
+
+    fn forget(&self, _: u64, _: NovaInfo) -> Result<()> {
+        Ok(())
+    }
+
+    fn evict(&self, number: u64, _: &Attributes, info: NovaInfo) -> Result<()> {
+        let inode = self.inode(info.inode)?;
+        let target = inode.parent_or_target.load();
+        let is_symlink = inode.mode_links.load() >> 44 == FileKind::Symlink as u64;
+        // Free on the image before anything of it is used again.
+        let freed = self.region.retract(&inode.state, FREE);
+        self.region.persist(freed);
+        self.free_log(&info.log)?;
+        if let Body::Regular(extents) = &info.body {
+            extents.runs().for_each(|(_, run)| self.blocks.free_range(run));
+        }
+        if is_symlink {
+            self.blocks.free(target / BLOCK_BYTES);
+        }
+        self.inodes.give(number);
+        Ok(())
+    }
+
+    fn lookup(&self, directory: Shared<'_, NovaInfo>, name: &[u8]) -> Result<Option<Found>> {
+        self.lookup_name(directory, name)
+    }
+
+    fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
+        self.is_named(entry, name)
+    }
+
+    fn parent(&self, directory: Shared<'_, NovaInfo>) -> Result<u64> {
+        Ok(self.inode(directory.info.inode)?.parent_or_target.load())
+    }
+
+    fn read_directory(
+        &self,
+        directory: Shared<'_, NovaInfo>,
+        cookie: u64,
+        visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.read_names(directory, cookie, visit)
+    }
+
+    fn create(
+        &self,
+        directory: &mut Exclusive<'_, NovaInfo>,
+        name: Name<'_>,
+        new: &NewFile<'_>,
+        now_ns: i64,
+    ) -> Result<Made<NovaInfo>> {
+        let at = self.take_inode()?;
+        self.create_at(at, directory, name.bytes, new, now_ns).inspect_err(|_| self.inodes.give(at.0))
+    }
+
+    fn link(
+        &self,
+        file: &mut Exclusive<'_, NovaInfo>,
+        directory: &mut Exclusive<'_, NovaInfo>,
+        name: Name<'_>,
+        now_ns: i64,
+    ) -> Result<u64> {
+        self.reserve(directory.info, name.bytes)?;
+        let above = self.inode(directory.info.inode)?;
+        let attributes = file.attributes.get();
+        let links_above = directory.attributes.get().links;
+        let mut step = Step::new();
+        let mut appending = self.appending(&directory.info.log);
+        let what = (file.number, attributes.kind);
+        let entry = self.append_add(above, &mut appending, name.bytes, what, (links_above, now_ns))?;
+        step.log(above, appending);
+        let links = attributes.links + 1;
+        step.log(self.inode(file.info.inode)?, self.append_links(file, links, now_ns)?);
+        let logs = self.finish(step)?;
+        (directory.info.log, file.info.log) = (logs[0], logs[1]);
+        self.note_added(directory.info, name.bytes, Found { number: file.number, entry })?;
+        touch(directory, links_above, now_ns);
+        file.attributes.update(|attributes| {
+            attributes.links = links;
+            attributes.changed_ns = now_ns;
+        });
+        self.compact_file(file)?;
+        self.compact_directory(directory)?;
+        self.entry_now(directory.info, name.bytes, entry)
+    }
+
+    fn unlink(
+        &self,
+        directory: &mut Exclusive<'_, NovaInfo>,
+        name: Name<'_>,
+        file: &mut Exclusive<'_, NovaInfo>,
+        now_ns: i64,
+    ) -> Result<()> {
+        self.remove_name(directory, name, file, now_ns)
+    }
+
+    fn rmdir(
+        &self,
+        directory: &mut Exclusive<'_, NovaInfo>,
+        name: Name<'_>,
+        removed: &mut Exclusive<'_, NovaInfo>,
+        now_ns: i64,
+    ) -> Result<()> {
+        Self::check_empty(removed)?;
+        self.remove_name(directory, name, removed, now_ns)
+    }
+
+    fn rename(&self, mut renaming: Renaming<'_, '_, NovaInfo>) -> Result<Renamed> {
+        if let Some(other) = renaming.other.as_ref().filter(|_| !renaming.exchange) {
+            Self::check_empty(other)?;
+        }
+        let mut renamed = self.rename_step(&mut renaming)?;
+        let Renaming { from, from_name, to, to_name, .. } = renaming;
+        self.compact_directory(from)?;
+        if renamed.from_entry.is_some() {
+            renamed.from_entry =
+                renamed.from_entry.map(|at| self.entry_now(from.info, from_name.bytes, at)).transpose()?;
+        }
+        let target = match to {
+            Some(to) => {
+                self.compact_directory(to)?;
+                to
+            }
+            None => from,
+        };
+        renamed.to_entry = self.entry_now(target.info, to_name.bytes, renamed.to_entry)?;
+        Ok(renamed)
+    }
+
+    fn change(&self, file: &mut Exclusive<'_, NovaInfo>, changes: &Changes, now_ns: i64) -> Result<()> {
+        let mut attributes = file.attributes.get();
+        if let Some(permissions) = changes.permissions {
+            attributes.mode = attributes.mode & !0o7777 | permissions & 0o7777;
+        }
+        attributes.uid = changes.uid.unwrap_or(attributes.uid);
+        attributes.gid = changes.gid.unwrap_or(attributes.gid);
+        attributes.accessed_ns = changes.accessed_ns.unwrap_or(attributes.accessed_ns);
+        attributes.modified_ns = changes.modified_ns.unwrap_or(attributes.modified_ns);
+        attributes.changed_ns = now_ns;
+        let inode = self.inode(file.info.inode)?;
+        let mut appending = self.appending(&file.info.log);
+        self.append_attributes(inode, &mut appending, &attributes)?;
+        file.info.log = self.commit_log(inode, appending)?;
+        file.attributes.set(&attributes);
+        match file.info.body {
+            Body::Directory(_) => self.compact_directory(file),
+            _ => self.compact_file(file),
+        }
+    }
+
+    fn read(&self, file: Shared<'_, NovaInfo>, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.read_file(file, offset, into)
+    }
+
+    fn write(&self, file: &mut Exclusive<'_, NovaInfo>, offset: u64, bytes: &[u8], now_ns: i64) -> Result<()> {
+        self.write_file(file, offset, bytes, now_ns)
+    }
+
+    fn truncate(&self, file: &mut Exclusive<'_, NovaInfo>, size_bytes: u64, now_ns: i64) -> Result<()> {
+        self.truncate_file(file, size_bytes, now_ns)
+    }
+
+    fn read_link(&self, link: Shared<'_, NovaInfo>, into: &mut [u8]) -> Result<usize> {
+        let length = link.attributes.get().size_bytes.min(into.len() as u64).min(BLOCK_BYTES) as usize;
+        let target = self.inode(link.info.inode)?.parent_or_target.load();
+        self.region.read_bytes(target, &mut into[..length])?;
+        Ok(length)
+    }
+
+    fn sync_file(&self, _: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
+        // Every call was durable when it returned.
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Space> {
+        let blocks = self.blocks.all().count;
+        let blocks_free = self.blocks.count();
+        let used = self.inodes.used();
+        let inodes_free = blocks_free / self.segment_blocks * self.per_segment();
+        let _ = (shard, TABLES);
+        Ok(Space { blocks, blocks_free, inodes: used + inodes_free, inodes_free })
+    }
+}

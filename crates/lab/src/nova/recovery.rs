@@ -1,0 +1,175 @@
+//! Mounting: journals are undone, then all logs are scanned for what is in use. NOVA saves its free lists at a clean unmount to spare itself the scan; here it
+//! is always done.
+
+use super::format::{FIRST_BLOCK, FREE, INODE_BYTES, ORPHAN, TABLES, USED};
+use super::log::Entry;
+use super::table::number_of;
+use super::{Body, Nova, NovaInfo};
+use crate::error::{Error, Result};
+use crate::substrate::{BlockRange, FreeBlocks};
+use engine::format::FileKind;
+use pmem::{BLOCK_BYTES, Flushed, Memory};
+use std::collections::HashSet;
+
+/// Which blocks are in use.
+struct Used {
+    bits: Vec<u64>,
+    first: u64,
+    end: u64,
+}
+
+impl Used {
+    fn mark(&mut self, range: BlockRange) -> Result<()> {
+        for block in range.start..range.start.saturating_add(range.count) {
+            if block < self.first || block >= self.end {
+                return Err(Error::damaged("something in use lies outside", block.saturating_mul(BLOCK_BYTES)));
+            }
+            let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
+            if self.bits[word] & bit != 0 {
+                return Err(Error::damaged("two things use one block", block * BLOCK_BYTES));
+            }
+            self.bits[word] |= bit;
+        }
+        Ok(())
+    }
+}
+
+impl<M: Memory> Nova<M> {
+    /// Finds what is in use, frees what has no name, and finishes what unlinking marks lazily.
+    pub(super) fn recover(&mut self, blocks: BlockRange) -> Result<()> {
+        self.undo_journals()?;
+        let end = blocks.start + blocks.count;
+        let mut used = Used { bits: vec![0; end.div_ceil(64) as usize], first: FIRST_BLOCK, end };
+        for table in 0..TABLES {
+            self.recover_table(table, &mut used)?;
+        }
+        self.region.fence(Flushed::nothing());
+        let is_used = |block: u64| used.bits[(block / 64) as usize] & 1 << (block % 64) != 0;
+        self.blocks = FreeBlocks::with_used(blocks, self.shards, is_used);
+        Ok(())
+    }
+
+    fn recover_table(&self, table: u64, used: &mut Used) -> Result<()> {
+        let mut at = self.table_head(table)?.load();
+        let mut free = Vec::new();
+        let mut index = 0;
+        while at != 0 {
+            let segment = self.segment(at)?;
+            // A chain that bites its own tail stops here, too.
+            used.mark(BlockRange { start: at / BLOCK_BYTES, count: self.segment_blocks })?;
+            for _ in 0..self.per_segment() {
+                let place = at + (index % self.per_segment() + 1) * INODE_BYTES;
+                let number = number_of(table, index);
+                if self.recover_inode(place, number, used)? {
+                    self.inodes.note_used();
+                } else {
+                    free.push(number);
+                }
+                index += 1;
+            }
+            at = segment.next.load();
+        }
+        self.inodes.found(table, index, free);
+        Ok(())
+    }
+
+    /// Whether it is in use.
+    fn recover_inode(&self, place: u64, number: u64, used: &mut Used) -> Result<bool> {
+        let inode = self.inode(place)?;
+        match inode.state.load() {
+            FREE => return Ok(false),
+            USED => {}
+            ORPHAN => {
+                let freed = self.region.flush(self.region.retract(&inode.state, FREE));
+                freed.unfenced();
+                return Ok(false);
+            }
+            _ => return Err(Error::damaged("an inode is in no state", place)),
+        }
+        let mut pages = Vec::new();
+        let (attributes, info) = self.load_inode(place, number, &mut |page| pages.push(page))?;
+        for page in pages {
+            used.mark(BlockRange { start: page / BLOCK_BYTES, count: 1 })?;
+        }
+        match &info.body {
+            Body::Regular(extents) => extents.runs().try_for_each(|(_, run)| used.mark(run))?,
+            Body::Directory(_) => self.finish_removals(place)?,
+            Body::Other if attributes.kind == FileKind::Symlink => {
+                used.mark(BlockRange { start: inode.parent_or_target.load() / BLOCK_BYTES, count: 1 })?;
+            }
+            Body::Other => {}
+        }
+        Ok(true)
+    }
+
+    /// Sets the marks of removed names as the log says: a crash may have lost one, or left one of a removal that was undone.
+    fn finish_removals(&self, place: u64) -> Result<()> {
+        let inode = self.inode(place)?;
+        let mut gone = HashSet::new();
+        self.scan_log(inode, &mut |_| {}, &mut |_, entry| {
+            if let Entry::Remove { removed, .. } = entry {
+                gone.insert(removed);
+            }
+            Ok(())
+        })?;
+        self.scan_log(inode, &mut |_| {}, &mut |at, entry| {
+            if let Entry::Add { removed, .. } = entry
+                && removed != gone.contains(&at)
+            {
+                self.mark(at, !removed)?.unfenced();
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Reads an inode and its log.
+    pub(super) fn load_inode(
+        &self,
+        place: u64,
+        number: u64,
+        page: &mut dyn FnMut(u64),
+    ) -> Result<(engine::Attributes, NovaInfo)> {
+        let inode = self.inode(place)?;
+        self.region.note_read(place, INODE_BYTES);
+        let mut attributes = self.made_attributes(inode, number)?;
+        let mut body = match attributes.kind {
+            FileKind::Directory => Body::Directory(Default::default()),
+            FileKind::Regular => Body::Regular(Default::default()),
+            _ => Body::Other,
+        };
+        let log = self.scan_log(inode, page, &mut |at, entry| {
+            match &entry {
+                Entry::Add { links, moment_ns, .. } | Entry::Remove { links, moment_ns, .. } => {
+                    attributes.links = *links;
+                    (attributes.modified_ns, attributes.changed_ns) = (*moment_ns, *moment_ns);
+                }
+                Entry::Write { size_bytes, moment_ns, .. } => {
+                    attributes.size_bytes = *size_bytes;
+                    (attributes.modified_ns, attributes.changed_ns) = (*moment_ns, *moment_ns);
+                }
+                Entry::Attributes(now) => {
+                    if now.kind != attributes.kind {
+                        return Err(Error::damaged("a file changed its kind", at));
+                    }
+                    let engine::Attributes { generation, device, .. } = attributes;
+                    attributes = engine::Attributes { number, generation, device, ..*now };
+                }
+            }
+            match &mut body {
+                Body::Directory(names) => self.load_name(names, at, &entry),
+                Body::Regular(extents) => {
+                    extents.replay(&entry, &mut |_| {});
+                    Ok(())
+                }
+                Body::Other => Ok(()),
+            }
+        })?;
+        attributes.changed_ns = attributes.changed_ns.max(inode.changed_ns.load() as i64);
+        attributes.blocks = match &body {
+            Body::Regular(extents) => extents.blocks(),
+            _ => log.pages,
+        };
+        Ok((attributes, NovaInfo { inode: place, log, body }))
+    }
+}

@@ -1,0 +1,684 @@
+//! A file system like PMFS (Dulloor et al., EuroSys 2014): everything is changed in place under a fine-grained undo journal with entries of one line; directories are
+//! searched linearly; an inode is found by its number; files have trees of blocks, and data is written in place.
+//!
+//! Every call that changes something costs three fences: undo entries (and whatever becomes visible), the changes, the end of the transaction.
+//!
+//! Where this differs from PMFS as published: undo entries carry a checksum, so one fence makes all of a transaction's durable (PMFS relies on the order of
+//! stores within a line and fences each); each shard has a journal of its own instead of parts of one; where room may be is kept in memory, so that
+//! adding a name does not search for room from the beginning; the table of inodes lies in a row; a clean mount scans, too. No extents of 2 MiB pages, no write protection.
+
+mod directory;
+mod file;
+mod format;
+mod journal;
+mod recovery;
+mod tree;
+
+use crate::error::{Error, Result};
+use crate::physical::{
+    DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
+    Renaming, Shared, Space,
+};
+use crate::substrate::{self, BlockRange, FreeBlocks, NvPointer, System};
+use directory::Adding;
+use engine::format::FileKind;
+use engine::{Attributes, Changes};
+use format::{BYTES_PER_INODE, FIXED_BLOCK, Fixed, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ROOT, TABLE_BLOCK};
+use journal::Transaction;
+use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};
+use posix::Errno;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tree::Tree;
+
+/// The smallest image.
+const BLOCKS_MIN: u64 = 64;
+/// Inodes that are initialised at once.
+const BATCH: u64 = 512;
+
+/// A mounted file system.
+pub struct Pmfs<M: Memory> {
+    region: MappedRegion<M>,
+    mounts: u64,
+    inodes_max: u64,
+    shards: usize,
+    blocks: FreeBlocks,
+    inodes: FreeInodes,
+    journals: Vec<Mutex<()>>,
+}
+
+/// What is kept in memory for a file.
+#[derive(Debug)]
+pub struct PmfsInfo {
+    inode: u64,
+    /// Of a directory the first page that was not searched for room since it was loaded, or had some.
+    room_from: u64,
+    /// Blocks from which names were removed since.
+    roomy: Vec<u64>,
+}
+
+impl PmfsInfo {
+    fn new(inode: u64) -> PmfsInfo {
+        PmfsInfo { inode, room_from: 0, roomy: Vec::new() }
+    }
+
+    /// Notes that the block of an entry has room.
+    fn note_room(&mut self, entry: u64) {
+        let block = entry / BLOCK_BYTES * BLOCK_BYTES;
+        if self.roomy.len() >= ROOMY_MAX {
+            self.roomy.clear();
+            self.room_from = 0;
+        } else if self.roomy.last() != Some(&block) {
+            self.roomy.push(block);
+        }
+    }
+}
+
+/// Blocks with room that are remembered; beyond that the search begins anew.
+const ROOMY_MAX: usize = 1 << 16;
+
+/// Free inodes, under one lock, as PMFS has it.
+#[derive(Debug, Default)]
+struct FreeInodes(Mutex<InodeList>);
+
+#[derive(Debug, Default)]
+struct InodeList {
+    free: Vec<u64>,
+    high: u64,
+}
+
+impl FreeInodes {
+    fn lock(&self) -> MutexGuard<'_, InodeList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn found(&self, high: u64, free: Vec<u64>) {
+        *self.lock() = InodeList { free, high };
+    }
+}
+
+fn pair(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+/// Inodes of an image, and its first block for other things.
+fn geometry(length: u64) -> (u64, u64) {
+    let inodes = length / BYTES_PER_INODE;
+    (inodes, TABLE_BLOCK + (inodes * INODE_BYTES).div_ceil(BLOCK_BYTES))
+}
+
+impl<M: Memory> Pmfs<M> {
+    fn inode(&self, place: u64) -> Result<&Inode> {
+        Ok(self.region.get(Pm::new(place))?)
+    }
+
+    fn inode_offset(&self, number: u64) -> Result<u64> {
+        if number == 0 || number > self.inodes_max {
+            return Err(Error::damaged("an entry names an inode that cannot be", number));
+        }
+        Ok(TABLE_BLOCK * BLOCK_BYTES + (number - 1) * INODE_BYTES)
+    }
+
+    fn inodes_high(&self) -> Result<&Commit64> {
+        Ok(&self.region.get::<Fixed>(Pm::new(FIXED_BLOCK * BLOCK_BYTES))?.inodes_high)
+    }
+
+    fn take_inode(&self) -> Result<u64> {
+        let mut list = self.inodes.lock();
+        if let Some(number) = list.free.pop() {
+            return Ok(number);
+        }
+        let count = BATCH.min(self.inodes_max - list.high);
+        if count == 0 {
+            return Err(Errno::ENOSPC.into());
+        }
+        let first = self.inode_offset(list.high + 1)?;
+        let durable = self.region.fence(self.region.stream_zeros(first, count * INODE_BYTES)?);
+        self.region.persist(self.region.commit(self.inodes_high()?, list.high + count, durable));
+        let (from, to) = (list.high + 1, list.high + count);
+        list.free.extend((from + 1..=to).rev());
+        list.high = to;
+        Ok(from)
+    }
+
+    fn give_inode(&self, number: u64) {
+        self.inodes.lock().free.push(number);
+    }
+
+    fn attributes_of(&self, inode: &Inode, number: u64) -> Result<Attributes> {
+        let (mode_links, owner) = (inode.mode_links.load(), inode.owner.load());
+        let generation_device = inode.generation_device.load();
+        let mode = (mode_links >> 32) as u32;
+        let kind = FileKind::from_mode(mode)
+            .ok_or_else(|| Error::damaged("an inode has no kind of file", self.region.offset_of(inode)))?;
+        Ok(Attributes {
+            number,
+            generation: (generation_device >> 32) as u32,
+            kind,
+            mode,
+            links: mode_links as u32,
+            uid: (owner >> 32) as u32,
+            gid: owner as u32,
+            device: generation_device as u32,
+            size_bytes: inode.size_bytes.load(),
+            blocks: inode.blocks.load(),
+            accessed_ns: inode.accessed_ns.load() as i64,
+            modified_ns: inode.modified_ns.load() as i64,
+            changed_ns: inode.changed_ns.load() as i64,
+            access_list: false,
+        })
+    }
+
+    fn log_inode(&self, transaction: &mut Transaction<'_, M>, place: u64) -> Result<&Inode> {
+        let inode = self.inode(place)?;
+        transaction.log(place, 8)?;
+        Ok(inode)
+    }
+
+    /// Writes an inode but for its mode, without which it is free. The attributes that it will have.
+    fn fill_inode(
+        &self,
+        number: u64,
+        new: &NewFile<'_>,
+        parent: u64,
+        now_ns: i64,
+        target: Option<u64>,
+    ) -> Result<Attributes> {
+        let inode = self.inode(self.inode_offset(number)?)?;
+        let generation = (inode.generation_device.load() >> 32) as u32;
+        let attributes = Attributes {
+            number,
+            generation: generation.wrapping_add(1),
+            kind: new.kind,
+            mode: new.kind.mode_bits() | new.permissions & 0o7777,
+            links: if new.kind == FileKind::Directory { 2 } else { 1 },
+            uid: new.uid,
+            gid: new.gid,
+            device: new.device,
+            size_bytes: new.target.len() as u64,
+            blocks: u64::from(target.is_some()),
+            accessed_ns: now_ns,
+            modified_ns: now_ns,
+            changed_ns: now_ns,
+            access_list: false,
+        };
+        let words = [
+            (&inode.owner, pair(attributes.uid, attributes.gid)),
+            (&inode.size_bytes, attributes.size_bytes),
+            (&inode.modified_ns, now_ns as u64),
+            (&inode.changed_ns, now_ns as u64),
+            (&inode.accessed_ns, now_ns as u64),
+            (&inode.root, target.unwrap_or(0)),
+            (&inode.blocks, attributes.blocks),
+            (&inode.parent, parent),
+            (&inode.generation_device, pair(attributes.generation, attributes.device)),
+        ];
+        words.into_iter().for_each(|(cell, word)| self.region.set64(cell, word).unflushed());
+        inode.nv_pointer.clear(&self.region);
+        Ok(attributes)
+    }
+
+    fn create_inode(
+        &self,
+        number: u64,
+        directory: &mut Exclusive<'_, PmfsInfo>,
+        name: &[u8],
+        new: &NewFile<'_>,
+        (now_ns, target): (i64, Option<u64>),
+    ) -> Result<Made<PmfsInfo>> {
+        let place = self.inode_offset(number)?;
+        let attributes = self.fill_inode(number, new, directory.number, now_ns, target)?;
+        let inode = self.inode(place)?;
+        let mut transaction = self.transaction()?;
+        if let Some(block) = target {
+            transaction.with(self.region.stream_bytes(block, new.target)?);
+        }
+        transaction.log_word(&inode.mode_links)?;
+        transaction.with(self.region.flush_all(inode));
+        let adding = self.prepare_add(directory.info, name, number, new.kind, &mut transaction)?;
+        let links = directory.attributes.get().links + u32::from(new.kind == FileKind::Directory);
+        let entry = adding.at;
+        self.change_names(transaction, directory, adding, links, now_ns, |transaction| {
+            transaction.set(&inode.mode_links, pair(attributes.mode, attributes.links));
+            Ok(())
+        })?;
+        let info = PmfsInfo::new(place);
+        Ok(Made { file: Loaded { attributes, info, inode: place }, entry })
+    }
+
+    /// Ends a transaction that adds a name to a directory, with whatever else changes.
+    fn change_names(
+        &self,
+        mut transaction: Transaction<'_, M>,
+        directory: &mut Exclusive<'_, PmfsInfo>,
+        adding: Adding,
+        links: u32,
+        now_ns: i64,
+        rest: impl FnOnce(&mut Transaction<'_, M>) -> Result<()>,
+    ) -> Result<()> {
+        let above = match self.log_inode(&mut transaction, directory.info.inode) {
+            Ok(above) => above,
+            Err(error) => {
+                self.abandon_add(adding);
+                return Err(error);
+            }
+        };
+        transaction.begin();
+        rest(&mut transaction)?;
+        self.add(above, &adding, &mut transaction)?;
+        self.touch(&mut transaction, directory, above, links, now_ns);
+        transaction.end();
+        Ok(())
+    }
+
+    /// A directory's links and times.
+    fn touch(
+        &self,
+        transaction: &mut Transaction<'_, M>,
+        directory: &Exclusive<'_, PmfsInfo>,
+        inode: &Inode,
+        links: u32,
+        now_ns: i64,
+    ) {
+        let mode = directory.attributes.get().mode;
+        transaction.set(&inode.mode_links, pair(mode, links));
+        transaction.set(&inode.modified_ns, now_ns as u64);
+        transaction.set(&inode.changed_ns, now_ns as u64);
+        directory.attributes.update(|attributes| {
+            attributes.links = links;
+            attributes.modified_ns = now_ns;
+            attributes.changed_ns = now_ns;
+            attributes.size_bytes = inode.size_bytes.load();
+            attributes.blocks = inode.blocks.load();
+        });
+    }
+
+    /// A file's links and change time.
+    fn set_links(
+        &self,
+        transaction: &mut Transaction<'_, M>,
+        file: &Exclusive<'_, PmfsInfo>,
+        inode: &Inode,
+        links: u32,
+        now_ns: i64,
+    ) {
+        let mode = file.attributes.get().mode;
+        transaction.set(&inode.mode_links, pair(mode, links));
+        transaction.set(&inode.changed_ns, now_ns as u64);
+        file.attributes.update(|attributes| {
+            attributes.links = links;
+            attributes.changed_ns = now_ns;
+        });
+    }
+
+    fn links_without_name(attributes: &Attributes) -> u32 {
+        if attributes.kind == FileKind::Directory { 0 } else { attributes.links.saturating_sub(1) }
+    }
+
+    fn remove_name(
+        &self,
+        directory: &mut Exclusive<'_, PmfsInfo>,
+        name: Name<'_>,
+        file: &mut Exclusive<'_, PmfsInfo>,
+        now_ns: i64,
+    ) -> Result<()> {
+        let entry = self.entry_of(directory.info, name)?;
+        let attributes = file.attributes.get();
+        let links_above = directory.attributes.get().links - u32::from(attributes.kind == FileKind::Directory);
+        let mut transaction = self.transaction()?;
+        let removing = self.prepare_remove(entry, &mut transaction)?;
+        let above = self.log_inode(&mut transaction, directory.info.inode)?;
+        let inode = self.log_inode(&mut transaction, file.info.inode)?;
+        transaction.begin();
+        self.remove(directory.info, &removing, &mut transaction)?;
+        self.touch(&mut transaction, directory, above, links_above, now_ns);
+        self.set_links(&mut transaction, file, inode, Self::links_without_name(&attributes), now_ns);
+        transaction.end();
+        Ok(())
+    }
+
+    fn check_empty(&self, file: &Exclusive<'_, PmfsInfo>) -> Result<()> {
+        let is_directory = file.attributes.get().kind == FileKind::Directory;
+        if is_directory && !self.is_empty(file.info)? { Err(Errno::ENOTEMPTY.into()) } else { Ok(()) }
+    }
+
+    fn rename_step(&self, renaming: Renaming<'_, '_, PmfsInfo>) -> Result<Renamed> {
+        let Renaming { from, from_name, mut to, to_name, file, other, exchange, now_ns } = renaming;
+        let is_move = to.is_some();
+        let file_kind = file.attributes.get().kind;
+        let other_kind = other.as_ref().map(|other| other.attributes.get().kind);
+        let old = self.entry_of(from.info, from_name)?;
+        let there = to.as_ref().map_or(&*from.info, |to| &*to.info);
+        let taken = other.as_ref().map(|_| self.entry_of(there, to_name)).transpose()?;
+        let one = |kind: Option<FileKind>| i64::from(kind == Some(FileKind::Directory));
+        let leaves = one(Some(file_kind)) - if exchange { one(other_kind) } else { 0 };
+        let comes = one(Some(file_kind)) - one(other_kind);
+
+        let mut transaction = self.transaction()?;
+        let from_inode = self.log_inode(&mut transaction, from.info.inode)?;
+        let to_inode = match &to {
+            Some(to) => Some(self.log_inode(&mut transaction, to.info.inode)?),
+            None => None,
+        };
+        let file_inode = self.log_inode(&mut transaction, file.info.inode)?;
+        let other_inode = match &other {
+            Some(other) => Some(self.log_inode(&mut transaction, other.info.inode)?),
+            None => None,
+        };
+        let old_dentry = self.dentry(old)?;
+        transaction.log_all(old_dentry)?;
+        let taken_dentry = match taken {
+            Some(at) => {
+                let dentry = self.dentry(at)?;
+                transaction.log_all(dentry)?;
+                Some(dentry)
+            }
+            None => None,
+        };
+        let there = to.as_mut().map_or(&mut *from.info, |to| &mut *to.info);
+        let adding = match taken {
+            Some(_) => None,
+            None => Some(self.prepare_add(there, to_name.bytes, file.number, file_kind, &mut transaction)?),
+        };
+        let to_entry = adding.as_ref().map(|adding| adding.at).or(taken).unwrap_or(old);
+
+        transaction.begin();
+        // Where the new name's entry lies behind the old one, that entry becomes shorter: so the name first, then what becomes of the old one.
+        if let Some(adding) = &adding {
+            self.add(to_inode.unwrap_or(from_inode), adding, &mut transaction)?;
+        }
+        let with_kind = |header: u64, kind: FileKind| header & !(0xff << 24) | (kind as u64) << 24;
+        if let Some(dentry) = taken_dentry {
+            transaction.set(&dentry.number, file.number);
+            transaction.set(&dentry.header, with_kind(dentry.header.load(), file_kind));
+        }
+        match (&other, other_kind) {
+            (Some(other), Some(kind)) if exchange => {
+                transaction.set(&old_dentry.number, other.number);
+                transaction.set(&old_dentry.header, with_kind(old_dentry.header.load(), kind));
+            }
+            _ => {
+                transaction.set(&old_dentry.number, 0);
+                from.info.note_room(old);
+            }
+        }
+        let links = |directory: &Exclusive<'_, PmfsInfo>, change: i64| {
+            (directory.attributes.get().links as i64 + change) as u32
+        };
+        match (&to, to_inode) {
+            (Some(to), Some(inode)) => {
+                self.touch(&mut transaction, from, from_inode, links(from, -leaves), now_ns);
+                self.touch(&mut transaction, to, inode, links(to, comes), now_ns);
+            }
+            _ => self.touch(&mut transaction, from, from_inode, links(from, comes - leaves), now_ns),
+        }
+        let file_links = file.attributes.get().links;
+        self.set_links(&mut transaction, file, file_inode, file_links, now_ns);
+        let parent = to.as_ref().map_or(from.number, |to| to.number);
+        if is_move && file_kind == FileKind::Directory {
+            transaction.set(&file_inode.parent, parent);
+        }
+        if let (Some(other), Some(inode)) = (&other, other_inode) {
+            let attributes = other.attributes.get();
+            let links = if exchange { attributes.links } else { Self::links_without_name(&attributes) };
+            self.set_links(&mut transaction, other, inode, links, now_ns);
+            if exchange && is_move && other_kind == Some(FileKind::Directory) {
+                transaction.set(&inode.parent, from.number);
+            }
+        }
+        transaction.end();
+        Ok(Renamed { to_entry, from_entry: exchange.then_some(old) })
+    }
+}
+
+impl<M: Memory> PhysicalFs for Pmfs<M> {
+    type Memory = M;
+    type Info = PmfsInfo;
+
+    const NAME: &'static str = "PMFS-like";
+
+    fn mkfs(region: &MappedRegion<M>, options: &MkfsOptions) -> Result<()> {
+        let (inodes_max, first_block) = geometry(region.length());
+        let blocks = region.length() / BLOCK_BYTES;
+        if blocks < BLOCKS_MIN.max(first_block + 16) {
+            return Err(Error::TooSmall { length: region.length(), needed: BLOCKS_MIN * BLOCK_BYTES });
+        }
+        let fixed = region.stream_zeros(FIXED_BLOCK * BLOCK_BYTES, (1 + JOURNALS) * BLOCK_BYTES)?;
+        let batch = BATCH.min(inodes_max);
+        let table = region.stream_zeros(TABLE_BLOCK * BLOCK_BYTES, batch * INODE_BYTES)?;
+        let durable = region.fence(fixed.and(table));
+        let words: &Fixed = region.get(Pm::new(FIXED_BLOCK * BLOCK_BYTES))?;
+        let high = region.flush(region.commit(&words.inodes_high, batch, durable));
+        let root: &Inode = region.get(Pm::new(TABLE_BLOCK * BLOCK_BYTES))?;
+        let mode = FileKind::Directory.mode_bits() | options.permissions & 0o7777;
+        let cells = [
+            (&root.mode_links, pair(mode, 2)),
+            (&root.owner, pair(options.owner.0, options.owner.1)),
+            (&root.modified_ns, options.now_ns as u64),
+            (&root.changed_ns, options.now_ns as u64),
+            (&root.accessed_ns, options.now_ns as u64),
+            (&root.parent, ROOT),
+            (&root.generation_device, pair(1, 0)),
+        ];
+        cells.into_iter().for_each(|(cell, word)| region.set64(cell, word).unflushed());
+        let rest = region.fence(high.and(region.flush_all(root)));
+        debug_assert_eq!(JOURNALS_BLOCK + JOURNALS, TABLE_BLOCK);
+        substrate::format(region, System::Pmfs, [inodes_max, first_block, 0, 0], rest)
+    }
+
+    fn mount(region: MappedRegion<M>, options: &MountOptions) -> Result<Pmfs<M>> {
+        let identity = substrate::open(&region, System::Pmfs)?;
+        let [inodes_max, first_block, ..] = identity.parameters;
+        let blocks = region.length() / BLOCK_BYTES;
+        let table_end = inodes_max.checked_mul(INODE_BYTES).map(|bytes| TABLE_BLOCK + bytes.div_ceil(BLOCK_BYTES));
+        if table_end.is_none_or(|end| end > first_block) || first_block >= blocks {
+            return Err(Error::damaged("the superblock's geometry does not fit the image", 0));
+        }
+        let blocks = BlockRange { start: first_block, count: blocks - first_block };
+        let mut pmfs = Pmfs {
+            region,
+            mounts: identity.mounts,
+            inodes_max,
+            shards: options.shards.clamp(1, JOURNALS as usize),
+            blocks: FreeBlocks::with_used(blocks, 1, |_| true),
+            inodes: FreeInodes::default(),
+            journals: (0..JOURNALS).map(|_| Mutex::new(())).collect(),
+        };
+        pmfs.recover(blocks)?;
+        Ok(pmfs)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        // All is durable; the fence is for the proof.
+        let durable = self.region.fence(Flushed::nothing());
+        substrate::leave(&self.region, durable)
+    }
+
+    fn region(&self) -> &MappedRegion<M> {
+        &self.region
+    }
+
+    fn mounts(&self) -> u64 {
+        self.mounts
+    }
+
+    fn root(&self) -> u64 {
+        ROOT
+    }
+
+    fn inode_place(&self, number: u64) -> Result<u64> {
+        self.inode_offset(number)
+    }
+
+    fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
+        Ok(&self.inode(inode)?.nv_pointer)
+    }
+
+    fn load(&self, number: u64) -> Result<Loaded<PmfsInfo>> {
+        let place = self.inode_offset(number)?;
+        self.region.note_read(place, INODE_BYTES);
+        let attributes = self.attributes_of(self.inode(place)?, number)?;
+        Ok(Loaded { attributes, info: PmfsInfo::new(place), inode: place })
+    }
+
+    fn forget(&self, _: u64, _: PmfsInfo) -> Result<()> {
+        Ok(())
+    }
+
+    fn evict(&self, number: u64, _: &Attributes, info: PmfsInfo) -> Result<()> {
+        let inode = self.inode(info.inode)?;
+        let tree = Tree(inode.root.load());
+        // Free on the image before anything of it is used again.
+        self.region.persist(self.region.set64(&inode.mode_links, 0));
+        self.free_tree(tree)?;
+        self.give_inode(number);
+        Ok(())
+    }
+
+    fn lookup(&self, directory: Shared<'_, PmfsInfo>, name: &[u8]) -> Result<Option<Found>> {
+        self.find_name(directory.info, name)
+    }
+
+    fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
+        self.region.note_read(entry, format::DENTRY_BYTES + name.len() as u64);
+        self.read_dentry(entry).is_ok_and(|entry| self.has_name(&entry, name))
+    }
+
+    fn parent(&self, directory: Shared<'_, PmfsInfo>) -> Result<u64> {
+        Ok(self.inode(directory.info.inode)?.parent.load())
+    }
+
+    fn read_directory(
+        &self,
+        directory: Shared<'_, PmfsInfo>,
+        cookie: u64,
+        visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.read_names(directory, cookie, visit)
+    }
+
+    fn create(
+        &self,
+        directory: &mut Exclusive<'_, PmfsInfo>,
+        name: Name<'_>,
+        new: &NewFile<'_>,
+        now_ns: i64,
+    ) -> Result<Made<PmfsInfo>> {
+        let number = self.take_inode()?;
+        let target = match new.kind {
+            FileKind::Symlink => self.blocks.allocate().map(|block| Some(block * BLOCK_BYTES)),
+            _ => Ok(None),
+        };
+        let target = target.inspect_err(|_| self.give_inode(number))?;
+        self.create_inode(number, directory, name.bytes, new, (now_ns, target)).inspect_err(|_| {
+            target.into_iter().for_each(|block| self.blocks.free(block / BLOCK_BYTES));
+            self.give_inode(number);
+        })
+    }
+
+    fn link(
+        &self,
+        file: &mut Exclusive<'_, PmfsInfo>,
+        directory: &mut Exclusive<'_, PmfsInfo>,
+        name: Name<'_>,
+        now_ns: i64,
+    ) -> Result<u64> {
+        let attributes = file.attributes.get();
+        let mut transaction = self.transaction()?;
+        let inode = self.log_inode(&mut transaction, file.info.inode)?;
+        let adding = self.prepare_add(directory.info, name.bytes, file.number, attributes.kind, &mut transaction)?;
+        let entry = adding.at;
+        let links_above = directory.attributes.get().links;
+        self.change_names(transaction, directory, adding, links_above, now_ns, |transaction| {
+            self.set_links(transaction, file, inode, attributes.links + 1, now_ns);
+            Ok(())
+        })?;
+        Ok(entry)
+    }
+
+    fn unlink(
+        &self,
+        directory: &mut Exclusive<'_, PmfsInfo>,
+        name: Name<'_>,
+        file: &mut Exclusive<'_, PmfsInfo>,
+        now_ns: i64,
+    ) -> Result<()> {
+        self.remove_name(directory, name, file, now_ns)
+    }
+
+    fn rmdir(
+        &self,
+        directory: &mut Exclusive<'_, PmfsInfo>,
+        name: Name<'_>,
+        removed: &mut Exclusive<'_, PmfsInfo>,
+        now_ns: i64,
+    ) -> Result<()> {
+        self.check_empty(removed)?;
+        self.remove_name(directory, name, removed, now_ns)
+    }
+
+    fn rename(&self, renaming: Renaming<'_, '_, PmfsInfo>) -> Result<Renamed> {
+        if let Some(other) = renaming.other.as_ref().filter(|_| !renaming.exchange) {
+            self.check_empty(other)?;
+        }
+        self.rename_step(renaming)
+    }
+
+    fn change(&self, file: &mut Exclusive<'_, PmfsInfo>, changes: &Changes, now_ns: i64) -> Result<()> {
+        let mut attributes = file.attributes.get();
+        if let Some(permissions) = changes.permissions {
+            attributes.mode = attributes.mode & !0o7777 | permissions & 0o7777;
+        }
+        attributes.uid = changes.uid.unwrap_or(attributes.uid);
+        attributes.gid = changes.gid.unwrap_or(attributes.gid);
+        attributes.accessed_ns = changes.accessed_ns.unwrap_or(attributes.accessed_ns);
+        attributes.modified_ns = changes.modified_ns.unwrap_or(attributes.modified_ns);
+        attributes.changed_ns = now_ns;
+        let mut transaction = self.transaction()?;
+        let inode = self.log_inode(&mut transaction, file.info.inode)?;
+        transaction.log_word(&inode.accessed_ns)?;
+        transaction.begin();
+        transaction.set(&inode.mode_links, pair(attributes.mode, attributes.links));
+        transaction.set(&inode.owner, pair(attributes.uid, attributes.gid));
+        transaction.set(&inode.modified_ns, attributes.modified_ns as u64);
+        transaction.set(&inode.changed_ns, now_ns as u64);
+        if changes.accessed_ns.is_some() {
+            transaction.set(&inode.accessed_ns, attributes.accessed_ns as u64);
+        }
+        transaction.end();
+        file.attributes.set(&attributes);
+        Ok(())
+    }
+
+    fn read(&self, file: Shared<'_, PmfsInfo>, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.read_file(file, offset, into)
+    }
+
+    fn write(&self, file: &mut Exclusive<'_, PmfsInfo>, offset: u64, bytes: &[u8], now_ns: i64) -> Result<()> {
+        self.write_file(file, offset, bytes, now_ns)
+    }
+
+    fn truncate(&self, file: &mut Exclusive<'_, PmfsInfo>, size_bytes: u64, now_ns: i64) -> Result<()> {
+        self.truncate_file(file, size_bytes, now_ns)
+    }
+
+    fn read_link(&self, link: Shared<'_, PmfsInfo>, into: &mut [u8]) -> Result<usize> {
+        let tree = Tree(self.inode(link.info.inode)?.root.load());
+        self.read_tree(tree, link.attributes.get().size_bytes, 0, into)
+    }
+
+    fn sync_file(&self, _: &mut Exclusive<'_, PmfsInfo>) -> Result<()> {
+        // Every call was durable when it returned.
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Space> {
+        let list = self.inodes.lock();
+        let inodes_free = list.free.len() as u64 + self.inodes_max - list.high;
+        let (blocks, blocks_free) = (self.blocks.all().count, self.blocks.count());
+        Ok(Space { blocks, blocks_free, inodes: self.inodes_max, inodes_free })
+    }
+}

@@ -1,0 +1,219 @@
+//! Trees of blocks: nodes of 512 pointers, as high as the file is long. A file of one block has no node.
+//!
+//! A pointer in a node is set when what it leads to is durable, and needs no undo entry: data is written in place anyway, and what lies beyond a file's end is
+//! nobody's. The root is in the inode and changes with it.
+
+use super::Pmfs;
+use super::format::{FANOUT, HEIGHT_MAX};
+use crate::error::{Error, Result};
+use pmem::{BLOCK_BYTES, Cell64, Flushed, Memory, Pm};
+use posix::Errno;
+use std::collections::BTreeMap;
+
+/// Hears of a node (no page) or data block: page, offset, and the pointer in a node that leads there.
+type Visit<'v> = dyn FnMut(Option<u64>, u64, Option<&Cell64>) -> Result<()> + 'v;
+
+/// The root of a tree: block and height in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tree(pub u64);
+
+impl Tree {
+    pub(super) fn block(self) -> u64 {
+        self.0 & !0xfff
+    }
+
+    fn height(self) -> u64 {
+        self.0 & 0xfff
+    }
+
+    fn is_empty(self) -> bool {
+        self.block() == 0
+    }
+
+    /// Pages that a tree of a height can hold.
+    fn reach(height: u64) -> u64 {
+        FANOUT.pow(height as u32)
+    }
+}
+
+/// A tree that grows: pointers that are to be set once everything else is durable.
+#[derive(Debug)]
+pub(super) struct Growing {
+    pub tree: Tree,
+    /// Pointers in nodes that the file has.
+    pending: BTreeMap<u64, u64>,
+    /// Blocks that were taken, to be given back if nothing comes of it.
+    taken: Vec<u64>,
+    /// Data blocks that were added.
+    pub added: u64,
+}
+
+impl Growing {
+    pub(super) fn new(tree: Tree) -> Growing {
+        Growing { tree, pending: BTreeMap::new(), taken: Vec::new(), added: 0 }
+    }
+}
+
+impl<M: Memory> Pmfs<M> {
+    fn slot(&self, node: u64, index: u64) -> Result<&Cell64> {
+        Ok(self.region.get(Pm::new(node + index * 8))?)
+    }
+
+    fn check_tree(&self, tree: Tree) -> Result<()> {
+        let fine = tree.height() <= HEIGHT_MAX && self.region.contains(tree.block(), BLOCK_BYTES);
+        if fine { Ok(()) } else { Err(Error::damaged("a tree of blocks has no possible root", tree.0)) }
+    }
+
+    fn check_block(&self, block: u64) -> Result<u64> {
+        if block.is_multiple_of(BLOCK_BYTES) && self.region.contains(block, BLOCK_BYTES) {
+            Ok(block)
+        } else {
+            Err(Error::damaged("a tree leads to no block", block))
+        }
+    }
+
+    /// The block of a page; zero if there is none.
+    pub(super) fn find_block(&self, tree: Tree, page: u64) -> Result<u64> {
+        if tree.is_empty() || page >= Tree::reach(tree.height().min(HEIGHT_MAX)) {
+            return Ok(0);
+        }
+        self.check_tree(tree)?;
+        let mut at = tree.block();
+        for level in (0..tree.height()).rev() {
+            let slot = self.slot(at, page / Tree::reach(level) % FANOUT)?;
+            self.region.note_read(self.region.offset_of(slot), 8);
+            at = self.check_block(slot.load_acquire())?;
+            if at == 0 {
+                break;
+            }
+        }
+        Ok(at)
+    }
+
+    fn take_block(&self, growing: &mut Growing) -> Result<u64> {
+        let block = self.blocks.allocate()? * BLOCK_BYTES;
+        growing.taken.push(block);
+        Ok(block)
+    }
+
+    /// A node of zeros.
+    fn take_node(&self, growing: &mut Growing) -> Result<(u64, Flushed)> {
+        let node = self.take_block(growing)?;
+        Ok((node, self.region.stream_zeros(node, BLOCK_BYTES)?))
+    }
+
+    /// The block of a page, and whether it is new: then its content is anything. What was written for it is to be fenced with what `flushed` holds.
+    pub(super) fn grow(&self, growing: &mut Growing, page: u64, flushed: &mut Flushed) -> Result<(u64, bool)> {
+        self.check_tree(growing.tree)?;
+        let join = |all: &mut Flushed, more: Flushed| {
+            let before = std::mem::replace(all, Flushed::nothing());
+            *all = before.and(more);
+        };
+        let mut height = growing.tree.height();
+        while page >= Tree::reach(height) {
+            if height == HEIGHT_MAX {
+                return Err(Errno::EFBIG.into());
+            }
+            height += 1;
+            let mut root = 0;
+            if !growing.tree.is_empty() {
+                let (node, zeroed) = self.take_node(growing)?;
+                join(flushed, zeroed);
+                // Nobody knows the node yet.
+                join(flushed, self.region.flush(self.region.set64(self.slot(node, 0)?, growing.tree.block())));
+                root = node;
+            }
+            growing.tree = Tree(root | height);
+        }
+        let mut at = growing.tree.block();
+        let mut fresh_above = at == 0;
+        if at == 0 {
+            at = match height {
+                0 => {
+                    let block = self.take_block(growing)?;
+                    growing.tree = Tree(block);
+                    growing.added += 1;
+                    return Ok((block, true));
+                }
+                _ => {
+                    let (node, zeroed) = self.take_node(growing)?;
+                    join(flushed, zeroed);
+                    growing.tree = Tree(node | height);
+                    node
+                }
+            };
+        }
+        for level in (0..height).rev() {
+            let slot = self.slot(at, page / Tree::reach(level) % FANOUT)?;
+            let place = self.region.offset_of(slot);
+            let next = match growing.pending.get(&place) {
+                Some(next) => *next,
+                None => self.check_block(slot.load())?,
+            };
+            if next != 0 {
+                fresh_above = fresh_above || growing.pending.contains_key(&place);
+                at = next;
+                continue;
+            }
+            let next = if level == 0 {
+                growing.added += 1;
+                self.take_block(growing)?
+            } else {
+                let (node, zeroed) = self.take_node(growing)?;
+                join(flushed, zeroed);
+                node
+            };
+            if fresh_above {
+                join(flushed, self.region.flush(self.region.set64(slot, next)));
+            } else {
+                growing.pending.insert(place, next);
+            }
+            fresh_above = true;
+            if level == 0 {
+                return Ok((next, true));
+            }
+            at = next;
+        }
+        Ok((at, false))
+    }
+
+    /// Sets the pointers of a tree that grew. All that they lead to is durable. The root is the caller's to set.
+    pub(super) fn set_pointers(&self, growing: &Growing) -> Result<Flushed> {
+        let mut flushed = Flushed::nothing();
+        for (place, block) in &growing.pending {
+            let slot: &Cell64 = self.region.get(Pm::new(*place))?;
+            flushed = flushed.and(self.region.flush(self.region.set64(slot, *block)));
+        }
+        Ok(flushed)
+    }
+
+    /// Gives back what was taken for nothing.
+    pub(super) fn abandon(&self, growing: Growing) {
+        growing.taken.into_iter().for_each(|block| self.blocks.free(block / BLOCK_BYTES));
+    }
+
+    /// Tells all nodes (`page` is none) and data blocks of a tree.
+    pub(super) fn visit_tree(&self, tree: Tree, visit: &mut Visit<'_>) -> Result<()> {
+        if tree.is_empty() {
+            return Ok(());
+        }
+        self.check_tree(tree)?;
+        self.visit_node(tree.block(), tree.height(), 0, None, visit)
+    }
+
+    fn visit_node(&self, at: u64, height: u64, page: u64, slot: Option<&Cell64>, visit: &mut Visit<'_>) -> Result<()> {
+        if height == 0 {
+            return visit(Some(page), at, slot);
+        }
+        visit(None, at, slot)?;
+        for index in 0..FANOUT {
+            let slot = self.slot(at, index)?;
+            let next = self.check_block(slot.load())?;
+            if next != 0 {
+                let page = page + index * Tree::reach(height - 1);
+                self.visit_node(next, height - 1, page, Some(slot), visit)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,378 @@
+//! The list of a directory's entries, and walks along it in either view.
+//!
+//! A directory has one list, sorted by reversed hash. Its places are entries and buckets; the links of a place are words in the entry or
+//! the bucket, one for each view. Every change of names is a change of one link: to insert an entry, to remove one, to put one in
+//! another's place, to split a bucket off. A link leads to a greater key, always, so there are no loops, and a walk
+//! that meets a smaller key has met damage.
+//!
+//! # The two views
+//!
+//! System calls change latest links, persisters change consistent ones, by replaying the same changes in the same order. A latest link
+//! that is not set means that the consistent one holds. That is sound because **a persister changes the consistent link of a place only if its latest
+//! link is set, or the place is no longer in the latest list**: the change that it replays was made in the latest view at that place,
+//! or at one that stood between then, for which the place's latest link was set. So whoever holds a directory's lock sees a list that stands
+//! still while persisters work below it.
+
+use super::format::{
+    BucketLine, EntryHead, INLINE_BUCKETS, LEVEL_MAX, Latest, PAGE_WORDS, Tag, WordPage, bucket_key, parent_bucket,
+};
+use super::volume::Volume;
+use crate::error::{Error, Result};
+use pmem::{Commit64, LINE_BYTES, Memory, Pm};
+
+/// Where a place of the list leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// There is no more.
+    End,
+    /// To the entry at an offset.
+    Entry(u64),
+    /// To a bucket of the same directory, by number, which leads on.
+    Bucket(u32),
+}
+
+/// In a bucket's word: the bucket may not be in the list yet, so no walk may begin there. A bucket enters the list in three steps, each durable before the
+/// next: its word with this bit, the link that leads to it, its word without. Between the last two it is in the list, and only slower.
+pub const PREPARED: u64 = 0x20;
+
+impl Link {
+    /// As it is stored; never zero.
+    pub const fn word(self) -> u64 {
+        match self {
+            Link::Entry(offset) => offset,
+            Link::End => 1,
+            Link::Bucket(index) => (index as u64) << 6 | 2,
+        }
+    }
+
+    /// As it was stored; zero is no link.
+    pub fn from_word(word: u64, at: u64) -> Result<Option<Link>> {
+        let word = word & !PREPARED;
+        match word & 0x3f {
+            _ if word == 0 => Ok(None),
+            0 => Ok(Some(Link::Entry(word))),
+            1 if word == 1 => Ok(Some(Link::End)),
+            2 if word >> 6 < 1 << LEVEL_MAX => Ok(Some(Link::Bucket((word >> 6) as u32))),
+            _ => Err(Error::damaged("a link of a directory makes no sense", at)),
+        }
+    }
+}
+
+/// A place of the list: what has a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A bucket.
+    Bucket(u32),
+    /// The entry at an offset.
+    Entry(u64),
+}
+
+/// Which links a walk follows.
+#[derive(Debug, Clone, Copy)]
+pub enum View<'b> {
+    /// What is on the medium.
+    Consistent,
+    /// What programs see.
+    Latest(&'b Buckets),
+}
+
+/// The latest buckets of a directory: list heads in memory, on demand. Nothing is there until something is changed.
+#[derive(Debug, Default)]
+pub struct Buckets {
+    /// Link words; zero: the consistent one holds.
+    heads: Vec<u64>,
+    /// Two to this power is the number of buckets.
+    pub level: u32,
+    /// How many names there are, if they were ever counted.
+    pub names: Option<u64>,
+}
+
+impl Buckets {
+    /// Those of a new directory.
+    pub fn empty(level: u32) -> Buckets {
+        Buckets { heads: Vec::new(), level, names: Some(0) }
+    }
+
+    /// Whether no list leads through them: entries' latest links lead to buckets that may be here only.
+    pub fn are_unused(&self) -> bool {
+        self.heads.is_empty()
+    }
+}
+
+/// A directory on the image.
+#[derive(Debug, Clone, Copy)]
+pub struct Directory {
+    /// Offset of its inode.
+    pub inode: u64,
+}
+
+impl Directory {
+    fn line(self) -> Pm<BucketLine> {
+        Pm::new(self.inode + 2 * LINE_BYTES)
+    }
+}
+
+/// Where something is, or would be, in a list.
+#[derive(Debug, Clone, Copy)]
+pub struct Gap {
+    /// The place before.
+    pub before: Place,
+    /// Where that leads.
+    pub next: Link,
+    /// Places that were passed to get there.
+    pub steps: u32,
+}
+
+/// A walk of this many places for one insertion makes the table grow.
+const STEPS_MAX: u32 = 8;
+
+impl<M: Memory> Volume<M> {
+    /// A directory's bucket line.
+    pub fn bucket_line(&self, directory: Directory) -> Result<&BucketLine> {
+        self.region.note_read(directory.line().offset(), LINE_BYTES);
+        Ok(self.region.get(directory.line())?)
+    }
+
+    /// The word of a bucket, if its page exists.
+    pub fn bucket_word(&self, directory: Directory, index: u32) -> Result<Option<&Commit64>> {
+        let line = self.bucket_line(directory)?;
+        if index < INLINE_BUCKETS {
+            return Ok(Some(&line.first[index as usize]));
+        }
+        let (top, depth) = bucket_path(index);
+        let mut page = line.pages[top].load_acquire();
+        for step in (0..depth).rev() {
+            if page == 0 {
+                return Ok(None);
+            }
+            let word = &self.word_page(page)?[(index as u64 >> (9 * step) & (PAGE_WORDS - 1)) as usize];
+            self.region.note_read(self.region.offset_of(word), 8);
+            if step == 0 {
+                return Ok(Some(word));
+            }
+            page = word.load_acquire();
+        }
+        Ok(None)
+    }
+
+    /// A page of words.
+    pub fn word_page(&self, offset: u64) -> Result<&WordPage> {
+        if !offset.is_multiple_of(pmem::BLOCK_BYTES) {
+            return Err(Error::damaged("a page is not at a multiple of its size", offset));
+        }
+        Ok(self.region.get(Pm::new(offset))?)
+    }
+
+    /// An entry's first line.
+    pub fn entry(&self, offset: u64) -> Result<&EntryHead> {
+        if !offset.is_multiple_of(LINE_BYTES) {
+            return Err(Error::damaged("an entry is not at a multiple of a line", offset));
+        }
+        self.region.note_read(offset, LINE_BYTES);
+        Ok(self.region.get(Pm::new(offset))?)
+    }
+
+    /// Where a place leads in a view; none for a bucket that is not in the list.
+    pub fn link(&self, directory: Directory, view: View<'_>, place: Place) -> Result<Option<Link>> {
+        match place {
+            Place::Bucket(index) => {
+                if let View::Latest(buckets) = view
+                    && let Some(&word) = buckets.heads.get(index as usize)
+                    && word != 0
+                {
+                    return Link::from_word(word, directory.inode);
+                }
+                let Some(word) = self.bucket_word(directory, index)? else { return Ok(None) };
+                Link::from_word(word.load_acquire(), self.region.offset_of(word))
+            }
+            Place::Entry(offset) => {
+                let entry = self.entry(offset)?;
+                if let View::Latest(_) = view
+                    && let Some(latest) = self.latest(entry)?
+                {
+                    return Ok(Some(latest.link));
+                }
+                Link::from_word(entry.consistent_next.load_acquire(), offset)
+            }
+        }
+    }
+
+    /// An entry's latest link, if it was set in this mount.
+    pub fn latest(&self, entry: &EntryHead) -> Result<Option<Latest>> {
+        Latest::from_word(entry.latest_next.load_acquire(), self.mounts, self.region.offset_of(entry))
+    }
+
+    /// The bucket in which a walk for a hash begins: the hash's own, or the nearest that it was not yet split off from.
+    fn start(&self, directory: Directory, view: View<'_>, hash: u32) -> Result<u32> {
+        let level = match view {
+            View::Latest(buckets) => buckets.level,
+            View::Consistent => self.consistent_level(directory)?,
+        };
+        let mut index = hash & ((1 << level) - 1);
+        while index != 0 && !self.is_in_list(directory, view, index)? {
+            index = parent_bucket(index);
+        }
+        Ok(index)
+    }
+
+    /// Whether a walk may begin at a bucket.
+    pub fn is_in_list(&self, directory: Directory, view: View<'_>, index: u32) -> Result<bool> {
+        if let View::Latest(buckets) = view
+            && buckets.heads.get(index as usize).is_some_and(|word| *word != 0)
+        {
+            return Ok(true);
+        }
+        let word = self.bucket_word(directory, index)?.map_or(0, |word| word.load_acquire());
+        Ok(word != 0 && word & PREPARED == 0)
+    }
+
+    /// The level that the image remembers.
+    pub fn consistent_level(&self, directory: Directory) -> Result<u32> {
+        let level = self.bucket_line(directory)?.level.load();
+        Ok(level.min(LEVEL_MAX as u64) as u32)
+    }
+
+    /// Where something with a key is, or would be.
+    pub fn seek(&self, directory: Directory, view: View<'_>, key: u64) -> Result<Gap> {
+        let hash = ((key >> 8) as u32).reverse_bits();
+        let start = self.start(directory, view, hash)?;
+        self.seek_from(directory, view, start, key)
+    }
+
+    /// As [`seek`](Self::seek), from a bucket that is in the list.
+    fn seek_from(&self, directory: Directory, view: View<'_>, start: u32, key: u64) -> Result<Gap> {
+        let mut gap = Gap { before: Place::Bucket(start), next: Link::End, steps: 0 };
+        let mut passed = bucket_key(start);
+        loop {
+            gap.next = self.link(directory, view, gap.before)?.ok_or_else(|| broken(directory))?;
+            let (place, at) = match gap.next {
+                Link::End => return Ok(gap),
+                Link::Bucket(index) => (Place::Bucket(index), bucket_key(index)),
+                Link::Entry(offset) => (Place::Entry(offset), self.key(offset)?),
+            };
+            if at <= passed {
+                return Err(broken(directory));
+            }
+            if at >= key {
+                return Ok(gap);
+            }
+            (gap.before, gap.steps, passed) = (place, gap.steps + 1, at);
+        }
+    }
+
+    /// An entry's key.
+    pub fn key(&self, entry: u64) -> Result<u64> {
+        Ok(self.tag(entry)?.key())
+    }
+
+    /// An entry's tag.
+    pub fn tag(&self, entry: u64) -> Result<Tag> {
+        Ok(Tag::from_word(self.entry(entry)?.tag.load()))
+    }
+
+    /// Where an entry leads, past buckets.
+    pub fn next_entry(&self, directory: Directory, view: View<'_>, mut link: Link) -> Result<Option<u64>> {
+        let mut passed = None;
+        loop {
+            match link {
+                Link::End => return Ok(None),
+                Link::Entry(offset) => return Ok(Some(offset)),
+                Link::Bucket(index) => {
+                    if passed.is_some_and(|passed| bucket_key(index) <= passed) {
+                        return Err(broken(directory));
+                    }
+                    passed = Some(bucket_key(index));
+                    let next = self.link(directory, view, Place::Bucket(index))?;
+                    link = next.ok_or_else(|| broken(directory))?;
+                }
+            }
+        }
+    }
+
+    /// Calls `visit` for each entry from a key on, dead and stale ones too, until it says that it is enough.
+    pub fn walk(
+        &self,
+        directory: Directory,
+        view: View<'_>,
+        key: u64,
+        visit: &mut dyn FnMut(u64, &EntryHead) -> Result<bool>,
+    ) -> Result<()> {
+        let mut link = self.seek(directory, view, key)?.next;
+        let mut passed = None;
+        while let Some(offset) = self.next_entry(directory, view, link)? {
+            let entry = self.entry(offset)?;
+            let key = Tag::from_word(entry.tag.load()).key();
+            if passed.is_some_and(|passed| key <= passed) {
+                return Err(broken(directory));
+            }
+            passed = Some(key);
+            if !visit(offset, entry)? {
+                return Ok(());
+            }
+            link = self.link(directory, view, Place::Entry(offset))?.ok_or_else(|| broken(directory))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a place lead somewhere in the latest view.
+    pub fn set_latest(&self, buckets: &mut Buckets, place: Place, link: Link) -> Result<()> {
+        match place {
+            Place::Bucket(index) => {
+                if buckets.heads.len() <= index as usize {
+                    buckets.heads.resize((index as usize + 1).next_power_of_two().max(1 << buckets.level), 0);
+                }
+                buckets.heads[index as usize] = link.word();
+            }
+            Place::Entry(offset) => {
+                let entry = self.entry(offset)?;
+                let fresh = self.latest(entry)?.is_some_and(|latest| latest.fresh);
+                let word = Latest { link, fresh }.word(self.mounts);
+                self.region.set64(&entry.latest_next, word).unflushed();
+            }
+        }
+        Ok(())
+    }
+
+    /// The bucket of a hash in the latest view, split off now if it was not yet.
+    pub fn latest_bucket(&self, directory: Directory, buckets: &mut Buckets, hash: u32) -> Result<u32> {
+        let index = hash & ((1 << buckets.level) - 1);
+        self.split_latest(directory, buckets, index)?;
+        Ok(index)
+    }
+
+    fn split_latest(&self, directory: Directory, buckets: &mut Buckets, index: u32) -> Result<()> {
+        if index == 0 || self.is_in_list(directory, View::Latest(buckets), index)? {
+            return Ok(());
+        }
+        let parent = parent_bucket(index);
+        self.split_latest(directory, buckets, parent)?;
+        let gap = self.seek_from(directory, View::Latest(buckets), parent, bucket_key(index))?;
+        if gap.next == Link::Bucket(index) {
+            // A crash left it in the list with the mark that it may not be.
+            let next = self.link(directory, View::Latest(buckets), Place::Bucket(index))?;
+            return self.set_latest(buckets, Place::Bucket(index), next.ok_or_else(|| broken(directory))?);
+        }
+        self.set_latest(buckets, Place::Bucket(index), gap.next)?;
+        self.set_latest(buckets, gap.before, Link::Bucket(index))
+    }
+
+    /// Lets the table grow if a walk was long.
+    pub fn grow(&self, buckets: &mut Buckets, steps: u32) {
+        if steps > STEPS_MAX && buckets.level < LEVEL_MAX {
+            buckets.level += 1;
+        }
+    }
+}
+
+/// Which of the three page words a bucket is under, and how many pages lie on the way.
+pub fn bucket_path(index: u32) -> (usize, u32) {
+    match index {
+        0..0x200 => (0, 1),
+        0x200..0x4_0000 => (1, 2),
+        _ => (2, 3),
+    }
+}
+
+fn broken(directory: Directory) -> Error {
+    Error::damaged("a directory's list is broken", directory.inode)
+}

@@ -1,0 +1,594 @@
+//! Content of files. Blocks of 4 KiB under a tree of pointer pages, as in PMFS; a root word holds the tree's height.
+//!
+//! A write stores straight into the image: over what is there in place, into new blocks otherwise. Overwriting is not atomic, as in every file system without
+//! copy-on-write; what was written and not yet synced may be there by each word for itself. Block pointers have two views as names have: new blocks, and what a
+//! truncation cut off, are an overlay in memory until a persister has moved them to the pointer pages. Bytes of a
+//! block beyond the file's size are anything; whoever makes the file longer zeroes them.
+//!
+//! Large writes go past the cache, small ones through it. Neither is fenced by the system call: the persister flushes what was written before it makes
+//! it reachable. So a persister also decides when pages that were cut off are free.
+
+use super::format::{HEIGHT_MAX, PAGE_WORDS, SIZE_BYTES_MAX};
+use super::inode::{Change, FileState, Info, Inode, Node, Overlay};
+use super::space::Marks;
+use super::volume::Volume;
+use crate::error::{Error, Result};
+use crate::physical::{Exclusive, Shared};
+use pmem::{BLOCK_BYTES, Flushed, Memory};
+use posix::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+
+/// Pointers of a page, as a power of two.
+const FAN_BITS: u32 = PAGE_WORDS.ilog2();
+/// The bits of a root word that hold the height.
+const HEIGHT_MASK: u64 = 7;
+
+/// A tree of block pointers: its root page (or block) and height.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tree {
+    root: u64,
+    height: u32,
+}
+
+impl Tree {
+    fn from_word(word: u64) -> Result<Tree> {
+        let tree = Tree { root: word & !(BLOCK_BYTES - 1), height: (word & HEIGHT_MASK) as u32 };
+        if tree.height > HEIGHT_MAX || word & (BLOCK_BYTES - 1) & !HEIGHT_MASK != 0 {
+            return Err(Error::damaged("a file's root makes no sense", word));
+        }
+        Ok(tree)
+    }
+
+    fn word(self) -> u64 {
+        self.root | self.height as u64
+    }
+
+    fn covers(self, block: u64) -> bool {
+        self.root != 0 && block >> (FAN_BITS * self.height) == 0
+    }
+}
+
+/// The height at which a tree covers a block.
+fn height_for(block: u64) -> u32 {
+    (u64::BITS - block.leading_zeros()).div_ceil(FAN_BITS)
+}
+
+fn slot(block: u64, level: u32) -> usize {
+    (block >> (FAN_BITS * (level - 1)) & (PAGE_WORDS - 1)) as usize
+}
+
+impl Inode {
+    fn content(&self) -> RwLockReadGuard<'_, FileState> {
+        self.file.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The content, to change what is known of it.
+    pub fn content_mut(&self) -> RwLockWriteGuard<'_, FileState> {
+        self.file.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FileState {
+    /// What the overlays say of a block: a page, a hole (zero), or nothing.
+    fn overlaid(&self, block: u64) -> Option<u64> {
+        [&self.now, &self.moving].into_iter().find_map(|overlay| overlay.get(block))
+    }
+}
+
+impl Overlay {
+    fn get(&self, block: u64) -> Option<u64> {
+        let is_cut = self.cut_bytes.is_some_and(|bytes| block >= bytes.div_ceil(BLOCK_BYTES));
+        self.blocks.get(&block).copied().or(is_cut.then_some(0))
+    }
+}
+
+impl<M: Memory> Volume<M> {
+    /// The page of a block in the consistent view; zero for a hole.
+    fn consistent_block(&self, tree: Tree, block: u64) -> Result<u64> {
+        if !tree.covers(block) {
+            return Ok(0);
+        }
+        let mut page = tree.root;
+        for level in (1..=tree.height).rev() {
+            let word = &self.word_page(page)?[slot(block, level)];
+            self.region.note_read(self.region.offset_of(word), 8);
+            page = word.load_acquire();
+            if page == 0 {
+                return Ok(0);
+            }
+        }
+        Ok(page)
+    }
+
+    fn tree(&self, inode: u64) -> Result<Tree> {
+        Tree::from_word(self.inode_lines(inode)?.root.load_acquire())
+    }
+
+    /// Blocks in a tree.
+    pub fn count_blocks(&self, root: u64) -> Result<u64> {
+        let mut count = 0;
+        self.visit_tree(root, &mut |_, is_pointers| count += u64::from(!is_pointers))?;
+        Ok(count)
+    }
+
+    /// Calls `visit` for every page of a tree, and whether it holds pointers.
+    pub fn visit_tree(&self, root: u64, visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
+        let tree = Tree::from_word(root)?;
+        if tree.root == 0 { Ok(()) } else { self.visit_below(tree.root, tree.height, visit) }
+    }
+
+    fn visit_below(&self, page: u64, height: u32, visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
+        let words = self.word_page(page)?;
+        visit(page, height > 0);
+        if height == 0 {
+            return Ok(());
+        }
+        self.region.note_read(page, BLOCK_BYTES);
+        for word in words {
+            let child = word.load_acquire();
+            if child != 0 {
+                self.visit_below(child, height - 1, visit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads content.
+    pub fn read(&self, file: &Shared<'_, Info>, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let size = file.attributes.get().size_bytes;
+        let length = (into.len() as u64).min(size.saturating_sub(offset));
+        let content = file.info.inode.content();
+        let tree = self.tree(file.info.inode.offset)?;
+        let mut done = 0;
+        while done < length {
+            let at = offset + done;
+            let step = (BLOCK_BYTES - at % BLOCK_BYTES).min(length - done);
+            let part = &mut into[done as usize..(done + step) as usize];
+            let block = at / BLOCK_BYTES;
+            let page = content.overlaid(block).map_or_else(|| self.consistent_block(tree, block), Ok)?;
+            match page {
+                0 => part.fill(0),
+                page => self.region.read_bytes(page + at % BLOCK_BYTES, part)?,
+            }
+            done += step;
+        }
+        Ok(length as usize)
+    }
+
+    /// Writes content: all of it, or nothing if there is no room.
+    pub fn write(&self, file: &mut Exclusive<'_, Info>, offset: u64, bytes: &[u8], now_ns: i64) -> Result<()> {
+        let length = bytes.len() as u64;
+        let end = offset.checked_add(length).filter(|end| *end <= SIZE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        if length == 0 {
+            return Ok(());
+        }
+        self.throttle()?;
+        let inode = Arc::clone(&file.info.inode);
+        let old_size = file.attributes.get().size_bytes;
+        let pages = self.pages_for(&inode, offset, end)?;
+        let new_blocks = self.provide(&inode, &pages)?;
+        // From here on nothing fails but on a damaged image.
+        if offset > old_size {
+            self.zero_tail(&inode, old_size, offset)?;
+        }
+        self.store(&inode, offset, bytes, &pages, &new_blocks)?;
+        let attributes = file.attributes.update(|attributes| {
+            attributes.size_bytes = attributes.size_bytes.max(end);
+            attributes.blocks += new_blocks.len() as u64;
+            (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
+        });
+        let node = Node { sequence: self.next_sequence(), change: Change::SizeChanged };
+        self.note(&inode, &attributes, Some(node));
+        Ok(())
+    }
+
+    /// The pages of the blocks of a range; zero where there is none.
+    fn pages_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<Vec<(u64, u64)>> {
+        let content = inode.content();
+        let tree = self.tree(inode.offset)?;
+        let blocks = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
+        blocks
+            .map(|block| {
+                let page = content.overlaid(block).map_or_else(|| self.consistent_block(tree, block), Ok)?;
+                Ok((block, page))
+            })
+            .collect()
+    }
+
+    /// Pages for the blocks that have none, and for the pointers to them, which stay with the file until a persister needs them.
+    fn provide(&self, inode: &Inode, pages: &[(u64, u64)]) -> Result<BTreeMap<u64, u64>> {
+        let missing = || pages.iter().filter(|(_, page)| *page == 0).map(|(block, _)| *block);
+        let count = missing().count();
+        let mut planned = BTreeSet::new();
+        for block in missing() {
+            let height = height_for(block);
+            planned.extend((1..=height).map(|level| (level, block >> (FAN_BITS * level))));
+            // Above the old root, where the tree grows.
+            planned.extend((1..=height).map(|level| (level, 0)));
+        }
+        let content = inode.content();
+        planned.retain(|node| !content.planned.contains(node));
+        drop(content);
+        let mut taken = self.take_pages((count + planned.len()) as u64)?;
+        let spare = taken.split_off(count);
+        if !spare.is_empty() {
+            let mut content = inode.content_mut();
+            content.spare.extend(spare);
+            content.planned.append(&mut planned);
+        }
+        Ok(missing().zip(taken).collect())
+    }
+
+    fn store(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        bytes: &[u8],
+        pages: &[(u64, u64)],
+        new_blocks: &BTreeMap<u64, u64>,
+    ) -> Result<()> {
+        let old_size = inode.content().size_bytes;
+        let mut ranges = Vec::with_capacity(pages.len());
+        let mut done = 0;
+        for &(block, page) in pages {
+            let within = (offset + done) % BLOCK_BYTES;
+            let step = (BLOCK_BYTES - within).min(bytes.len() as u64 - done);
+            let part = &bytes[done as usize..(done + step) as usize];
+            let page = if page == 0 { new_blocks[&block] } else { page };
+            let (mut start, mut stop) = (within, within + step);
+            if new_blocks.contains_key(&block) {
+                // What is around the bytes in a new block, and inside the file, was a hole.
+                self.zero(page, 0..within)?;
+                let size_within = old_size.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
+                self.zero(page, stop..size_within.max(stop))?;
+                (start, stop) = (0, size_within.max(stop));
+            }
+            if step == BLOCK_BYTES {
+                self.region.stream_bytes(page, part)?.unfenced();
+            } else {
+                self.region.write_bytes(page + within, part)?.unflushed();
+            }
+            ranges.push((page + start, stop - start));
+            done += step;
+        }
+        let mut content = inode.content_mut();
+        content.now.blocks.extend(new_blocks);
+        content.note_unflushed(ranges);
+        content.size_bytes = old_size.max(offset + bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Stores zeros into a part of a page, unflushed.
+    fn zero(&self, page: u64, range: Range<u64>) -> Result<()> {
+        const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+        if range.start < range.end {
+            let zeros = &ZEROS[..(range.end - range.start) as usize];
+            self.region.write_bytes(page + range.start, zeros)?.unflushed();
+        }
+        Ok(())
+    }
+
+    /// Zeroes what lies behind the end in the last block, before the file grows beyond it.
+    fn zero_tail(&self, inode: &Inode, size: u64, new_size: u64) -> Result<()> {
+        let within = size % BLOCK_BYTES;
+        if within == 0 {
+            return Ok(());
+        }
+        let (_, page) = self.pages_for(inode, size, size + 1)?[0];
+        if page == 0 {
+            return Ok(());
+        }
+        let until = (within + (new_size - size)).min(BLOCK_BYTES);
+        self.zero(page, within..until)?;
+        inode.content_mut().note_unflushed([(page + within, until - within)]);
+        Ok(())
+    }
+
+    /// Makes a file so long.
+    pub fn truncate(&self, file: &mut Exclusive<'_, Info>, size_bytes: u64, now_ns: i64) -> Result<()> {
+        if size_bytes > SIZE_BYTES_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        self.throttle()?;
+        let inode = Arc::clone(&file.info.inode);
+        let old = file.attributes.get();
+        let mut cut = 0;
+        if size_bytes > old.size_bytes {
+            self.zero_tail(&inode, old.size_bytes, size_bytes)?;
+            inode.content_mut().size_bytes = size_bytes;
+        } else if size_bytes < old.size_bytes {
+            cut = self.cut(&inode, size_bytes)?;
+        }
+        let attributes = file.attributes.update(|attributes| {
+            attributes.size_bytes = size_bytes;
+            attributes.blocks = attributes.blocks.saturating_sub(cut);
+            (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
+        });
+        let node = Node { sequence: self.next_sequence(), change: Change::SizeChanged };
+        self.note(&inode, &attributes, Some(node));
+        Ok(())
+    }
+
+    /// Cuts blocks off in the latest view; how many there were.
+    fn cut(&self, inode: &Inode, size_bytes: u64) -> Result<u64> {
+        let first = size_bytes.div_ceil(BLOCK_BYTES);
+        let mut content = inode.content_mut();
+        let below = self.blocks_below(&content, self.tree(inode.offset)?, first)?;
+        let gone = content.now.blocks.split_off(&first);
+        let cut = gone.keys().copied().chain(below).collect::<BTreeSet<_>>().len() as u64;
+        // No persister ever saw these.
+        gone.values().for_each(|page| self.space.give_back(*page, super::format::PAGE_LINES));
+        let before = content.now.cut_bytes.unwrap_or(u64::MAX);
+        content.now.cut_bytes = Some(before.min(size_bytes));
+        content.size_bytes = size_bytes;
+        Ok(cut)
+    }
+
+    /// Blocks from `first` on that are there below the newest overlay.
+    fn blocks_below(&self, content: &FileState, tree: Tree, first: u64) -> Result<Vec<u64>> {
+        let limit = |overlay: &Overlay| overlay.cut_bytes.map_or(u64::MAX, |bytes| bytes.div_ceil(BLOCK_BYTES));
+        let visible = first..limit(&content.now).max(first);
+        let mut found: Vec<u64> = content.moving.blocks.range(visible.clone()).map(|(block, _)| *block).collect();
+        // Beyond what is being cut off, a persister frees the very pages that the walk would read.
+        let below = first..limit(&content.moving).min(visible.end);
+        if tree.root != 0 {
+            self.blocks_in(tree.root, tree.height, 0, &below, &mut found)?;
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Blocks of a range in the consistent view.
+    fn blocks_in(&self, page: u64, height: u32, base: u64, range: &Range<u64>, found: &mut Vec<u64>) -> Result<()> {
+        if height == 0 {
+            if range.contains(&base) {
+                found.push(base);
+            }
+            return Ok(());
+        }
+        let span = 1u64 << (FAN_BITS * (height - 1));
+        let skip = (range.start.saturating_sub(base) / span).min(PAGE_WORDS);
+        for (index, word) in self.word_page(page)?.iter().enumerate().skip(skip as usize) {
+            let start = base + index as u64 * span;
+            if start >= range.end {
+                break;
+            }
+            let child = word.load_acquire();
+            if child != 0 {
+                self.blocks_in(child, height - 1, start, range, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a file's content to the consistent view. Under its `persisting`.
+    pub fn persist_content(&self, inode: &Arc<Inode>) -> Result<()> {
+        let (latest_size, cut, unflushed, mut spare) = {
+            let mut content = inode.content_mut();
+            content.moving = std::mem::take(&mut content.now);
+            content.planned.clear();
+            let (unflushed, spare) = (std::mem::take(&mut content.unflushed), std::mem::take(&mut content.spare));
+            (content.size_bytes, content.moving.cut_bytes, unflushed, spare)
+        };
+        if let Some(bytes) = cut {
+            self.persist_cut(inode, bytes)?;
+        }
+        self.persist_blocks(inode, &unflushed, &mut spare)?;
+        self.store_size(inode, latest_size)?;
+        inode.content_mut().moving = Overlay::default();
+        spare.into_iter().for_each(|page| self.space.give_back(page, super::format::PAGE_LINES));
+        Ok(())
+    }
+
+    /// Makes a size durable.
+    fn store_size(&self, inode: &Inode, size_bytes: u64) -> Result<()> {
+        let lines = self.inode_lines(inode.offset)?;
+        let mut line = inode.line();
+        if line.size_bytes != size_bytes {
+            line.size_bytes = size_bytes;
+            // What the size takes in was fenced before this is called.
+            let dirty = self.region.commit(&lines.size_or_name, size_bytes, self.settled());
+            self.region.persist(dirty);
+        }
+        Ok(())
+    }
+
+    /// The smaller size, then the pointers, then the space.
+    fn persist_cut(&self, inode: &Inode, bytes: u64) -> Result<()> {
+        if bytes < inode.line().size_bytes {
+            self.store_size(inode, bytes)?;
+        }
+        let lines = self.inode_lines(inode.offset)?;
+        let tree = self.tree(inode.offset)?;
+        let first = bytes.div_ceil(BLOCK_BYTES);
+        let mut gone = Vec::new();
+        if tree.root == 0 {
+            return Ok(());
+        }
+        let mut flushed = Flushed::nothing();
+        if first == 0 {
+            self.visit_tree(tree.word(), &mut |page, _| gone.push(page))?;
+            flushed = flushed.and(self.region.flush(self.region.retract(&lines.root, 0)));
+        } else if tree.height > 0 {
+            flushed = self.cut_below(tree.root, tree.height, 0, first, &mut gone)?;
+        }
+        self.region.fence(flushed);
+        gone.into_iter().for_each(|page| self.space.free(page, super::format::PAGE_LINES));
+        Ok(())
+    }
+
+    /// Clears the pointers below a page to blocks from `first` on, and notes the pages that are gone by that.
+    fn cut_below(&self, page: u64, height: u32, base: u64, first: u64, gone: &mut Vec<u64>) -> Result<Flushed> {
+        let span = 1u64 << (FAN_BITS * (height - 1));
+        let skip = (first.saturating_sub(base) / span).min(PAGE_WORDS);
+        let mut flushed = Flushed::nothing();
+        for (index, word) in self.word_page(page)?.iter().enumerate().skip(skip as usize) {
+            let (child, start) = (word.load_acquire(), base + index as u64 * span);
+            if child == 0 {
+                continue;
+            }
+            if start >= first {
+                self.visit_below(child, height - 1, &mut |page, _| gone.push(page))?;
+                flushed = flushed.and(self.region.flush(self.region.retract(word, 0)));
+            } else if height > 1 {
+                flushed = flushed.and(self.cut_below(child, height - 1, start, first, gone)?);
+            }
+        }
+        Ok(flushed)
+    }
+
+    /// Data and new pointer pages, then the pointers to them.
+    fn persist_blocks(&self, inode: &Inode, unflushed: &[(u64, u64)], spare: &mut Vec<u64>) -> Result<()> {
+        let mut flushed = Flushed::nothing();
+        for (offset, length) in unflushed {
+            flushed = flushed.and(self.region.flush_range(*offset, *length));
+        }
+        let mut planting = Planting {
+            tree: self.tree(inode.offset)?,
+            spare,
+            fresh: BTreeSet::new(),
+            links: BTreeMap::new(),
+            marks: Marks::default(),
+        };
+        let old_root = planting.tree.word();
+        let blocks: Vec<(u64, u64)> =
+            inode.content().moving.blocks.iter().map(|(block, page)| (*block, *page)).collect();
+        for (block, page) in blocks {
+            flushed = flushed.and(self.plant(&mut planting, block, page)?);
+        }
+        for page in &planting.fresh {
+            flushed = flushed.and(self.region.flush_range(*page, BLOCK_BYTES));
+        }
+        let durable = self.region.fence(flushed);
+        self.space.settle(planting.marks, durable);
+        let mut flushed = Flushed::nothing();
+        for (slot, page) in &planting.links {
+            let word = &self.word_page(slot & !(BLOCK_BYTES - 1))?[(slot % BLOCK_BYTES / 8) as usize];
+            flushed = flushed.and(self.region.flush(self.region.commit(word, *page, durable)));
+        }
+        let root = planting.tree.word();
+        if root != old_root {
+            let lines = self.inode_lines(inode.offset)?;
+            flushed = flushed.and(self.region.flush(self.region.commit(&lines.root, root, durable)));
+        } else if planting.links.is_empty() {
+            return Ok(());
+        }
+        self.region.fence(flushed);
+        Ok(())
+    }
+
+    /// Leads a tree to a block's page: in pages that nobody can see yet at once, in others by a link for later.
+    fn plant(&self, planting: &mut Planting<'_>, block: u64, page: u64) -> Result<Flushed> {
+        let mut flushed = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut planting.marks)?;
+        if planting.tree.root == 0 {
+            // An empty tree begins with the height that it needs.
+            let height = height_for(block);
+            let root = if height == 0 { page } else { self.fresh_page(planting, &mut flushed)? };
+            planting.tree = Tree { root, height };
+        }
+        while !planting.tree.covers(block) {
+            let root = self.fresh_page(planting, &mut flushed)?;
+            let below = planting.tree.root;
+            self.region.commit(&self.word_page(root)?[0], below, self.settled()).unflushed();
+            planting.tree = Tree { root, height: planting.tree.height + 1 };
+        }
+        if planting.tree.height == 0 {
+            planting.tree.root = page;
+            return Ok(flushed);
+        }
+        let mut at = planting.tree.root;
+        for level in (1..=planting.tree.height).rev() {
+            let index = slot(block, level);
+            let word_at = at + index as u64 * 8;
+            let known = planting.links.get(&word_at).copied();
+            let child = match known {
+                Some(child) => child,
+                None => self.word_page(at)?[index].load_acquire(),
+            };
+            let next = match (level, child) {
+                (1, _) => page,
+                (_, 0) => self.fresh_page(planting, &mut flushed)?,
+                (_, child) => child,
+            };
+            if next != child {
+                if planting.fresh.contains(&at) {
+                    // Not reachable before the link for later is stored, hence no proof is needed of what it leads to.
+                    self.region.commit(&self.word_page(at)?[index], next, self.settled()).unflushed();
+                } else {
+                    planting.links.insert(word_at, next);
+                }
+            }
+            at = next;
+        }
+        Ok(flushed)
+    }
+
+    /// A page of pointers, all zero, from those that the write set aside.
+    fn fresh_page(&self, planting: &mut Planting<'_>, flushed: &mut Flushed) -> Result<u64> {
+        let page = match planting.spare.pop() {
+            Some(page) => page,
+            None => self.space.take_page().ok_or(Errno::ENOSPC)?,
+        };
+        self.word_page(page)?.iter().for_each(|word| self.region.retract(word, 0).unflushed());
+        planting.fresh.insert(page);
+        let marked = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut planting.marks)?;
+        *flushed = std::mem::replace(flushed, Flushed::nothing()).and(marked);
+        Ok(page)
+    }
+
+    /// Frees everything that a file has, of which nobody knows any more.
+    pub fn free_content(&self, inode: &Inode) -> Result<()> {
+        let content = std::mem::take(&mut *inode.content_mut());
+        let tree = self.tree(inode.offset)?;
+        let mut pages = BTreeSet::new();
+        self.visit_tree(tree.word(), &mut |page, _| {
+            pages.insert(page);
+        })?;
+        pages.extend(content.now.blocks.into_values());
+        pages.extend(content.moving.blocks.into_values());
+        pages.extend(content.spare);
+        pages.into_iter().for_each(|page| self.space.free(page, super::format::PAGE_LINES));
+        Ok(())
+    }
+}
+
+impl FileState {
+    fn note_unflushed(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        for (offset, length) in ranges {
+            match self.unflushed.last_mut() {
+                // Small appends, one after the other.
+                Some((start, noted)) if *start <= offset && offset <= *start + *noted => {
+                    *noted = (*noted).max(offset + length - *start);
+                }
+                _ => self.unflushed.push((offset, length)),
+            }
+        }
+    }
+}
+
+/// A tree that gains blocks.
+struct Planting<'s> {
+    tree: Tree,
+    spare: &'s mut Vec<u64>,
+    /// Pointer pages that nothing on the image leads to yet.
+    fresh: BTreeSet<u64>,
+    /// By offset of the word: the links to be stored once everything is durable.
+    links: BTreeMap<u64, u64>,
+    marks: Marks,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_as_high_as_its_last_block_needs() {
+        for (block, height) in [(0, 0), (1, 1), (511, 1), (512, 2), (1 << 18, 3), ((1 << 27) - 1, 3), (1 << 27, 4)] {
+            assert_eq!(height_for(block), height, "block {block}");
+            assert!(Tree { root: BLOCK_BYTES, height }.covers(block));
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! SoupFS: soft updates on persistent memory, after Dong and Chen's paper.
+//!
+//! No system call flushes or fences. It changes the *latest view*: attributes in memory, a directory's latest links, new lines in the cache. For each change it leaves a
+//! *dependency node* that says what was done (an entry added or removed, the size or the attributes changed). *Persisters* in the background take
+//! the nodes of dirty inodes, move what they say to the *consistent view* and flush, in an order that keeps that view whole at every instant. So after a crash it is mounted as it is.
+//!
+//! ```text
+//!              directory's bucket line / bucket pages         entries, one line each, in one list
+//!   latest     heads in memory, where set              latest_next, where set in this mount
+//!                 |                                       |
+//!                 v                                       v
+//!   [bucket 0] -----> entry (hash ...000) -----> entry -----> [bucket 2] -----> entry (hash ...010) -----> end
+//!                 ^                                       ^
+//!                 |                                       |
+//!   consistent words of buckets                        consistent_next
+//! ```
+//!
+//! | module | what | paper |
+//! | --- | --- | --- |
+//! | [`mod@format`] | every byte of the image, what holds for what is on the medium | 2 |
+//! | [`chain`] | hash-table directories and the two views of their lists | 2 (Fig. 1): latest buckets, latest and consistent next |
+//! | [`inode`] | dependency nodes and what each orders | 2: "semantic-aware dependency tracking" |
+//! | [`names`] | what system calls do to names | 2 |
+//! | [`persister`] | from the latest to the consistent view | 2: persisters, fsync |
+//! | [`data`] | content of files | (the paper leaves it open: as PMFS does) |
+//! | [`space`] | free lines and pages | 2 (no type in the allocator) |
+//! | [`scan`] | what leaked, found while in use | "avoids recovery after crashes" |
+//!
+//! # What it promises
+//!
+//! A call that returned is seen by everybody at once, and durable after the next period, `sync`, or `sync_file` of the file (which then also has its
+//! name) or directory. After a crash:
+//!
+//! - Every name leads to a whole inode, and no link count is below the number of names.
+//! - Each name, for itself, is as it was at some moment since the last sync; what was not touched since is there. A rename leaves the new name, the
+//!   old one, or for a file both; of a directory exactly one counts. Over an existing name it leaves the old or the new file there (but where a directory replaces an
+//!   empty one: the latter may be gone, and the former still at its old name).
+//! - A file's size is one that it had since; each of its words is one that was there since, or zero where it was cut off meanwhile. Never another file's bytes.
+//! - Owner and permissions: never more than both of before and after allow.
+//! - Space may be marked in use that is not; link counts may be too high. A [`scan`] finds both later. Until it has, the figures of free space are too low, and who finds
+//!   no space waits for it.
+//!
+//! # What differs from the paper
+//!
+//! - A directory's table grows. The paper's text gives no size; a table of one page, as one would guess, is linear in large directories. All entries of a directory are one
+//!   list in the order of reversed hashes, and buckets are places in it (a split-ordered list), so that growing, too, is single words.
+//! - An inode is two lines (a directory three), because the lab's fronts want a word in it that they may use; only the first is ever flushed.
+//! - What a crash leaves in `latest_next` is told from live links by the number of the mount in the link. (The paper: "might be inconsistent after crashes", hence not followed.)
+//! - A directory's inode names its entry. This makes a directory's rename atomic, and keeps a directory from having two names.
+//! - A directory that was changed keeps its latest buckets in memory until it is removed or the file system unmounted: entries' latest links may lead through them.
+//! - RENAME_EXCHANGE is refused (EINVAL), as Linux does for file systems without it: it changes two names at once.
+
+pub mod chain;
+pub mod data;
+pub mod format;
+pub mod inode;
+pub mod names;
+pub mod persister;
+pub mod scan;
+pub mod space;
+pub mod volume;
+
+use crate::error::Result;
+use crate::physical::{
+    DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
+    Renaming, Shared, Space,
+};
+use crate::substrate::{self, NvPointer};
+use engine::{Attributes, Changes};
+use pmem::{LINE_BYTES, MappedRegion, Memory, Pm};
+use scan::ScanReport;
+use space::lock;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use volume::Volume;
+
+pub use inode::Info;
+
+/// A mounted SoupFS.
+#[derive(Debug)]
+pub struct SoupFs<M: Memory> {
+    volume: Arc<Volume<M>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<M: Memory> SoupFs<M> {
+    /// Mounts with a number of persisters, each of which comes after `period` or when there is much to do. Without a period nothing is done in the
+    /// background: no persisters, and the scan waits for unmount or a shortage of space.
+    pub fn mount_with(region: MappedRegion<M>, period: Duration, persisters: usize) -> Result<SoupFs<M>> {
+        let volume = Arc::new(Volume::mount(region)?);
+        let mut threads = Vec::new();
+        if !period.is_zero() {
+            for _ in 0..persisters {
+                let volume = Arc::clone(&volume);
+                threads.push(std::thread::spawn(move || volume.run_persister(period)));
+            }
+            if volume.scan.is_due() {
+                let volume = Arc::clone(&volume);
+                threads.push(std::thread::spawn(move || {
+                    if let Err(error) = volume.finish_scan() {
+                        lock(&volume.trouble).get_or_insert(error);
+                    }
+                }));
+            }
+        }
+        Ok(SoupFs { volume, threads: Mutex::new(threads) })
+    }
+
+    /// Looks now for what a crash leaked. None if there is nothing to look for.
+    pub fn scan(&self) -> Result<Option<ScanReport>> {
+        self.volume.finish_scan()
+    }
+
+    /// What the parts share.
+    pub fn volume(&self) -> &Volume<M> {
+        &self.volume
+    }
+
+    /// Ends the threads without writing anything.
+    fn stop(&self) {
+        self.volume.stop.store(true, Relaxed);
+        {
+            // With the lock, lest a persister looks at the flag just before and sleeps just after.
+            let _dirty = lock(&self.volume.dirty);
+            self.volume.wake.notify_all();
+        }
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            // One that panicked has told so itself.
+            let _ = thread.join();
+        }
+        self.volume.stop.store(false, Relaxed);
+    }
+}
+
+/// Without `unmount` this is as a crash of the process: what was not persisted is not.
+impl<M: Memory> Drop for SoupFs<M> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl<M: Memory> PhysicalFs for SoupFs<M> {
+    type Memory = M;
+    type Info = Info;
+
+    const NAME: &'static str = "SoupFS";
+
+    fn mkfs(region: &MappedRegion<M>, options: &MkfsOptions) -> Result<()> {
+        volume::mkfs(region, options)
+    }
+
+    fn mount(region: MappedRegion<M>, options: &MountOptions) -> Result<Self> {
+        // A persister keeps up with several threads of system calls.
+        SoupFs::mount_with(region, Duration::from_millis(options.persist_period_ms), options.shards.div_ceil(4))
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.stop();
+        let volume = &*self.volume;
+        volume.finish_scan()?;
+        volume.persist_all()?;
+        volume.correct_all()?;
+        volume.persist_all()?;
+        let stored = volume.space.store(&volume.region)?;
+        let durable = volume.region.fence(stored);
+        substrate::leave(&volume.region, durable)
+    }
+
+    fn region(&self) -> &MappedRegion<M> {
+        &self.volume.region
+    }
+
+    fn mounts(&self) -> u64 {
+        self.volume.mounts
+    }
+
+    fn root(&self) -> u64 {
+        self.volume.root / LINE_BYTES
+    }
+
+    fn inode_place(&self, number: u64) -> Result<u64> {
+        Ok(number.saturating_mul(LINE_BYTES))
+    }
+
+    fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
+        Ok(&self.volume.region.get(Pm::<format::InodeLines>::new(inode))?.nv_pointer)
+    }
+
+    fn load(&self, number: u64) -> Result<Loaded<Info>> {
+        self.volume.load(number)
+    }
+
+    fn forget(&self, _: u64, info: Info) -> Result<()> {
+        self.volume.forget(info)
+    }
+
+    fn evict(&self, _: u64, _: &Attributes, info: Info) -> Result<()> {
+        self.volume.evict(info.inode)
+    }
+
+    fn lookup(&self, directory: Shared<'_, Info>, name: &[u8]) -> Result<Option<Found>> {
+        self.volume.lookup(&directory, name)
+    }
+
+    fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
+        self.volume.entry_is_named(entry, name)
+    }
+
+    fn parent(&self, directory: Shared<'_, Info>) -> Result<u64> {
+        Ok(directory.info.inode.state().parent / LINE_BYTES)
+    }
+
+    fn read_directory(
+        &self,
+        directory: Shared<'_, Info>,
+        cookie: u64,
+        visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.volume.read_directory(&directory, cookie, visit)
+    }
+
+    fn create(
+        &self,
+        directory: &mut Exclusive<'_, Info>,
+        name: Name<'_>,
+        new: &NewFile<'_>,
+        now_ns: i64,
+    ) -> Result<Made<Info>> {
+        self.volume.create(directory, name.bytes, new, now_ns)
+    }
+
+    fn link(
+        &self,
+        file: &mut Exclusive<'_, Info>,
+        directory: &mut Exclusive<'_, Info>,
+        name: Name<'_>,
+        now_ns: i64,
+    ) -> Result<u64> {
+        self.volume.link_file(file, directory, name.bytes, now_ns)
+    }
+
+    fn unlink(
+        &self,
+        directory: &mut Exclusive<'_, Info>,
+        name: Name<'_>,
+        file: &mut Exclusive<'_, Info>,
+        now_ns: i64,
+    ) -> Result<()> {
+        self.volume.unlink(directory, name.bytes, file, now_ns)
+    }
+
+    fn rmdir(
+        &self,
+        directory: &mut Exclusive<'_, Info>,
+        name: Name<'_>,
+        removed: &mut Exclusive<'_, Info>,
+        now_ns: i64,
+    ) -> Result<()> {
+        self.volume.unlink(directory, name.bytes, removed, now_ns)
+    }
+
+    fn rename(&self, renaming: Renaming<'_, '_, Info>) -> Result<Renamed> {
+        self.volume.rename(renaming)
+    }
+
+    fn change(&self, file: &mut Exclusive<'_, Info>, changes: &Changes, now_ns: i64) -> Result<()> {
+        let attributes = file.attributes.update(|attributes| {
+            if let Some(permissions) = changes.permissions {
+                attributes.mode = attributes.kind.mode_bits() | permissions & 0o7777;
+            }
+            attributes.uid = changes.uid.unwrap_or(attributes.uid);
+            attributes.gid = changes.gid.unwrap_or(attributes.gid);
+            attributes.accessed_ns = changes.accessed_ns.unwrap_or(attributes.accessed_ns);
+            attributes.modified_ns = changes.modified_ns.unwrap_or(attributes.modified_ns);
+            attributes.changed_ns = now_ns;
+        });
+        self.volume.note(&file.info.inode, &attributes, None);
+        Ok(())
+    }
+
+    fn read(&self, file: Shared<'_, Info>, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.volume.read(&file, offset, into)
+    }
+
+    fn write(&self, file: &mut Exclusive<'_, Info>, offset: u64, bytes: &[u8], now_ns: i64) -> Result<()> {
+        self.volume.write(file, offset, bytes, now_ns)
+    }
+
+    fn truncate(&self, file: &mut Exclusive<'_, Info>, size_bytes: u64, now_ns: i64) -> Result<()> {
+        self.volume.truncate(file, size_bytes, now_ns)
+    }
+
+    fn read_link(&self, link: Shared<'_, Info>, into: &mut [u8]) -> Result<usize> {
+        self.volume.read_link(&link, into)
+    }
+
+    fn sync_file(&self, file: &mut Exclusive<'_, Info>) -> Result<()> {
+        self.volume.sync_inode(&file.info.inode)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.volume.persist_all()
+    }
+
+    fn space(&self) -> Result<Space> {
+        Ok(self.volume.figures())
+    }
+}

@@ -1,0 +1,678 @@
+//! Persisters: threads that move what system calls did from the latest view to the consistent one, and flush.
+//!
+//! For the order see the table in [`inode`](super::inode). A run of nodes of one directory takes three steps, with a fence after each:
+//!
+//! 1. **prepare**: everything that the run will link is written out and flushed, with the link that it will have as of now; so are
+//!    link counts that rise, and bits of the allocation table.
+//! 2. **link**: the list's words change, one for each node, in the order of the nodes.
+//! 3. **finish**: what only counts once the links are durable: a renamed directory's inode names its new entry, link counts fall, space is free.
+//!
+//! Within a run links reach the medium in any order. That does no harm: a link that was ever stored passed over nothing that was in the list at that
+//! time, so whatever was not removed in the run is reachable by any mixture of old and new words, and all that they lead to was prepared.
+
+use super::chain::{Directory, Link, PREPARED, Place, View};
+use super::format::{
+    EntryHead, InodeLines, LEVEL_MAX, PAGE_LINES, bucket_key, entry_lines, identity_word, inode_lines, parent_bucket,
+    target_lines,
+};
+use super::inode::{AddMark, Change, Inode, Node};
+use super::space::{Marks, lock};
+use super::volume::Volume;
+use crate::error::{Error, Result};
+use engine::format::FileKind;
+use pmem::{BLOCK_BYTES, Durable, Flushed, LINE_BYTES, Memory, Pm};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// Nodes that share their fences.
+const RUN_NODES_MAX: usize = 512;
+
+/// What was taken from an inode.
+#[derive(Default)]
+struct Run {
+    names: Vec<Node>,
+    size_changed: bool,
+    attributes_changed: bool,
+    /// Whoever has to come first.
+    blocked: Option<(Arc<Inode>, u64)>,
+}
+
+/// Flushes that await a fence, and the marks that it settles.
+struct Pending {
+    flushed: Flushed,
+    marks: Marks,
+}
+
+impl Pending {
+    fn new() -> Pending {
+        Pending { flushed: Flushed::nothing(), marks: Marks::default() }
+    }
+
+    fn add(&mut self, flushed: Flushed) {
+        self.flushed = std::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
+    }
+
+    /// Marks lines in the allocation table.
+    fn mark<M: Memory>(&mut self, volume: &Volume<M>, offset: u64, lines: u64) -> Result<()> {
+        let flushed = volume.space.mark(&volume.region, offset, lines, &mut self.marks)?;
+        self.add(flushed);
+        Ok(())
+    }
+}
+
+impl<M: Memory> Volume<M> {
+    /// What a persister thread does until it is told to stop.
+    pub fn run_persister(&self, period: Duration) {
+        while !self.stop.load(Relaxed) {
+            let dirty = lock(&self.dirty);
+            let slept = self.wake.wait_timeout(dirty, period).unwrap_or_else(PoisonError::into_inner);
+            drop(slept);
+            if self.stop.load(Relaxed) {
+                return;
+            }
+            // Kept for whoever syncs next.
+            let _ = self.drain();
+        }
+    }
+
+    /// Persists whatever was done until now.
+    pub fn persist_all(&self) -> Result<()> {
+        self.drain()?;
+        // What others took off the list has to be done, too, when this returns.
+        drop(self.draining.write().unwrap_or_else(PoisonError::into_inner));
+        match *lock(&self.trouble) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Persists what is on the dirty list. What is listed again meanwhile is for the next time, but for what can now be freed.
+    fn drain(&self) -> Result<()> {
+        let _draining = self.draining.read().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..2 {
+            let mut count = lock(&self.dirty).len();
+            while count > 0
+                && let Some(inode) = self.next_dirty()
+            {
+                // Of now, not of the beginning: whatever it had when it was taken off the list has to be done, since nobody lists it again.
+                self.persist(&inode, self.sequence())?;
+                count -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_dirty(&self) -> Option<Arc<Inode>> {
+        let inode = lock(&self.dirty).pop_front()?;
+        inode.state().listed = false;
+        Some(inode)
+    }
+
+    /// Persists an inode's nodes up to a number, and before them what they wait for.
+    pub fn persist(&self, inode: &Arc<Inode>, until: u64) -> Result<()> {
+        let persisted = self.persist_in_order(inode, until);
+        if let Err(error) = persisted {
+            lock(&self.trouble).get_or_insert(error);
+        }
+        persisted
+    }
+
+    fn persist_in_order(&self, inode: &Arc<Inode>, until: u64) -> Result<()> {
+        loop {
+            if let Some(error) = *lock(&self.trouble) {
+                return Err(error);
+            }
+            let guard = lock(&inode.persisting);
+            let run = self.take_run(inode, until);
+            let blocked = run.blocked.clone();
+            let is_empty = run.names.is_empty() && !run.size_changed && !run.attributes_changed;
+            let done = if is_empty { Ok(()) } else { self.do_run(inode, run) };
+            inode.state().busy = false;
+            let freed = self.free_if_evicted(inode);
+            drop(guard);
+            done.and(freed)?;
+            match blocked {
+                Some((other, sequence)) => self.persist_in_order(&other, sequence)?,
+                None if is_empty => break,
+                None => {}
+            }
+        }
+        self.release(inode);
+        Ok(())
+    }
+
+    /// Takes nodes from the front as long as they can be done now. Only the holder of `persisting` takes any, so the front stays while its obstacles are
+    /// looked at without the lock: they may be other inodes' state.
+    fn take_run(&self, inode: &Arc<Inode>, until: u64) -> Run {
+        let mut run = Run::default();
+        let mut taken = 0;
+        inode.state().busy = true;
+        while run.names.len() < RUN_NODES_MAX {
+            let needs = {
+                let state = inode.state();
+                let Some(node) = state.nodes.front().filter(|node| node.sequence <= until) else { break };
+                Needs::of(node)
+            };
+            match self.obstacle(inode, needs) {
+                Some(Obstacle::InThisRun) => break,
+                Some(Obstacle::Elsewhere(other, sequence)) => {
+                    run.blocked = Some((other, sequence));
+                    break;
+                }
+                None => {}
+            }
+            let mut state = inode.state();
+            let Some(node) = state.nodes.pop_front() else { break };
+            taken += 1;
+            match &node.change {
+                Change::SizeChanged => (run.size_changed, state.size_noted) = (true, false),
+                Change::AttributesChanged => (run.attributes_changed, state.attributes_noted) = (true, false),
+                // Taken back by the system call that undid it.
+                Change::EntryAdded { mark, .. } if !mark.take() => {}
+                _ => run.names.push(node),
+            }
+        }
+        self.nodes.fetch_sub(taken, Relaxed);
+        run
+    }
+
+    /// What has to be done before a node, if anything.
+    fn obstacle(&self, inode: &Arc<Inode>, needs: Needs) -> Option<Obstacle> {
+        if let Some(mark) = needs.after.filter(|mark| !mark.is_done()) {
+            return Obstacle::of_mark(inode, &mark);
+        }
+        // What was renamed out of a directory must be elsewhere before the directory goes.
+        let removed = needs.removed.filter(|removed| removed.is_directory() && !Arc::ptr_eq(removed, inode))?;
+        let waits = {
+            let state = removed.state();
+            let is_gone = state.attributes.links == 0;
+            let is_name = |node: &&Node| matches!(node.change, Change::EntryRemoved { .. } | Change::EntryAdded { .. });
+            let first = state.nodes.iter().find(is_name).map(|node| node.sequence);
+            is_gone && (state.busy || first.is_some_and(|first| first < needs.sequence))
+        };
+        waits.then(|| Obstacle::Elsewhere(removed, needs.sequence - 1))
+    }
+
+    fn do_run(&self, inode: &Arc<Inode>, run: Run) -> Result<()> {
+        if !run.names.is_empty() {
+            self.persist_names(inode, &run.names)?;
+        }
+        let is_evicted = inode.state().evicted;
+        if run.size_changed && !is_evicted {
+            self.persist_content(inode)?;
+        }
+        // An inode that was never written is written when its first name is.
+        if run.attributes_changed && inode.line().is_written && !is_evicted {
+            self.persist_attributes(inode)?;
+        }
+        Ok(())
+    }
+
+    fn persist_names(&self, inode: &Arc<Inode>, nodes: &[Node]) -> Result<()> {
+        let directory = Directory { inode: inode.offset };
+        let mut pending = Pending::new();
+        for node in nodes {
+            self.prepare(inode, directory, node, &mut pending)?;
+        }
+        let durable = self.region.fence(pending.flushed);
+        self.space.settle(pending.marks, durable);
+
+        let mut pending = Pending::new();
+        for node in nodes {
+            pending.add(self.relink(directory, node, durable)?);
+        }
+        let durable = self.region.fence(pending.flushed);
+
+        let mut pending = Pending::new();
+        for node in nodes {
+            self.name_directory(node, durable, &mut pending)?;
+            if let Change::EntryAdded { bucket, .. } | Change::EntryRemoved { bucket, .. } = node.change {
+                self.open_bucket(directory, bucket, durable, &mut pending)?;
+            }
+        }
+        self.region.fence(pending.flushed);
+        for node in nodes {
+            self.finish(inode, node)?;
+        }
+        Ok(())
+    }
+
+    /// The first step: what a node links becomes durable with the next fence.
+    fn prepare(&self, inode: &Arc<Inode>, directory: Directory, node: &Node, pending: &mut Pending) -> Result<()> {
+        match &node.change {
+            Change::EntryAdded { entry, bucket, inode: child, replaced, .. } => {
+                self.prepare_bucket(directory, *bucket, pending)?;
+                self.raise_links(inode, child, *entry, pending)?;
+                let next = match replaced {
+                    Some((old, _)) => self.link(directory, View::Consistent, Place::Entry(*old))?,
+                    // One of the same key is there until its removal, earlier in this run, is done.
+                    None => Some(self.seek(directory, View::Consistent, self.key(*entry)? + 1)?.next),
+                };
+                let head = self.entry(*entry)?;
+                let lines = entry_lines(self.tag(*entry)?.length as usize);
+                // It leads to what the list holds now, or to an entry that this fence makes durable too.
+                let next = next.unwrap_or(Link::End);
+                self.region.commit(&head.consistent_next, next.word(), self.settled()).unflushed();
+                pending.add(self.region.flush_range(*entry, lines * LINE_BYTES));
+                pending.mark(self, *entry, lines)?;
+            }
+            Change::EntryRemoved { bucket, .. } => self.prepare_bucket(directory, *bucket, pending)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Counts a name before it is there; writes the inode if it never was.
+    fn raise_links(&self, parent: &Inode, child: &Arc<Inode>, entry: u64, pending: &mut Pending) -> Result<()> {
+        if child.is_directory() {
+            let mut line = parent.line();
+            line.links += 1;
+            pending.add(self.store_identity(parent, line.links)?);
+        }
+        let mut line = child.line();
+        line.names += 1;
+        if !child.is_directory() {
+            line.links += 1;
+        }
+        if line.is_written {
+            pending.add(self.store_identity(child, line.links)?);
+            return Ok(());
+        }
+        line.is_written = true;
+        let lines = self.region.get(Pm::<InodeLines>::new(child.offset))?;
+        if child.is_directory() {
+            self.region.retract(&lines.size_or_name, entry).unflushed();
+        }
+        self.store_attributes(child, lines, line.links);
+        let root = lines.root.load();
+        let count = inode_lines(child.kind);
+        // The second line holds nothing that counts but a link target.
+        let inline = child.kind == FileKind::Symlink && root == 0;
+        pending.add(self.region.flush_range(child.offset, LINE_BYTES * if inline { 2 } else { 1 }));
+        pending.mark(self, child.offset, count)?;
+        if child.is_directory() {
+            pending.add(self.region.flush_all(self.bucket_line(Directory { inode: child.offset })?));
+        } else if child.kind == FileKind::Symlink && root != 0 {
+            let count = target_lines(lines.size_or_name.load() as usize);
+            pending.add(self.region.flush_range(root, count * LINE_BYTES));
+            pending.mark(self, root, count)?;
+        }
+        Ok(())
+    }
+
+    /// The second step: one link changes.
+    fn relink(&self, directory: Directory, node: &Node, durable: Durable) -> Result<Flushed> {
+        match &node.change {
+            Change::EntryAdded { entry, bucket, replaced, .. } => {
+                let flushed = self.relink_bucket(directory, *bucket, durable)?;
+                let gap = self.seek(directory, View::Consistent, self.key(*entry)?)?;
+                let next = match replaced {
+                    Some((old, _)) => self.link_past(directory, gap.next, *old)?,
+                    None => gap.next,
+                };
+                let own = self.store_link(directory, Place::Entry(*entry), next, durable)?;
+                let before = self.store_link(directory, gap.before, Link::Entry(*entry), durable)?;
+                Ok(flushed.and(own).and(before))
+            }
+            Change::EntryRemoved { entry, bucket, inode, .. } => {
+                let flushed = self.relink_bucket(directory, *bucket, durable)?;
+                let gap = self.seek(directory, View::Consistent, self.key(*entry)?)?;
+                let next = self.link_past(directory, gap.next, *entry)?;
+                self.scan.before_removal(self, directory.inode, *entry, inode)?;
+                Ok(flushed.and(self.store_link(directory, gap.before, next, durable)?))
+            }
+            _ => Ok(Flushed::nothing()),
+        }
+    }
+
+    /// What follows an entry that a link is expected to lead to.
+    fn link_past(&self, directory: Directory, link: Link, entry: u64) -> Result<Link> {
+        if link != Link::Entry(entry) {
+            return Err(Error::damaged("an entry is not where its list had it", entry));
+        }
+        let next = self.link(directory, View::Consistent, Place::Entry(entry))?;
+        next.ok_or_else(|| Error::damaged("a list breaks off", entry))
+    }
+
+    fn store_link(&self, directory: Directory, place: Place, link: Link, durable: Durable) -> Result<Flushed> {
+        let (word, mark) = match place {
+            Place::Entry(offset) => (&self.region.get(Pm::<EntryHead>::new(offset))?.consistent_next, 0),
+            Place::Bucket(index) => {
+                let word = self.bucket_word(directory, index)?;
+                let word = word.ok_or_else(|| Error::damaged("a bucket is gone", directory.inode))?;
+                (word, word.load() & PREPARED)
+            }
+        };
+        Ok(self.region.flush(self.region.commit(word, link.word() | mark, durable)))
+    }
+
+    /// Makes the words of a bucket, and of those that it is split off from, ready to be linked: they lead where the place before them does.
+    fn prepare_bucket(&self, directory: Directory, index: u32, pending: &mut Pending) -> Result<()> {
+        if index == 0 || self.is_in_list(directory, View::Consistent, index)? {
+            return Ok(());
+        }
+        self.prepare_bucket(directory, parent_bucket(index), pending)?;
+        let line = self.bucket_line(directory)?;
+        let level = (index.ilog2() + 1).min(LEVEL_MAX) as u64;
+        if line.level.load() < level {
+            pending.add(self.region.flush(self.region.set64(&line.level, level)));
+        }
+        self.make_bucket_page(directory, index)?;
+        let Some(word) = self.bucket_word(directory, index)? else { return Ok(()) };
+        let gap = self.seek(directory, View::Consistent, bucket_key(index))?;
+        if gap.next != Link::Bucket(index) {
+            let dirty = self.region.commit(word, gap.next.word() | PREPARED, self.settled());
+            pending.add(self.region.flush(dirty));
+        }
+        Ok(())
+    }
+
+    /// Makes the pages on the way to a bucket. Where there is no space, the bucket stays with its parent.
+    fn make_bucket_page(&self, directory: Directory, index: u32) -> Result<()> {
+        if index < super::format::INLINE_BUCKETS {
+            return Ok(());
+        }
+        let (top, depth) = super::chain::bucket_path(index);
+        let mut word = &self.bucket_line(directory)?.pages[top];
+        for step in (0..depth).rev() {
+            let mut page = word.load_acquire();
+            if page == 0 {
+                let Some(new) = self.space.take_page() else { return Ok(()) };
+                let mut marks = Marks::default();
+                let flushed = self.region.stream_zeros(new, BLOCK_BYTES)?;
+                let marked = self.space.mark(&self.region, new, PAGE_LINES, &mut marks)?;
+                let durable = self.region.fence(flushed.and(marked));
+                self.space.settle(marks, durable);
+                let dirty = self.region.commit(word, new, durable);
+                // Before a list leads into the page.
+                self.region.persist(dirty);
+                page = new;
+            }
+            word = &self.word_page(page)?[(index as u64 >> (9 * step)) as usize & 511];
+        }
+        Ok(())
+    }
+
+    /// Puts a bucket into the list.
+    fn relink_bucket(&self, directory: Directory, index: u32, durable: Durable) -> Result<Flushed> {
+        if index == 0 || self.is_in_list(directory, View::Consistent, index)? {
+            return Ok(Flushed::nothing());
+        }
+        let flushed = self.relink_bucket(directory, parent_bucket(index), durable)?;
+        let gap = self.seek(directory, View::Consistent, bucket_key(index))?;
+        if gap.next == Link::Bucket(index) || self.bucket_word(directory, index)?.is_none() {
+            return Ok(flushed);
+        }
+        // What the word was prepared with leads past nothing, so either value may come with the link that leads to it.
+        let own = self.store_link(directory, Place::Bucket(index), gap.next, durable)?;
+        let before = self.store_link(directory, gap.before, Link::Bucket(index), durable)?;
+        Ok(flushed.and(own).and(before))
+    }
+
+    /// Lets walks begin at a bucket, and at those that it is split off from, now that they are durably in the list.
+    fn open_bucket(&self, directory: Directory, mut index: u32, durable: Durable, pending: &mut Pending) -> Result<()> {
+        while index != 0 {
+            if let Some(word) = self.bucket_word(directory, index)?
+                && word.load() & PREPARED != 0
+            {
+                let dirty = self.region.commit(word, word.load() & !PREPARED, durable);
+                pending.add(self.region.flush(dirty));
+            }
+            index = parent_bucket(index);
+        }
+        Ok(())
+    }
+
+    /// The third step of a directory that was renamed: from here on its new entry counts, and the old one does not.
+    fn name_directory(&self, node: &Node, durable: Durable, pending: &mut Pending) -> Result<()> {
+        if let Change::EntryAdded { entry, inode, .. } = &node.change
+            && inode.is_directory()
+        {
+            let lines = self.inode_lines(inode.offset)?;
+            if lines.size_or_name.load() != *entry {
+                self.scan.before_move(self, inode.offset)?;
+                pending.add(self.region.flush(self.region.commit(&lines.size_or_name, *entry, durable)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What comes after the links are durable.
+    fn finish(&self, directory: &Arc<Inode>, node: &Node) -> Result<()> {
+        match &node.change {
+            Change::EntryAdded { mark, replaced, inode, .. } => {
+                mark.finish();
+                self.finish_naming(inode);
+                if let Some((entry, old)) = replaced {
+                    self.finish_removal(directory, *entry, old)?;
+                }
+            }
+            Change::EntryRemoved { entry, inode, .. } => self.finish_removal(directory, *entry, inode)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish_removal(&self, directory: &Inode, entry: u64, inode: &Arc<Inode>) -> Result<()> {
+        if inode.is_directory() {
+            let mut line = directory.line();
+            line.links = line.links.saturating_sub(1);
+            self.store_identity(directory, line.links)?.unfenced();
+        }
+        {
+            let mut line = inode.line();
+            line.names = line.names.saturating_sub(1);
+            if !inode.is_directory() {
+                line.links = line.links.saturating_sub(1);
+                self.store_identity(inode, line.links)?.unfenced();
+            }
+        }
+        self.space.free(entry, entry_lines(self.tag(entry)?.length as usize));
+        self.finish_naming(inode);
+        Ok(())
+    }
+
+    /// A node that names an inode is done.
+    fn finish_naming(&self, inode: &Arc<Inode>) {
+        let mut state = inode.state();
+        state.naming_nodes -= 1;
+        let (is_last, is_evicted) = (state.naming_nodes == 0, state.evicted);
+        drop(state);
+        if is_last && is_evicted {
+            self.list(inode);
+        } else if is_last {
+            self.release(inode);
+        }
+    }
+
+    /// Stores links and mode.
+    fn store_identity(&self, inode: &Inode, links: u32) -> Result<Flushed> {
+        let lines = self.region.get(Pm::<InodeLines>::new(inode.offset))?;
+        let mode = (lines.identity.load() >> 32) as u32 & 0xffff;
+        self.scan.before_count(self, inode.offset)?;
+        Ok(self.region.flush(self.region.set64(&lines.identity, identity_word(mode, links))))
+    }
+
+    /// Stores everything else that is in the first line, unflushed.
+    fn store_attributes(&self, inode: &Inode, lines: &InodeLines, links: u32) {
+        let attributes = inode.state().attributes;
+        let owner = (attributes.uid as u64) << 32 | attributes.gid as u64;
+        let device = (attributes.device as u64) << 32 | attributes.generation as u64;
+        self.region.set64(&lines.identity, identity_word(attributes.mode, links)).unflushed();
+        self.region.set64(&lines.owner, owner).unflushed();
+        self.region.set64(&lines.device, device).unflushed();
+        self.region.set64(&lines.modified_ns, attributes.modified_ns as u64).unflushed();
+        self.region.set64(&lines.changed_ns, attributes.changed_ns as u64).unflushed();
+        self.region.set64(&lines.accessed_ns, attributes.accessed_ns as u64).unflushed();
+    }
+
+    /// Attributes in place. Owner and mode are two words: where both change, a crash must not leave the new owner with permissions that
+    /// were for the old one, nor the other way round.
+    fn persist_attributes(&self, inode: &Inode) -> Result<()> {
+        let lines = self.inode_lines(inode.offset)?;
+        let line = inode.line();
+        let attributes = inode.state().attributes;
+        let owner = (attributes.uid as u64) << 32 | attributes.gid as u64;
+        let old_mode = (lines.identity.load() >> 32) as u32 & 0xffff;
+        if lines.owner.load() != owner && old_mode != attributes.mode {
+            let kind = old_mode & 0xf000;
+            let both = old_mode & attributes.mode & 0xfff | kind;
+            self.region.persist(self.region.set64(&lines.identity, identity_word(both, line.links)));
+            self.region.persist(self.region.set64(&lines.owner, owner));
+        }
+        self.store_attributes(inode, lines, line.links);
+        self.region.fence(self.region.flush_range(inode.offset, LINE_BYTES));
+        Ok(())
+    }
+
+    /// Frees an inode that the front gave up and that nothing names any more.
+    fn free_if_evicted(&self, inode: &Arc<Inode>) -> Result<()> {
+        {
+            let line = inode.line();
+            let mut state = inode.state();
+            if !state.evicted || state.freed || state.naming_nodes > 0 || line.names > 0 {
+                return Ok(());
+            }
+            state.freed = true;
+            self.nodes.fetch_sub(state.nodes.len() as u64, Relaxed);
+            state.nodes.clear();
+        }
+        self.free_inode(inode)
+    }
+
+    fn free_inode(&self, inode: &Inode) -> Result<()> {
+        self.scan.forget(inode.offset);
+        match inode.kind {
+            FileKind::Regular => self.free_content(inode)?,
+            FileKind::Directory => self.free_table(Directory { inode: inode.offset })?,
+            FileKind::Symlink => {
+                let lines = self.inode_lines(inode.offset)?;
+                let (root, length) = (lines.root.load(), lines.size_or_name.load());
+                if root != 0 {
+                    self.space.free(root, target_lines(length as usize));
+                }
+            }
+            _ => {}
+        }
+        self.space.free(inode.offset, inode_lines(inode.kind));
+        Ok(())
+    }
+
+    /// Frees a removed directory's pages of buckets, and entries that were dead or did not count.
+    fn free_table(&self, directory: Directory) -> Result<()> {
+        let mut entries = Vec::new();
+        self.walk(directory, View::Consistent, 0, &mut |offset, entry| {
+            entries.push((offset, super::format::Tag::from_word(entry.tag.load()).length));
+            Ok(true)
+        })?;
+        for (offset, length) in entries {
+            self.space.free(offset, entry_lines(length as usize));
+        }
+        self.visit_bucket_pages(directory, &mut |page| self.space.free(page, PAGE_LINES))
+    }
+
+    /// Calls `visit` for every page of a directory's table.
+    pub fn visit_bucket_pages(&self, directory: Directory, visit: &mut dyn FnMut(u64)) -> Result<()> {
+        let line = self.bucket_line(directory)?;
+        for (depth, page) in (1..).zip(&line.pages) {
+            let page = page.load_acquire();
+            if page != 0 {
+                self.visit_word_pages(page, depth, visit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_word_pages(&self, page: u64, depth: u32, visit: &mut dyn FnMut(u64)) -> Result<()> {
+        for word in self.word_page(page)?.iter().filter(|_| depth > 1) {
+            let child = word.load_acquire();
+            if child != 0 {
+                self.visit_word_pages(child, depth - 1, visit)?;
+            }
+        }
+        visit(page);
+        Ok(())
+    }
+
+    /// Frees a file that has no names and that nobody has open; when its last name is still in the consistent view, a persister does it.
+    pub fn evict(&self, inode: Arc<Inode>) -> Result<()> {
+        let (is_busy, is_waiting) = {
+            let mut state = inode.state();
+            (state.evicted, state.loaded) = (true, false);
+            (state.busy, state.naming_nodes > 0)
+        };
+        if !is_busy
+            && !is_waiting
+            && let Ok(_guard) = inode.persisting.try_lock()
+        {
+            self.free_if_evicted(&inode)?;
+        }
+        if !inode.state().freed {
+            self.list(&inode);
+        }
+        Ok(())
+    }
+
+    /// Makes a file durable: its names as far as they lead to it, its content, its attributes.
+    pub fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+        let until = self.sequence();
+        self.persist(inode, until)?;
+        let mut child = Arc::clone(inode);
+        while let Some((directory, sequence)) = self.waiting_name(&child) {
+            self.persist(&directory, sequence)?;
+            child = directory;
+        }
+        // What was renamed into it is durable now; what its own first line says was written with its name.
+        self.persist(inode, until)
+    }
+
+    /// The directory with the node that names an inode, while that is not durable.
+    fn waiting_name(&self, inode: &Inode) -> Option<(Arc<Inode>, u64)> {
+        let mut state = inode.state();
+        let mark = Arc::clone(&state.added.as_ref()?.mark);
+        if mark.is_done() {
+            state.added = None;
+            return None;
+        }
+        Some((mark.directory.upgrade()?, mark.sequence))
+    }
+}
+
+/// What a node may have to wait for.
+struct Needs {
+    sequence: u64,
+    after: Option<Arc<AddMark>>,
+    removed: Option<Arc<Inode>>,
+}
+
+impl Needs {
+    fn of(node: &Node) -> Needs {
+        let (after, removed) = match &node.change {
+            Change::EntryAdded { after, replaced, .. } => {
+                (after.clone(), replaced.as_ref().map(|(_, inode)| Arc::clone(inode)))
+            }
+            Change::EntryRemoved { after, inode, .. } => (after.clone(), Some(Arc::clone(inode))),
+            _ => (None, None),
+        };
+        Needs { sequence: node.sequence, after, removed }
+    }
+}
+
+/// Why a node cannot be done yet.
+enum Obstacle {
+    /// It waits for a node of the same run.
+    InThisRun,
+    /// It waits for another inode's nodes up to a number.
+    Elsewhere(Arc<Inode>, u64),
+}
+
+impl Obstacle {
+    fn of_mark(inode: &Arc<Inode>, mark: &AddMark) -> Option<Obstacle> {
+        match mark.directory.upgrade() {
+            Some(directory) if Arc::ptr_eq(&directory, inode) => Some(Obstacle::InThisRun),
+            Some(directory) => Some(Obstacle::Elsewhere(directory, mark.sequence)),
+            None => None,
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Free space: lines of 64 bytes and whole pages, from one pool that knows nothing of what it holds.
+//!
+//! What is in use now is a bitmap in memory, a word for each page. The allocation table on the image is its conservative shadow: before a persister makes
+//! anything reachable it makes the table's bits for it durable ([`Space::mark`]), and nobody clears a bit while the image is mounted. So after a crash
+//! whatever the table calls free is free, at once, and what it calls in use may be a leak for the scan to find. Nothing of this is on the path of a
+//! system call; and a page that was ever marked costs no flush again.
+
+use super::format::{PAGE_LINES, TABLE};
+use crate::error::{Error, Result};
+use pmem::{BLOCK_BYTES, Cell64, Flushed, LINE_BYTES, Memory, Pm, Region};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// All lines of a page.
+const WHOLE: u64 = u64::MAX;
+/// Pages with free lines that are looked at for one allocation.
+const PARTIAL_PAGES_TRIED: u32 = 4;
+
+/// Locks, whoever panicked with the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pool.
+#[derive(Debug)]
+pub struct Space {
+    /// By page: the lines in use.
+    used: Vec<AtomicU64>,
+    /// By page: the lines that the table's durable words have.
+    durable: Vec<AtomicU64>,
+    first_page: u64,
+    hands: Mutex<Hands>,
+    marking: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Hands {
+    /// Free pages; the next is the last.
+    pages: Vec<u32>,
+    /// Pages of lines that had a free line once.
+    partial: Vec<u32>,
+    /// By page: whether it is among those.
+    is_partial: Vec<bool>,
+    /// The page that lines come from; zero: none.
+    current: u64,
+    /// While a scan runs: what was freed, and may not be used before its end.
+    held: Option<Vec<(u64, u64)>>,
+}
+
+/// What was marked and becomes durable with the next fence.
+#[derive(Debug, Default)]
+pub struct Marks(Vec<(u64, u64)>);
+
+/// The lowest of `count` clear bits in a row.
+fn run(word: u64, count: u64) -> Option<u64> {
+    let mut starts = !word;
+    for step in 1..count {
+        starts &= !word >> step;
+    }
+    (starts != 0).then(|| starts.trailing_zeros() as u64)
+}
+
+/// `count` bits from `first` on.
+pub fn bits(first: u64, count: u64) -> u64 {
+    if count >= PAGE_LINES { WHOLE } else { ((1 << count) - 1) << first }
+}
+
+/// The page of an offset, and the bits of `lines` lines there.
+pub fn place(offset: u64, lines: u64) -> (u64, u64) {
+    (offset / BLOCK_BYTES, bits(offset % BLOCK_BYTES / LINE_BYTES, lines))
+}
+
+impl Space {
+    /// The pool as the allocation table tells it.
+    pub fn load<M: Memory>(region: &Region<M>, pages: u64, first_page: u64) -> Result<Space> {
+        let table = region.slice::<Cell64>(Pm::new(TABLE), pages)?;
+        region.note_read(TABLE, pages * 8);
+        let words = || table.iter().map(|word| AtomicU64::new(word.load())).collect();
+        let space = Space {
+            used: words(),
+            durable: words(),
+            first_page,
+            marking: Mutex::default(),
+            hands: Mutex::new(Hands {
+                pages: Vec::new(),
+                partial: Vec::new(),
+                is_partial: vec![false; pages as usize],
+                current: 0,
+                held: None,
+            }),
+        };
+        space.sort_pages(&mut lock(&space.hands));
+        Ok(space)
+    }
+
+    /// Notes which pages have room.
+    fn sort_pages(&self, hands: &mut Hands) {
+        (hands.pages, hands.partial, hands.current) = (Vec::new(), Vec::new(), 0);
+        hands.is_partial.fill(false);
+        // The last is taken first: low pages are.
+        for page in (self.first_page..self.used.len() as u64).rev() {
+            match self.used[page as usize].load(Relaxed) {
+                0 => hands.pages.push(page as u32),
+                WHOLE => {}
+                _ => hands.keep_partial(page),
+            }
+        }
+    }
+
+    /// Takes `lines` lines in a row within a page; their offset, or none if there is no room.
+    pub fn take_lines(&self, lines: u64) -> Option<u64> {
+        let mut hands = lock(&self.hands);
+        let mut tries = PARTIAL_PAGES_TRIED;
+        loop {
+            let page = hands.current;
+            if page != 0 {
+                let word = self.used[page as usize].load(Relaxed);
+                if let Some(first) = run(word, lines) {
+                    self.used[page as usize].fetch_or(bits(first, lines), Relaxed);
+                    return Some(page * BLOCK_BYTES + first * LINE_BYTES);
+                }
+                if word != WHOLE {
+                    hands.keep_partial(page);
+                }
+                hands.current = 0;
+            }
+            let partial = if tries > 0 { hands.pop_partial() } else { None };
+            tries = tries.saturating_sub(1);
+            hands.current = match partial {
+                // It may have been emptied, and used for something else, since it was noted.
+                Some(page) if ![0, WHOLE].contains(&self.used[page as usize].load(Relaxed)) => page,
+                Some(_) => 0,
+                None => match hands.pages.pop() {
+                    Some(page) => page as u64,
+                    None => return self.take_lines_anywhere(&mut hands, lines),
+                },
+            };
+        }
+    }
+
+    /// The last resort: looks at every page that has free lines.
+    #[cold]
+    fn take_lines_anywhere(&self, hands: &mut Hands, lines: u64) -> Option<u64> {
+        for page in std::mem::take(&mut hands.partial) {
+            hands.is_partial[page as usize] = false;
+            let word = self.used[page as usize].load(Relaxed);
+            if word == 0 || word == WHOLE {
+                continue;
+            }
+            match run(word, lines) {
+                Some(_) if hands.current == 0 => hands.current = page as u64,
+                _ => hands.keep_partial(page as u64),
+            }
+        }
+        let page = hands.current;
+        let first = run(self.used[page as usize].load(Relaxed), lines).filter(|_| page != 0)?;
+        self.used[page as usize].fetch_or(bits(first, lines), Relaxed);
+        Some(page * BLOCK_BYTES + first * LINE_BYTES)
+    }
+
+    /// Takes a page; its offset.
+    pub fn take_page(&self) -> Option<u64> {
+        let mut hands = lock(&self.hands);
+        let page = hands.pages.pop()?;
+        self.used[page as usize].store(WHOLE, Relaxed);
+        Some(page as u64 * BLOCK_BYTES)
+    }
+
+    /// Takes so many pages, or none.
+    pub fn take_pages(&self, count: u64) -> Option<Vec<u64>> {
+        let mut hands = lock(&self.hands);
+        let rest = (hands.pages.len() as u64).checked_sub(count)?;
+        let pages = hands.pages.split_off(rest as usize);
+        pages.iter().for_each(|page| self.used[*page as usize].store(WHOLE, Relaxed));
+        Some(pages.into_iter().rev().map(|page| page as u64 * BLOCK_BYTES).collect())
+    }
+
+    /// Gives lines back of which no persister ever heard.
+    pub fn give_back(&self, offset: u64, lines: u64) {
+        self.free_now(&mut lock(&self.hands), offset, lines);
+    }
+
+    /// Gives lines back that were reachable and durably are no more.
+    pub fn free(&self, offset: u64, lines: u64) {
+        let mut hands = lock(&self.hands);
+        match &mut hands.held {
+            // A scan may be standing on them.
+            Some(held) => held.push((offset, lines)),
+            None => self.free_now(&mut hands, offset, lines),
+        }
+    }
+
+    fn free_now(&self, hands: &mut Hands, offset: u64, lines: u64) {
+        let (page, mask) = place(offset, lines);
+        if page < self.first_page || page >= self.used.len() as u64 {
+            debug_assert!(false, "{offset:#x} is not in the pool");
+            return;
+        }
+        let left = self.used[page as usize].fetch_and(!mask, Relaxed) & !mask;
+        if page == hands.current {
+            return;
+        }
+        match left {
+            0 => hands.pages.push(page as u32),
+            _ => hands.keep_partial(page),
+        }
+    }
+
+    /// Makes the table's bits for lines that will be reachable durable with the caller's next fence, after which the caller calls
+    /// [`settle`](Self::settle).
+    pub fn mark<M: Memory>(&self, region: &Region<M>, offset: u64, lines: u64, marks: &mut Marks) -> Result<Flushed> {
+        let (page, mask) = place(offset, lines);
+        let durable =
+            self.durable.get(page as usize).ok_or_else(|| Error::damaged("a link leads out of the image", offset))?;
+        if durable.load(Acquire) & mask == mask
+            || marks.0.iter().rev().take(64).any(|(p, m)| *p == page && m & mask == mask)
+        {
+            return Ok(Flushed::nothing());
+        }
+        let word = &region.slice::<Cell64>(Pm::new(TABLE), self.used.len() as u64)?[page as usize];
+        // One at a time, so that a word only ever gains bits.
+        let _marking = lock(&self.marking);
+        let value = word.load() | self.used[page as usize].load(Relaxed) | mask;
+        let dirty = region.set64(word, value);
+        marks.0.push((page, value));
+        Ok(region.flush(dirty))
+    }
+
+    /// Notes that what was marked is durable.
+    pub fn settle(&self, marks: Marks, _fenced: pmem::Durable) {
+        for (page, value) in marks.0 {
+            self.durable[page as usize].fetch_or(value, Release);
+        }
+    }
+
+    /// The bitmap as it is now.
+    pub fn snapshot(&self) -> Vec<u64> {
+        self.used.iter().map(|word| word.load(Relaxed)).collect()
+    }
+
+    /// From here on what is freed is held back.
+    pub fn begin_scan(&self) {
+        lock(&self.hands).held.get_or_insert_default();
+    }
+
+    /// Frees what was held, and `leaked` (by page: lines that nothing leads to).
+    pub fn end_scan(&self, leaked: impl Iterator<Item = (u64, u64)>) {
+        let mut hands = lock(&self.hands);
+        for (offset, lines) in hands.held.take().unwrap_or_default() {
+            let (page, mask) = place(offset, lines);
+            self.used[page as usize].fetch_and(!mask, Relaxed);
+        }
+        for (page, mask) in leaked {
+            self.used[page as usize].fetch_and(!mask, Relaxed);
+        }
+        self.sort_pages(&mut hands);
+    }
+
+    /// Pages that are free as a whole.
+    pub fn free_pages(&self) -> u64 {
+        lock(&self.hands).pages.len() as u64
+    }
+
+    /// Pages that can be used.
+    pub fn pages(&self) -> u64 {
+        self.used.len() as u64 - self.first_page
+    }
+
+    /// Makes the table exact. Only when nobody else is here.
+    pub fn store<M: Memory>(&self, region: &Region<M>) -> Result<Flushed> {
+        let table = region.slice::<Cell64>(Pm::new(TABLE), self.used.len() as u64)?;
+        let mut flushed = Flushed::nothing();
+        for (word, used) in table.iter().zip(&self.used) {
+            let used = used.load(Relaxed);
+            if word.load() != used {
+                flushed = flushed.and(region.flush(region.set64(word, used)));
+            }
+        }
+        Ok(flushed)
+    }
+}
+
+impl Hands {
+    fn keep_partial(&mut self, page: u64) {
+        if !std::mem::replace(&mut self.is_partial[page as usize], true) {
+            self.partial.push(page as u32);
+        }
+    }
+
+    fn pop_partial(&mut self) -> Option<u64> {
+        let page = self.partial.pop()?;
+        self.is_partial[page as usize] = false;
+        Some(page as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_lines_are_found_where_they_fit() {
+        assert_eq!(run(0, 64), Some(0));
+        assert_eq!(run(1, 64), None);
+        assert_eq!(run(0b1011, 1), Some(2));
+        assert_eq!(run(0b1011, 2), Some(4));
+        assert_eq!(run(!(0b111 << 61), 3), Some(61));
+        assert_eq!(run(!(0b11 << 62), 3), None, "no run goes beyond the page");
+        assert_eq!(run(WHOLE, 1), None);
+    }
+}

@@ -1,0 +1,14 @@
+//! What every physical file system of the lab stands on: the first lines of an image, pointers that are live for one mount, lists of free blocks,
+//! and the thread's shard.
+
+mod blocks;
+mod nv_pointer;
+mod shard;
+mod superblock;
+
+pub use blocks::{BlockRange, FreeBlocks};
+pub use nv_pointer::NvPointer;
+pub use shard::shard;
+pub use superblock::{
+    FIRST_FREE, FORMAT_VERSION, Identity, PARAMETERS, Superblock, System, format, identify, leave, open,
+};

@@ -1,0 +1,155 @@
+//! The first two lines of every image of the lab.
+//!
+//! Invariants: the first line never changes after mkfs and carries a checksum; the number of mounts rises durably before a mount touches
+//! anything else; the clean word is one only while nobody has it mounted.
+
+use crate::error::{Error, Result};
+use pmem::{BLOCK_BYTES, Cell64, Commit64, Layout, Memory, Region, crc32c};
+
+/// The version of all formats of the lab.
+pub const FORMAT_VERSION: u64 = 1;
+/// Words that a system may keep in its superblock: its geometry.
+pub const PARAMETERS: usize = 4;
+/// Where the superblock ends and a system's own structures may begin.
+pub const FIRST_FREE: u64 = BLOCK_BYTES;
+
+/// The systems that have a format of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// NOVA-like.
+    Nova,
+    /// PMFS-like.
+    Pmfs,
+    /// SoupFS.
+    SoupFs,
+}
+
+impl System {
+    /// All.
+    pub const ALL: [System; 3] = [System::Nova, System::Pmfs, System::SoupFs];
+
+    /// What the command line and people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            System::Nova => "nova",
+            System::Pmfs => "pmfs",
+            System::SoupFs => "soupfs",
+        }
+    }
+
+    /// The first eight bytes of its images.
+    pub const fn magic(self) -> u64 {
+        u64::from_le_bytes(match self {
+            System::Nova => *b"LabNOVA\0",
+            System::Pmfs => *b"LabPMFS\0",
+            System::SoupFs => *b"LabSOUP\0",
+        })
+    }
+}
+
+/// The superblock.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Superblock {
+    magic: Cell64,
+    version: Cell64,
+    length: Cell64,
+    parameters: [Cell64; PARAMETERS],
+    /// CRC-32C of the words before.
+    checksum: Cell64,
+    mounts: Commit64,
+    clean: Commit64,
+    reserved: [Cell64; 6],
+}
+const _: () = assert!(size_of::<Superblock>() == 128);
+
+// SAFETY: cells of eight bytes and arrays of them, `repr(C)`, no padding, any bits are a value.
+unsafe impl Layout for Superblock {}
+
+/// What an image says of itself when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// What mkfs noted.
+    pub parameters: [u64; PARAMETERS],
+    /// Mounts, this one included.
+    pub mounts: u64,
+    /// Whether the last one left it in order.
+    pub was_clean: bool,
+}
+
+fn line_checksum(words: &[u64; 3 + PARAMETERS]) -> u64 {
+    words.iter().fold(0, |crc, word| crc32c(crc, &word.to_le_bytes())) as u64
+}
+
+/// The system that an image begins with, if it is one of the lab.
+pub fn identify(first_bytes: &[u8]) -> Option<System> {
+    let magic = u64::from_le_bytes(first_bytes.get(..8)?.try_into().ok()?);
+    System::ALL.into_iter().find(|system| system.magic() == magic)
+}
+
+/// Writes the superblock, last of all: whatever else mkfs wrote must be durable.
+pub fn format<M: Memory>(
+    region: &Region<M>,
+    system: System,
+    parameters: [u64; PARAMETERS],
+    _rest: pmem::Durable,
+) -> Result<()> {
+    let superblock = region.first::<Superblock>()?;
+    // A crash before the last fence leaves no magic, hence no file system.
+    let no_magic = region.set64(&superblock.magic, 0);
+    region.persist(no_magic);
+    let mut words = [system.magic(), FORMAT_VERSION, region.length(), 0, 0, 0, 0];
+    words[3..].copy_from_slice(&parameters);
+    region.set64(&superblock.version, FORMAT_VERSION).unflushed();
+    region.set64(&superblock.length, region.length()).unflushed();
+    for (cell, value) in superblock.parameters.iter().zip(parameters) {
+        region.set64(cell, value).unflushed();
+    }
+    region.set64(&superblock.checksum, line_checksum(&words)).unflushed();
+    region.retract(&superblock.mounts, 0).unflushed();
+    for cell in &superblock.reserved {
+        region.set64(cell, 0).unflushed();
+    }
+    let durable = region.fence(region.flush_all(superblock));
+    let clean = region.commit(&superblock.clean, 1, durable);
+    region.persist(clean);
+    let magic = region.set64(&superblock.magic, system.magic());
+    region.persist(magic);
+    Ok(())
+}
+
+/// Checks the superblock and counts the mount; from here on the image is not in order until [`leave`].
+pub fn open<M: Memory>(region: &Region<M>, system: System) -> Result<Identity> {
+    let superblock = region.first::<Superblock>()?;
+    let magic = superblock.magic.load();
+    if magic != system.magic() {
+        let found = identify(&magic.to_le_bytes()).map_or("no file system of the lab", System::name);
+        return Err(Error::OtherSystem { wanted: system.name(), found });
+    }
+    let parameters = std::array::from_fn(|index| superblock.parameters[index].load());
+    let (version, length) = (superblock.version.load(), superblock.length.load());
+    let mut words = [magic, version, length, 0, 0, 0, 0];
+    words[3..].copy_from_slice(&parameters);
+    if superblock.checksum.load() != line_checksum(&words) {
+        return Err(Error::damaged("the superblock's checksum is wrong", 0));
+    }
+    if version != FORMAT_VERSION {
+        return Err(Error::OtherVersion { found: version, known: FORMAT_VERSION });
+    }
+    if length > region.length() {
+        return Err(Error::TooSmall { length: region.length(), needed: length });
+    }
+    let was_clean = superblock.clean.load() == 1;
+    let mounts = superblock.mounts.load().wrapping_add(1);
+    let unclean = region.persist(region.retract(&superblock.clean, 0));
+    let counted = region.commit(&superblock.mounts, mounts, unclean);
+    region.persist(counted);
+    Ok(Identity { parameters, mounts, was_clean })
+}
+
+/// Notes that the image is in order. Everything else must be durable.
+pub fn leave<M: Memory>(region: &Region<M>, rest: pmem::Durable) -> Result<()> {
+    let clean = region.commit(&region.first::<Superblock>()?.clean, 1, rest);
+    region.persist(clean);
+    Ok(())
+}

@@ -1,0 +1,383 @@
+//! Defects planted into what a file system did to the memory, as if it had forgotten something. Each has to be found, or the explorer proves nothing.
+
+use super::crash::setup;
+use super::explore::{Effort, Recording, record};
+use super::image::{Image, Place};
+use super::model::Operation;
+use Mutation::*;
+use pmem::{Event, Recorded};
+use std::collections::BTreeMap;
+
+/// What is wrong. All but the first three are about the last operation, a sync, in which a persister does its work.
+#[derive(Debug, Clone, Copy)]
+enum Mutation {
+    /// Lines of a kind that were not there before are never flushed.
+    UnflushedNew(Place),
+    /// Nor those that were.
+    UnflushedOld(Place),
+    /// Of several lines that are flushed at once, only the first is.
+    FirstLineOnly(Place),
+    /// The fence with this number is missing.
+    NoFence(usize),
+    /// The fence before the first consistent link changes is missing.
+    NoFenceBeforeLink,
+    /// There is no fence after that.
+    NoFenceAfterLink,
+    /// The store that makes a link count higher does not happen.
+    RaiseOmitted,
+    /// The last store to a consistent link of an old place comes first, durably.
+    RemovalFirst,
+    /// The stores to a word of inodes (by its place in the line) come first, durably.
+    WordFirst(u64),
+    /// The first store to such a word does not happen.
+    WordOmitted(u64),
+    /// No bucket is marked as not yet in its list.
+    NoPreparedMark,
+    /// Bits of the allocation table are not set.
+    TableOmitted,
+    /// The first persister's last fence is missing, so that space is used again too early.
+    EarlyReuse,
+}
+
+struct Defect {
+    name: &'static str,
+    operations: fn() -> Vec<Operation>,
+    mutation: Mutation,
+}
+
+fn path(path: &str) -> Vec<u8> {
+    path.as_bytes().to_vec()
+}
+
+fn create() -> Vec<Operation> {
+    vec![Operation::Create(path("/a/new"))]
+}
+fn create_long() -> Vec<Operation> {
+    vec![Operation::Create([b"/a/", &[b'n'; 200][..]].concat())]
+}
+fn mkdir() -> Vec<Operation> {
+    vec![Operation::Mkdir(path("/a/new")), Operation::Create(path("/a/new/file"))]
+}
+fn symlink() -> Vec<Operation> {
+    vec![Operation::Symlink(vec![b's'; 100], path("/a/new"))]
+}
+fn unlink() -> Vec<Operation> {
+    vec![Operation::Unlink(path("/a/b"))]
+}
+fn link() -> Vec<Operation> {
+    vec![Operation::Link(path("/a/b"), path("/b/new"))]
+}
+fn append() -> Vec<Operation> {
+    vec![Operation::Write(path("/c"), 700, 20_000, 0x33)]
+}
+fn append_in_block() -> Vec<Operation> {
+    vec![Operation::Write(path("/c"), 700, 300, 0x33)]
+}
+fn chmod() -> Vec<Operation> {
+    vec![Operation::Chmod(path("/c"), 0o600)]
+}
+fn rename_file() -> Vec<Operation> {
+    vec![Operation::Rename(path("/a/b"), path("/b/new"))]
+}
+fn rename_over() -> Vec<Operation> {
+    vec![Operation::Rename(path("/a/b"), path("/c"))]
+}
+fn rename_directory() -> Vec<Operation> {
+    vec![Operation::Rename(path("/a/a"), path("/b/new"))]
+}
+fn out_and_remove() -> Vec<Operation> {
+    vec![
+        Operation::Create(path("/a/a/kept")),
+        Operation::Sync,
+        Operation::Rename(path("/a/a/kept"), path("/b/kept")),
+        Operation::Rmdir(path("/a/a")),
+    ]
+}
+/// A directory with so many names that its table grows.
+fn grow() -> Vec<Operation> {
+    (0..60).map(|number| Operation::Create(format!("/b/{number}").into_bytes())).collect()
+}
+fn remove_and_reuse() -> Vec<Operation> {
+    vec![
+        Operation::Unlink(path("/a/b")),
+        Operation::Persist,
+        Operation::Create(path("/b/new")),
+        Operation::Create(path("/b/newer")),
+    ]
+}
+
+const DEFECTS: &[Defect] = &[
+    Defect { name: "create: entry not flushed", operations: create, mutation: UnflushedNew(Place::Entry) },
+    Defect { name: "create: inode not flushed", operations: create, mutation: UnflushedNew(Place::Inode) },
+    Defect {
+        name: "create: the link to the entry not flushed",
+        operations: create,
+        mutation: UnflushedOld(Place::BucketLine),
+    },
+    Defect { name: "create: no fence before the link", operations: create, mutation: NoFenceBeforeLink },
+    Defect { name: "create: sync returns before its fence", operations: create, mutation: NoFenceAfterLink },
+    Defect { name: "create: allocation table not flushed", operations: create, mutation: UnflushedOld(Place::Table) },
+    Defect { name: "create: allocation table not written", operations: create, mutation: TableOmitted },
+    Defect {
+        name: "create: only the first line of a long name flushed",
+        operations: create_long,
+        mutation: FirstLineOnly(Place::Entry),
+    },
+    Defect {
+        name: "mkdir: table of the new directory not flushed",
+        operations: mkdir,
+        mutation: UnflushedNew(Place::BucketLine),
+    },
+    Defect { name: "symlink: target not flushed", operations: symlink, mutation: UnflushedNew(Place::Target) },
+    Defect {
+        name: "unlink: link past the entry not flushed",
+        operations: unlink,
+        mutation: UnflushedOld(Place::BucketLine),
+    },
+    Defect { name: "link: inode's count not flushed", operations: link, mutation: UnflushedOld(Place::Inode) },
+    Defect {
+        name: "unlink: space used again before the removal is durable",
+        operations: remove_and_reuse,
+        mutation: EarlyReuse,
+    },
+    Defect { name: "link: count not raised before", operations: link, mutation: RaiseOmitted },
+    Defect { name: "append: data not flushed", operations: append, mutation: UnflushedNew(Place::Data) },
+    Defect {
+        name: "append in a block: data not flushed",
+        operations: append_in_block,
+        mutation: UnflushedOld(Place::Data),
+    },
+    Defect { name: "append: pointers not flushed", operations: append, mutation: UnflushedNew(Place::Pointers) },
+    Defect { name: "append: size before the data", operations: append, mutation: WordFirst(16) },
+    Defect { name: "append: root before the data", operations: append, mutation: WordFirst(24) },
+    Defect { name: "append: no fence between data and pointers", operations: append, mutation: NoFence(0) },
+    Defect { name: "append: size not written", operations: append, mutation: WordOmitted(16) },
+    Defect { name: "chmod: attributes not flushed", operations: chmod, mutation: UnflushedOld(Place::Inode) },
+    Defect { name: "rename: the old name goes first", operations: rename_file, mutation: RemovalFirst },
+    Defect {
+        name: "rename over a file: no fence before the link",
+        operations: rename_over,
+        mutation: NoFenceBeforeLink,
+    },
+    Defect {
+        name: "rename of a directory: the inode keeps its old name",
+        operations: rename_directory,
+        mutation: WordOmitted(16),
+    },
+    Defect {
+        name: "rename of a directory: the inode has its new name first",
+        operations: rename_directory,
+        mutation: WordFirst(16),
+    },
+    Defect {
+        name: "rmdir: what was renamed out of it is not elsewhere yet",
+        operations: out_and_remove,
+        mutation: RemovalFirst,
+    },
+    Defect { name: "growing: bucket page not flushed", operations: grow, mutation: UnflushedNew(Place::BucketPage) },
+    Defect { name: "growing: buckets not marked as not in the list", operations: grow, mutation: NoPreparedMark },
+];
+
+/// What lay where, before and after.
+struct Map {
+    before: BTreeMap<u64, Place>,
+    after: BTreeMap<u64, Place>,
+    first: u64,
+}
+
+impl Map {
+    fn new(recording: &Recording) -> Map {
+        let (before, after) = (Image(&recording.initial), Image(&recording.after));
+        let first = before.first_page() * 4096;
+        Map { before: before.reachable().lines, after: after.reachable().lines, first }
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        match offset {
+            0..4096 => Place::Superblock,
+            _ if offset < self.first => Place::Table,
+            _ => {
+                let line = offset / 64 * 64;
+                *self.after.get(&line).or_else(|| self.before.get(&line)).unwrap_or(&Place::Free)
+            }
+        }
+    }
+
+    fn is_old(&self, offset: u64) -> bool {
+        offset < self.first || self.before.contains_key(&(offset / 64 * 64))
+    }
+
+    /// Whether a word is a link of the consistent view.
+    fn is_link(&self, offset: u64) -> bool {
+        match self.place(offset) {
+            Place::Entry => offset % 64 == 8,
+            Place::BucketLine => offset % 64 >= 32,
+            place => place == Place::BucketPage,
+        }
+    }
+}
+
+fn like(event: &Recorded, other: Event) -> Recorded {
+    Recorded { thread: event.thread, event: other }
+}
+
+/// The event without the flushes of some lines. What streamed is then only stored.
+fn unflushed(event: &Recorded, hit: &dyn Fn(u64) -> bool) -> Vec<Recorded> {
+    match &event.event {
+        Event::Flush { offset, length } => {
+            let lines = (offset / 64..(offset + length).div_ceil(64)).map(|line| line * 64);
+            let kept = lines.filter(|line| !hit(*line));
+            kept.map(|offset| like(event, Event::Flush { offset, length: 64 })).collect()
+        }
+        Event::Stream { offset, bytes } if hit(*offset) => {
+            vec![like(event, Event::Store { offset: *offset, bytes: bytes.clone() })]
+        }
+        _ => vec![event.clone()],
+    }
+}
+
+fn without(log: &[Recorded], dropped: &dyn Fn(usize) -> bool) -> Vec<Recorded> {
+    log.iter().enumerate().filter(|(at, _)| !dropped(*at)).map(|(_, event)| event.clone()).collect()
+}
+
+/// Moves some events of the last operation to its beginning, and makes them durable there.
+fn first(log: &[Recorded], from: usize, chosen: &[usize]) -> Vec<Recorded> {
+    let mut planted = log[..from].to_vec();
+    // The system calls' thread has number zero.
+    let persister = log[chosen[0]].thread;
+    for at in chosen {
+        planted.push(log[*at].clone());
+        if let Event::Store { offset, .. } = log[*at].event {
+            planted.push(Recorded { thread: persister, event: Event::Flush { offset, length: 8 } });
+        }
+    }
+    planted.push(Recorded { thread: persister, event: Event::Fence });
+    planted.extend((from..log.len()).filter(|at| !chosen.contains(at)).map(|at| log[at].clone()));
+    planted
+}
+
+impl Mutation {
+    fn plant(self, recording: &Recording) -> Vec<Recorded> {
+        let map = Map::new(recording);
+        let log = &recording.log;
+        let is_begin = |event: &Recorded| matches!(event.event, Event::Mark(mark) if mark % 2 == 0);
+        let last = log.iter().rposition(is_begin).expect("a sync") + 1;
+        let stores = |wanted: &dyn Fn(u64) -> bool| -> Vec<usize> {
+            let is_store = |at: &usize| matches!(log[*at].event, Event::Store { offset, .. } if wanted(offset));
+            (last..log.len()).filter(is_store).collect()
+        };
+        // What is marked as not in the list yet is only prepared.
+        let is_prepared = |at: &usize| matches!(&log[*at].event, Event::Store { bytes, .. } if bytes[0] & 0x3f >= 0x20);
+        let links = || stores(&|offset| map.is_link(offset) && map.is_old(offset));
+        let first_link = || links().into_iter().find(|at| !is_prepared(at)).expect("a link");
+        let inode_word = |word: u64| {
+            stores(&|offset| map.place(offset) == Place::Inode && map.is_old(offset) && offset % 64 == word)
+        };
+        match self {
+            UnflushedNew(place) => log
+                .iter()
+                .flat_map(|event| unflushed(event, &|offset| map.place(offset) == place && !map.is_old(offset)))
+                .collect(),
+            UnflushedOld(place) => log
+                .iter()
+                .flat_map(|event| unflushed(event, &|offset| map.place(offset) == place && map.is_old(offset)))
+                .collect(),
+            FirstLineOnly(place) => log
+                .iter()
+                .map(|event| match event.event {
+                    Event::Flush { offset, length } if map.place(offset) == place => {
+                        like(event, Event::Flush { offset, length: length.min(64) })
+                    }
+                    _ => event.clone(),
+                })
+                .collect(),
+            NoFence(number) => {
+                let fence = (last..log.len()).filter(|at| log[*at].event == Event::Fence).nth(number);
+                let fence = fence.expect("so many fences");
+                without(log, &|at| at == fence)
+            }
+            NoFenceBeforeLink => {
+                let link = first_link();
+                let fence = (last..link).rfind(|at| log[*at].event == Event::Fence).expect("a fence");
+                without(log, &|at| at == fence)
+            }
+            NoFenceAfterLink => {
+                let link = first_link();
+                without(log, &|at| at > link && log[at].event == Event::Fence)
+            }
+            RaiseOmitted => {
+                let before = Image(&recording.initial);
+                let raises = |at: &usize| match &log[*at].event {
+                    Event::Store { offset, bytes } => bytes[0] > before.word(*offset) as u8,
+                    _ => false,
+                };
+                let raise = inode_word(0).into_iter().find(raises).expect("a count that rises");
+                without(log, &|at| at == raise)
+            }
+            RemovalFirst => {
+                let removal = *links().last().expect("a link");
+                first(log, last, &[removal])
+            }
+            WordFirst(word) => first(log, last, &inode_word(word)),
+            WordOmitted(word) => {
+                let omitted = inode_word(word)[0];
+                without(log, &|at| at == omitted)
+            }
+            NoPreparedMark => log.iter().map(|event| without_mark(event, &map)).collect(),
+            TableOmitted => {
+                let is_table = |event: &&Recorded| matches!(event.event, Event::Store { offset, .. } if map.place(offset) == Place::Table);
+                log.iter().filter(|event| !is_table(event)).cloned().collect()
+            }
+            EarlyReuse => {
+                // The persister that came in between is the only other thread until then.
+                let between = log.iter().position(|event| event.thread != 0).expect("a persister");
+                let end = (between..log.len()).find(|at| matches!(log[*at].event, Event::Mark(_))).expect("its end");
+                let is_fence = |at: &usize| log[*at].event == Event::Fence;
+                without(log, &|at| (between..end).contains(&at) && is_fence(&at))
+            }
+        }
+    }
+}
+
+fn without_mark(event: &Recorded, map: &Map) -> Recorded {
+    if let Event::Store { offset, bytes } = &event.event
+        && map.is_link(*offset)
+        && map.place(*offset) != Place::Entry
+        && bytes.len() == 8
+    {
+        let value = u64::from_le_bytes((**bytes).try_into().expect("eight bytes")) & !0x20;
+        return like(event, Event::Store { offset: *offset, bytes: value.to_le_bytes()[..].into() });
+    }
+    event.clone()
+}
+
+fn recording(operations: Vec<Operation>) -> Recording {
+    record(&setup(), &mut |_, index| match index {
+        _ if index < operations.len() => Some(operations[index].clone()),
+        _ if index == operations.len() => Some(Operation::Sync),
+        _ => None,
+    })
+}
+
+#[test]
+fn planted_defects_are_found_and_nothing_without_them() {
+    // Violations come as panics of the raw reader, too; they are expected here.
+    let effort = Effort { lines_max: 6, sample: 40, use_every: 2 };
+    let mut missed = Vec::new();
+    for defect in DEFECTS {
+        let mut run = recording((defect.operations)());
+        if let Err(violation) = run.explore(effort, 1) {
+            panic!("{}: without it: {violation:?}", defect.name);
+        }
+        let planted = defect.mutation.plant(&run);
+        assert_ne!(planted, run.log, "{}: nothing to plant it into", defect.name);
+        run.log = planted;
+        match run.explore(effort, 1) {
+            Ok(states) => missed.push(format!("{} ({states} states)", defect.name)),
+            Err(violation) => {
+                println!("{}: {}: {}", defect.name, violation.state, violation.what.lines().next().unwrap_or(""))
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not found:\n{}", missed.join("\n"));
+}

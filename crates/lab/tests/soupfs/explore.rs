@@ -1,0 +1,382 @@
+//! Cuts the power at every fence, in every way that `pmem::CrashImage` allows, mounts what is left, and judges it.
+//!
+//! # What a crash may leave
+//!
+//! Trees are noted after each operation. When the power is cut, the *window* is all trees from the last `sync` that had returned to the operation that was under
+//! way. Soft updates promise, and this is all that they promise:
+//!
+//! 1. The image contradicts itself nowhere: every name leads to a whole file that was made, no line has two uses, no directory has two names, `..`
+//!    is the directory of the name, and no link count is below the number of names.
+//! 2. Each name of a directory is what it was in one of the window's trees.
+//! 3. What had a name in all of them has one.
+//! 4. Sizes, targets and permissions are those of one of the trees (permissions: or what two of them both allow); each byte of a file is what it was in
+//!    one of them, or zero where the file ended before it.
+//! 5. A file that was synced by itself has a name, and from then on a window of its own.
+//! 6. The allocation table has all that is reachable. The scan finds as leaked exactly what it has beyond that, and as excess links exactly those beyond the names.
+//! 7. The file system can be used, and nothing else changes by that. It can be left in order; then the table is exact, and the next mount finds the same.
+
+use super::image::{Image, Reachable};
+use super::machine::{IMAGE_BYTES, Random, formatted, load, mapping, mount, mount_alone};
+use super::model::{Id, Operation, Tree, dump, perform, persist};
+use engine::format::FileKind;
+use lab::calls::Calls;
+use pmem::{CrashImage, Direct, Grain, Mapping, Recorder};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// Something that was done to an image.
+pub struct Recording {
+    pub initial: Vec<u8>,
+    pub log: Vec<pmem::Recorded>,
+    /// The image as programs saw it at the end.
+    pub after: Vec<u8>,
+    /// After the setup, and after each operation.
+    pub trees: Vec<Tree>,
+    pub operations: Vec<Operation>,
+    /// What each operation was done to, if that is a file to be synced.
+    targets: Vec<Option<Id>>,
+}
+
+/// Runs operations on a file system with a history. Persisters do their work in a thread of their own: what a system call's thread flushes or fences
+/// covers nothing of theirs, nor the other way round.
+pub fn record(setup: &[Operation], next: &mut dyn FnMut(&Tree, usize) -> Option<Operation>) -> Recording {
+    let mapping = formatted(IMAGE_BYTES);
+    let mut tree = dump(&mount_alone(&mapping)).expect("a fresh tree");
+    let fs = mount(&mapping, Direct);
+    for operation in setup {
+        let made = perform(&fs, operation).unwrap_or_else(|error| panic!("{operation:?}: {error}"));
+        persist(fs.physical(), operation).expect("persisted");
+        tree.apply(operation, made);
+    }
+    fs.unmount().expect("unmounted");
+    let recorder = Arc::new(Recorder::new());
+    let fs = mount(&mapping, Arc::clone(&recorder));
+    let initial = super::machine::bytes(&mapping);
+    recorder.start();
+    let (mut trees, mut operations, mut targets) = (vec![tree.clone()], Vec::new(), Vec::new());
+    while let Some(operation) = next(&tree, operations.len()) {
+        let index = operations.len() as u64;
+        recorder.mark(2 * index);
+        let target = match &operation {
+            Operation::SyncFile(path) => tree.find(path),
+            _ => None,
+        };
+        let made = match &operation {
+            Operation::Persist | Operation::PersistOne(_) | Operation::Sync => {
+                std::thread::scope(|scope| {
+                    let all = || {
+                        persist(
+                            fs.physical(),
+                            if let Operation::Sync = operation { &Operation::Persist } else { &operation },
+                        )
+                    };
+                    scope.spawn(all).join().expect("no panic").expect("persisted");
+                });
+                None
+            }
+            _ => perform(&fs, &operation).unwrap_or_else(|error| panic!("{operation:?}: {error}")),
+        };
+        tree.apply(&operation, made);
+        recorder.mark(2 * index + 1);
+        trees.push(tree.clone());
+        operations.push(operation);
+        targets.push(target);
+    }
+    recorder.stop();
+    let after = super::machine::bytes(&mapping);
+    Recording { initial, log: recorder.take(), after, trees, operations, targets }
+}
+
+/// A state that is not legal.
+#[derive(Debug)]
+pub struct Violation {
+    pub state: String,
+    pub what: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    pub lines_max: u32,
+    pub sample: u64,
+    /// One state in so many is used and left.
+    pub use_every: u64,
+}
+
+impl Recording {
+    /// Looks at all crashes; the number of states, or the first that is not legal.
+    pub fn explore(&self, effort: Effort, seed: u64) -> Result<u64, Violation> {
+        let machine = mapping(IMAGE_BYTES);
+        let mut crash = CrashImage::new(self.initial.clone(), &self.log);
+        let mut states = 0;
+        loop {
+            let begun = crash.marks().filter(|(_, mark)| mark % 2 == 0).count();
+            let returned = crash.marks().filter(|(_, mark)| mark % 2 == 1).count();
+            let mut seen = HashSet::new();
+            let mut image = crash.durable().to_vec();
+            for (grain, lines) in [(Grain::Line, effort.lines_max), (Grain::Moment, 3), (Grain::Word, 3)] {
+                for state in crash.states(grain, lines, effort.sample, seed) {
+                    let mut hasher = DefaultHasher::new();
+                    state.changes().iter().for_each(|change| (change.offset, change.after).hash(&mut hasher));
+                    if !seen.insert(hasher.finish()) {
+                        continue;
+                    }
+                    states += 1;
+                    state.apply(&mut image);
+                    let draw = Random(hasher.finish() ^ seed).next();
+                    // A panic is a violation, too: damage that the raw reader met.
+                    let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        self.judge(&machine, &image, returned, begun, draw, effort)
+                    }));
+                    let judged = judged.unwrap_or_else(|panic| {
+                        let text = panic.downcast_ref::<String>().cloned();
+                        Err(text.unwrap_or_else(|| "a panic".to_owned()))
+                    });
+                    if let Err(what) = judged {
+                        return Err(Violation { state: state.id().to_string(), what });
+                    }
+                    state.undo(&mut image);
+                }
+            }
+            if !crash.advance() {
+                return Ok(states);
+            }
+        }
+    }
+
+    fn judge(
+        &self,
+        machine: &Arc<Mapping>,
+        image: &[u8],
+        returned: usize,
+        begun: usize,
+        draw: u64,
+        effort: Effort,
+    ) -> Result<(), String> {
+        load(machine, image);
+        let reachable = Image(image).reachable();
+        let table = Image(image).marked();
+        if let Some(line) = reachable.shared.first() {
+            return Err(format!("line {line:#x} has two uses"));
+        }
+        if let Some((line, place)) = reachable.lines.iter().find(|(line, _)| !table.contains(*line)) {
+            return Err(format!("{place:?} line {line:#x} is free in the allocation table"));
+        }
+        let fs = mount_alone(machine);
+        let found = dump(&fs).map_err(|what| format!("{what}\n{}", Image(image).describe(Image(image).root())))?;
+        self.judge_tree(&found, returned, begun)?;
+        drop(fs);
+        if draw.is_multiple_of(effort.use_every) {
+            let scans_first = (draw / effort.use_every).is_multiple_of(2);
+            self.use_image(machine, image, &found, &reachable, &table, scans_first)?;
+        }
+        Ok(())
+    }
+
+    /// The first tree of the window, for all and for one file.
+    fn since(&self, returned: usize, file: Option<Id>) -> usize {
+        let is_sync = |index: &usize| match &self.operations[*index] {
+            Operation::Sync => true,
+            Operation::SyncFile(_) => file.is_some() && self.targets[*index] == file,
+            _ => false,
+        };
+        (0..returned).rev().find(is_sync).unwrap_or(0)
+    }
+
+    fn judge_tree(&self, found: &Tree, returned: usize, begun: usize) -> Result<(), String> {
+        let window = &self.trees[self.since(returned, None)..=begun];
+        for (id, file) in &found.files {
+            let own = &self.trees[self.since(returned, Some(*id))..=begun];
+            judge_file(*id, file, own, found)?;
+        }
+        for (directory, names) in &found.names {
+            judge_names(*directory, names, window)?;
+        }
+        let named = found.named();
+        let always = |trees: &[Tree], id: &Id| trees.iter().all(|tree| tree.named().contains(id));
+        if let Some(lost) = window[0].named().iter().find(|id| always(window, id) && !named.contains(id)) {
+            return Err(format!("{lost:?} had a name all the time, and has none"));
+        }
+        for synced in self.targets[..returned].iter().flatten() {
+            let own = &self.trees[self.since(returned, Some(*synced))..=begun];
+            // What leads to it may be removed meanwhile.
+            if always(own, synced) && always(window, synced) && !named.contains(synced) {
+                return Err(format!("{synced:?} was synced, and has no name"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses what is left, scans it and leaves it.
+    fn use_image(
+        &self,
+        machine: &Arc<Mapping>,
+        image: &[u8],
+        found: &Tree,
+        reachable: &Reachable,
+        table: &BTreeSet<u64>,
+        scans_first: bool,
+    ) -> Result<(), String> {
+        load(machine, image);
+        let fs = mount(machine, Direct);
+        if !scans_first {
+            use_everywhere(&fs, found)?;
+        }
+        let report = fs.physical().scan().map_err(|error| format!("the scan: {error}"))?;
+        let report = report.ok_or("there was nothing to scan")?;
+        let leaked: BTreeSet<u64> = report.leaked.iter().flat_map(|(page, bits)| lines_of(*page, *bits)).collect();
+        let unreachable: BTreeSet<u64> =
+            table.iter().copied().filter(|line| !reachable.lines.contains_key(line)).collect();
+        if leaked != unreachable {
+            let differ: Vec<_> = leaked.symmetric_difference(&unreachable).take(5).collect();
+            return Err(format!("the scan is wrong about {differ:x?} (used before: {})", !scans_first));
+        }
+        if !report.missing_links.is_empty() {
+            return Err(format!("links are missing: {:?}", report.missing_links));
+        }
+        let excess: BTreeMap<u64, u32> = report.excess_links.into_iter().collect();
+        if excess != excess_links(Image(image), reachable) {
+            return Err(format!("links beyond names: the scan says {excess:x?}"));
+        }
+        use_everywhere(&fs, found)?;
+        fs.unmount().map_err(|error| format!("leaving: {error}"))?;
+
+        let bytes = super::machine::bytes(machine);
+        let left = Image(&bytes).reachable();
+        if !Image(&bytes).marked().into_iter().eq(left.lines.keys().copied()) {
+            return Err("the table is not exact after leaving".to_owned());
+        }
+        let again = dump(&mount_alone(machine))?;
+        let expected = counted(found);
+        if again != expected {
+            return Err(format!("the next mount finds {again:?} instead of {expected:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// The tree with link counts that are right.
+fn counted(tree: &Tree) -> Tree {
+    let mut counts: BTreeMap<Id, u32> = BTreeMap::new();
+    for (directory, names) in &tree.names {
+        *counts.entry(*directory).or_default() += 2;
+        for id in names.values() {
+            let counted = if tree.names.contains_key(id) { directory } else { id };
+            *counts.entry(*counted).or_default() += 1;
+        }
+    }
+    let mut tree = tree.clone();
+    tree.files.iter_mut().for_each(|(id, file)| file.links = counts[id]);
+    tree
+}
+
+fn excess_links(image: Image<'_>, reachable: &Reachable) -> BTreeMap<u64, u32> {
+    let mut counts: BTreeMap<u64, u32> = BTreeMap::from([(image.root(), 2)]);
+    let is_directory = |inode: u64| image.word(inode) >> 44 & 0xf == 4;
+    for (directory, _, inode) in &reachable.names {
+        if is_directory(*inode) {
+            *counts.entry(*inode).or_default() += 2;
+            *counts.entry(*directory).or_default() += 1;
+        } else {
+            *counts.entry(*inode).or_default() += 1;
+        }
+    }
+    let excess = counts.into_iter().map(|(inode, names)| (inode, image.word(inode) as u32 - names));
+    excess.filter(|(_, excess)| *excess > 0).collect()
+}
+
+fn lines_of(page: u64, bits: u64) -> impl Iterator<Item = u64> {
+    (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| page * 4096 + bit * 64)
+}
+
+/// In every directory: makes, writes, reads, links, renames and removes.
+fn use_everywhere(fs: &impl Calls, tree: &Tree) -> Result<(), String> {
+    let mut paths = vec![(tree.root, Vec::new())];
+    while let Some((directory, path)) = paths.pop() {
+        for (name, id) in &tree.names[&directory] {
+            if tree.names.contains_key(id) {
+                paths.push((*id, [&path[..], b"/", name].concat()));
+            }
+        }
+        let at = |name: &str| [&path[..], b"/", name.as_bytes()].concat();
+        let used = || -> posix::Result<bool> {
+            fs.create(&at("use-new"), 0o600)?;
+            let file = fs.open(&at("use-new"), libc::O_RDWR, 0)?;
+            fs.write(file, 0, &[0xee; 5000])?;
+            fs.sync_file(file)?;
+            let mut bytes = vec![0; 5000];
+            let length = fs.read(file, 0, &mut bytes)?;
+            fs.close(file)?;
+            fs.mkdir(&at("use-directory"), 0o700)?;
+            fs.link(&at("use-new"), &at("use-other"))?;
+            fs.rename(&at("use-other"), &at("use-directory/use-other"), 0)?;
+            fs.unlink(&at("use-new"))?;
+            fs.sync()?;
+            fs.unlink(&at("use-directory/use-other"))?;
+            fs.rmdir(&at("use-directory"))?;
+            Ok(length == 5000 && bytes.iter().all(|byte| *byte == 0xee))
+        };
+        match used() {
+            Ok(true) => {}
+            Ok(false) => return Err("what was written is not read".to_owned()),
+            Err(error) => return Err(format!("using {path:?}: {error}")),
+        }
+    }
+    Ok(())
+}
+
+fn judge_names(directory: Id, names: &BTreeMap<Vec<u8>, Id>, window: &[Tree]) -> Result<(), String> {
+    let trees: Vec<_> = window.iter().filter_map(|tree| tree.names.get(&directory)).collect();
+    let known: BTreeSet<&Vec<u8>> = trees.iter().flat_map(|names| names.keys()).chain(names.keys()).collect();
+    for name in known {
+        let legal: BTreeSet<Option<&Id>> = trees.iter().map(|names| names.get(name)).collect();
+        let found = names.get(name);
+        let is_directory =
+            |id: &Option<&Id>| id.is_some_and(|id| window.iter().any(|tree| tree.names.contains_key(id)));
+        // A directory over an empty one: neither may be there.
+        let replaced = legal.iter().filter(|id| is_directory(id)).count() > 1 && found.is_none();
+        // A directory that was made in this window and is new to it had no names before.
+        let is_new = window.iter().any(|tree| !tree.names.contains_key(&directory)) && found.is_none();
+        if !legal.contains(&found) && !replaced && !is_new {
+            let name = String::from_utf8_lossy(&name[..name.len().min(8)]).into_owned();
+            return Err(format!("{name:?} in {directory:?} is {found:?}, not one of {legal:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn judge_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) -> Result<(), String> {
+    let history: Vec<_> = window.iter().filter_map(|tree| tree.files.get(&id)).collect();
+    if history.is_empty() {
+        return Err(format!("{id:?} is no file that was made"));
+    }
+    let names: usize = found.names.values().map(|names| names.values().filter(|named| **named == id).count()).sum();
+    let own = found.names.get(&id).map(|names| 2 + names.values().filter(|id| found.names.contains_key(id)).count());
+    if (file.links as usize) < own.unwrap_or(names) {
+        return Err(format!("{id:?} has {} links for {names} names", file.links));
+    }
+    if !history.iter().any(|other| other.kind == file.kind) {
+        return Err(format!("{id:?} is a {:?}", file.kind));
+    }
+    let modes: BTreeSet<u32> = history.iter().map(|other| other.mode).collect();
+    if !modes.contains(&file.mode) && !modes.iter().any(|one| modes.iter().any(|two| one & two == file.mode)) {
+        return Err(format!("{id:?} has mode {:x}, not one of {modes:x?}", file.mode));
+    }
+    if file.kind == FileKind::Directory {
+        return Ok(());
+    }
+    // What is made is empty before anything else.
+    let new = window.iter().any(|tree| !tree.files.contains_key(&id)) && file.content.is_empty();
+    if !history.iter().any(|other| other.content.len() == file.content.len()) && !new {
+        let lengths: Vec<usize> = history.iter().map(|other| other.content.len()).collect();
+        return Err(format!("{id:?} has {} bytes, not one of {lengths:?}", file.content.len()));
+    }
+    for (at, byte) in file.content.iter().enumerate() {
+        let legal = |content: &Vec<u8>| content.get(at).is_some_and(|other| other == byte);
+        let cut = *byte == 0 && history.iter().any(|other| other.content.len() <= at);
+        if !cut && !history.iter().any(|other| legal(&other.content)) {
+            return Err(format!("byte {at} of {id:?} is {byte:#x}, which was never there"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! The two views: what programs see, and what is on the medium.
+
+use super::image::Image;
+use super::machine::{bytes, formatted, mount, mount_alone, region};
+use super::model::dump;
+use lab::calls::Calls;
+use lab::soupfs::format::EPOCHS;
+use pmem::{Direct, Event, Mapping, Recorder};
+use std::sync::Arc;
+
+const IMAGE: u64 = 2 << 20;
+
+/// Names that a crash would leave, flushed or not.
+fn names_on_image(mapping: &Arc<Mapping>) -> usize {
+    Image(&bytes(mapping)).reachable().names.len()
+}
+
+#[test]
+fn system_calls_flush_nothing_and_wait_for_nothing() {
+    let mapping = formatted(IMAGE);
+    let recorder = Arc::new(Recorder::new());
+    let fs = mount(&mapping, Arc::clone(&recorder));
+    recorder.start();
+    for round in 0..100 {
+        let name = |name: &str| format!("/{name}{round}").into_bytes();
+        fs.create(&name("file"), 0o600).expect("created");
+        let file = fs.open(&name("file"), libc::O_RDWR, 0).expect("opened");
+        fs.write(file, 0, &[1; 700]).expect("written");
+        fs.truncate(file, 100).expect("cut");
+        fs.close(file).expect("closed");
+        fs.chmod(&name("file"), 0o640).expect("changed");
+        fs.mkdir(&name("directory"), 0o700).expect("made");
+        Calls::link(&fs, &name("file"), &[name("directory"), b"/link".to_vec()].concat()).expect("linked");
+        Calls::rename(&fs, &name("file"), &[name("directory"), b"/file".to_vec()].concat(), 0).expect("renamed");
+        fs.symlink(&[b't'; 100], &name("symlink")).expect("made");
+        if round % 2 == 0 {
+            fs.unlink(&[name("directory"), b"/file".to_vec()].concat()).expect("removed");
+            fs.unlink(&[name("directory"), b"/link".to_vec()].concat()).expect("removed");
+            fs.rmdir(&name("directory")).expect("removed");
+        }
+    }
+    recorder.stop();
+    let log = recorder.take();
+    assert!(log.len() > 5000, "much was stored: {}", log.len());
+    let waits = |event: &Event| matches!(event, Event::Flush { .. } | Event::Fence | Event::Stream { .. });
+    assert!(!log.iter().any(|recorded| waits(&recorded.event)));
+}
+
+#[test]
+fn what_is_done_is_seen_at_once_and_on_the_medium_when_a_persister_came() {
+    let mapping = formatted(IMAGE);
+    let fs = mount(&mapping, Direct);
+    fs.create(b"/a", 0o600).expect("created");
+    fs.mkdir(b"/d", 0o700).expect("made");
+    fs.create(b"/d/b", 0o600).expect("created");
+    assert_eq!(names_on_image(&mapping), 0);
+    fs.stat_link(b"/d/b").expect("seen");
+    fs.sync().expect("synced");
+    assert_eq!(names_on_image(&mapping), 3);
+    fs.unlink(b"/a").expect("removed");
+    Calls::rename(&fs, b"/d/b", b"/b", 0).expect("renamed");
+    assert_eq!(names_on_image(&mapping), 3, "the consistent view has not moved");
+    assert!(fs.stat_link(b"/a").is_err() && fs.stat_link(b"/d/b").is_err());
+    // Without unmount: as a crash.
+    drop(fs);
+    let tree = dump(&mount_alone(&mapping)).expect("a tree");
+    assert!(tree.find(b"/a").is_some() && tree.find(b"/d/b").is_some() && tree.find(b"/b").is_none());
+}
+
+#[test]
+fn syncing_a_file_makes_its_path_durable_and_no_other() {
+    let mapping = formatted(IMAGE);
+    let fs = mount(&mapping, Direct);
+    fs.mkdir(b"/d", 0o700).expect("made");
+    fs.mkdir(b"/d/e", 0o700).expect("made");
+    fs.mkdir(b"/other", 0o700).expect("made");
+    fs.create(b"/other/file", 0o600).expect("created");
+    fs.create(b"/d/e/file", 0o600).expect("created");
+    let file = fs.open(b"/d/e/file", libc::O_RDWR, 0).expect("opened");
+    fs.write(file, 0, &[7; 9000]).expect("written");
+    fs.sync_file(file).expect("synced");
+    drop(fs);
+    let tree = dump(&mount_alone(&mapping)).expect("a tree");
+    let id = tree.find(b"/d/e/file").expect("it has its name");
+    assert_eq!(tree.files[&id].content, vec![7; 9000]);
+    assert!(tree.find(b"/other/file").is_none());
+}
+
+#[test]
+fn what_was_made_and_removed_between_two_visits_costs_the_persister_nothing() {
+    let mapping = formatted(IMAGE);
+    let recorder = Arc::new(Recorder::new());
+    let fs = mount(&mapping, Arc::clone(&recorder));
+    let flushes = |act: &dyn Fn()| {
+        act();
+        recorder.start();
+        fs.sync().expect("synced");
+        recorder.stop();
+        recorder.take().iter().filter(|recorded| matches!(recorded.event, Event::Flush { .. })).count()
+    };
+    let nothing = flushes(&|| fs.chmod(b"/", 0o750).expect("changed"));
+    let removed = flushes(&|| {
+        for _ in 0..500 {
+            fs.create(b"/file", 0o600).expect("created");
+            fs.unlink(b"/file").expect("removed");
+        }
+    });
+    assert_eq!(removed, nothing, "only the directory's times");
+}
+
+#[test]
+fn links_of_an_earlier_mount_are_not_believed_even_when_mounts_are_counted_round() {
+    let mapping = formatted(IMAGE);
+    let set_mounts = |mounts: u64| {
+        region(&mapping, Direct).write_bytes(64, &mounts.to_le_bytes()).expect("inside").unflushed();
+    };
+    set_mounts(EPOCHS - 1);
+    let fs = mount(&mapping, Direct);
+    for name in ["/a", "/b", "/c", "/d"] {
+        fs.create(name.as_bytes(), 0o600).expect("created");
+    }
+    fs.sync().expect("synced");
+    for name in ["/a", "/b", "/c"] {
+        fs.unlink(name.as_bytes()).expect("removed");
+    }
+    drop(fs);
+    // Mounts whose number looks like the one before: 0, 1, and after a full round 0 again.
+    for mounts in [EPOCHS, 2 * EPOCHS - 1] {
+        set_mounts(mounts);
+        let tree = dump(&mount_alone(&mapping)).expect("a tree");
+        assert_eq!(tree.files.len(), 5, "after {mounts} mounts");
+    }
+}
+
+#[test]
+fn an_open_file_that_had_no_name_is_a_leak_that_the_scan_finds() {
+    let mapping = formatted(IMAGE);
+    let fs = mount(&mapping, Direct);
+    fs.create(b"/file", 0o600).expect("created");
+    fs.create(b"/kept", 0o600).expect("created");
+    let file = fs.open(b"/file", libc::O_RDWR, 0).expect("opened");
+    fs.write(file, 0, &[7; 40_000]).expect("written");
+    fs.unlink(b"/file").expect("removed");
+    fs.write(file, 0, &[8; 10]).expect("written");
+    fs.sync_file(file).expect("synced");
+    fs.sync().expect("synced");
+    drop(fs);
+    let fs = mount_alone(&mapping);
+    let report = fs.scan().expect("scanned").expect("there was a crash");
+    let pages = report.leaked.iter().filter(|(_, bits)| *bits == u64::MAX).count();
+    assert_eq!(pages, 11, "ten blocks and a page of pointers: {report:?}");
+    assert!(report.excess_links.is_empty() && report.stale_entries.is_empty());
+    assert_eq!(fs.scan(), Ok(None));
+    let reachable = Image(&bytes(&mapping)).reachable();
+    let used: u32 = fs.volume().space.snapshot()[Image(&bytes(&mapping)).first_page() as usize..]
+        .iter()
+        .map(|word| word.count_ones())
+        .sum();
+    assert_eq!(used as usize, reachable.lines.len());
+}

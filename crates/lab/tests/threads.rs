@@ -1,0 +1,161 @@
+//! Threads at the same names, with caches too small for all of them and somebody who empties these now and then.
+
+mod common;
+
+use common::{Image, Random, mkfs, small_options, tree_of};
+use engine::format::FileKind;
+use lab::calls::Calls;
+use lab::front::{ByVfsNames, DentryCache, Front, FrontOptions, Mindex, Names};
+use lab::nova::Nova;
+use lab::physical::PhysicalFs;
+use lab::pmfs::Pmfs;
+use pmem::Direct;
+use posix::Errno;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+const THREADS: u64 = 4;
+const CALLS: u64 = 4000;
+
+fn tight() -> FrontOptions {
+    FrontOptions { files_max: 200, names_max: 200, ..small_options() }
+}
+
+/// Whoever makes a name has made it alone, whoever removes it has removed it alone.
+fn names_are_made_and_removed_by_one<P: PhysicalFs<Memory = Direct>, N: Names<P>>(options: FrontOptions) {
+    let image = Image::new(64 << 20);
+    mkfs::<P, _>(&image, Direct);
+    let front = Front::<P, N>::mount(image.region(Direct), options).unwrap();
+    front.mkdir(b"/shared", 0o755).unwrap();
+    let balance: Vec<AtomicI64> = (0..40).map(|_| AtomicI64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (front, balance) = (&front, &balance);
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                for _ in 0..CALLS {
+                    let index = random.below(40);
+                    let path = format!("/shared/{index}");
+                    let path = path.as_bytes();
+                    match random.below(5) {
+                        0 | 1 => match front.create(path, 0o644) {
+                            Ok(()) => drop(balance[index as usize].fetch_add(1, Relaxed)),
+                            Err(errno) => assert_eq!(errno, Errno::EEXIST),
+                        },
+                        2 | 3 => match front.unlink(path) {
+                            Ok(()) => drop(balance[index as usize].fetch_sub(1, Relaxed)),
+                            Err(errno) => assert_eq!(errno, Errno::ENOENT),
+                        },
+                        _ => match front.stat(path) {
+                            Ok(found) => assert_eq!(found.kind, FileKind::Regular),
+                            Err(errno) => assert_eq!(errno, Errno::ENOENT),
+                        },
+                    }
+                    if random.below(500) == 0 {
+                        front.drop_caches().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    for (index, balance) in balance.iter().enumerate() {
+        let exists = front.stat(format!("/shared/{index}").as_bytes()).is_ok();
+        assert_eq!(balance.load(Relaxed), i64::from(exists), "/shared/{index}");
+    }
+    front.unmount().unwrap();
+}
+
+/// Everything at once; what is left makes sense, and is still there after a mount.
+fn all_calls_at_once_leave_a_tree_that_makes_sense<P: PhysicalFs<Memory = Direct>, N: Names<P>>(options: FrontOptions) {
+    let image = Image::new(64 << 20);
+    mkfs::<P, _>(&image, Direct);
+    let front = Front::<P, N>::mount(image.region(Direct), options).unwrap();
+    for directory in ["/a", "/b", "/a/c", "/b/d"] {
+        front.mkdir(directory.as_bytes(), 0o755).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let front = &front;
+            scope.spawn(move || {
+                let mut random = Random(thread * 77);
+                for _ in 0..CALLS {
+                    any_call(front, &mut random);
+                }
+            });
+        }
+    });
+    let tree = tree_of(&front);
+    let mut subdirectories: BTreeMap<String, u32> = BTreeMap::new();
+    for (path, _) in tree.iter().filter(|(path, seen)| seen.kind == FileKind::Directory && *path != "/") {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        *subdirectories.entry(if parent.is_empty() { "/".into() } else { parent.into() }).or_default() += 1;
+    }
+    for (path, seen) in tree.iter().filter(|(_, seen)| seen.kind == FileKind::Directory) {
+        assert_eq!(seen.links, 2 + subdirectories.get(path).copied().unwrap_or(0), "links of {path}");
+    }
+    front.unmount().unwrap();
+    let front = Front::<P, N>::mount(image.region(Direct), options).unwrap();
+    assert_eq!(tree_of(&front), tree);
+    front.unmount().unwrap();
+}
+
+fn any_call(front: &impl Calls, random: &mut Random) {
+    let directories = ["/a", "/b", "/a/c", "/b/d", "/a/x", "/b/x"];
+    let names = ["x", "y", "z", "c", "d", "w"];
+    let mut path = || format!("{}/{}", random.pick(&directories), random.pick(&names)).into_bytes();
+    let (one, two) = (path(), path());
+    let bytes = [random.next() as u8; 5000];
+    let done = match random.below(11) {
+        0 | 1 => front.create(&one, 0o644),
+        2 => front.mkdir(&one, 0o755),
+        3 => front.unlink(&one),
+        4 => front.rmdir(&one),
+        5 => front.rename(&one, &two, 0),
+        6 => front.rename(&one, &two, libc::RENAME_EXCHANGE),
+        7 => front.link(&one, &two),
+        8 => front.open(&one, libc::O_RDWR, 0).and_then(|file| {
+            let wrote = front.write(file, random.below(9000), &bytes);
+            front.close(file).unwrap();
+            wrote.map(drop)
+        }),
+        9 => front.stat(&one).map(drop),
+        _ => front.read_directory(&one, &mut |_, _| {}),
+    };
+    let expected =
+        [Errno::ENOENT, Errno::EEXIST, Errno::ENOTDIR, Errno::EISDIR, Errno::ENOTEMPTY, Errno::EINVAL, Errno::EPERM];
+    if let Err(errno) = done {
+        assert!(expected.contains(&errno), "{errno:?}");
+    }
+    if random.below(1000) == 0 {
+        front.drop_caches().unwrap();
+    }
+}
+
+macro_rules! fronts {
+    ($($module:ident $physical:ty, $names:ty;)*) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn names_are_made_and_removed_by_one() {
+                super::names_are_made_and_removed_by_one::<$physical, $names>(small_options());
+                super::names_are_made_and_removed_by_one::<$physical, $names>(tight());
+            }
+
+            #[test]
+            fn all_calls_at_once_leave_a_tree_that_makes_sense() {
+                super::all_calls_at_once_leave_a_tree_that_makes_sense::<$physical, $names>(small_options());
+                super::all_calls_at_once_leave_a_tree_that_makes_sense::<$physical, $names>(tight());
+            }
+        }
+    )*};
+}
+
+fronts! {
+    conventional_nova Nova<Direct>, DentryCache;
+    byvfs_nova Nova<Direct>, ByVfsNames;
+    cachelet_nova Nova<Direct>, Mindex;
+    conventional_pmfs Pmfs<Direct>, DentryCache;
+    byvfs_pmfs Pmfs<Direct>, ByVfsNames;
+    cachelet_pmfs Pmfs<Direct>, Mindex;
+}

@@ -1,0 +1,413 @@
+//! POSIX access control lists: `system.posix_acl_access` and `system.posix_acl_default` (acl(5), in the kernel's layout of the attribute).
+//!
+//! Invariants
+//! - A list is kept as an extended attribute, in sorted order of tags and with a mask if it names anybody. What the mode says, too (owner, mask,
+//!   others), counts from the mode only, so chmod need not touch the list; who asks for the list gets these entries from the mode.
+//! - An access list that says no more than a mode is not kept.
+//! - A file whose attributes hold a list has [`Attributes::access_list`] set, durably before the list is there. It may stay set without one.
+
+use crate::caller::{Caller, Held};
+use crate::credentials::{Credentials, Want};
+use crate::errno::{Errno, Result};
+use engine::format::FileKind;
+use engine::{Attributes, Changes, Error, NewNode, Node};
+use pmem::Memory;
+
+/// Name of the list that says who may do what.
+pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// Name of the list that what is made in a directory inherits.
+pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
+/// Bytes of the version in front.
+const HEADER_BYTES: usize = 4;
+/// The one layout that there is.
+const VERSION: u32 = 2;
+/// Tag (2 bytes), permissions (2), id (4).
+const ENTRY_BYTES: usize = 8;
+/// The longest list: 511 entries. A longer one finds no space, as on other file systems.
+const LIST_BYTES_MAX: usize = HEADER_BYTES + 511 * ENTRY_BYTES;
+/// Where an entry has no id.
+const NOBODY: u32 = u32::MAX;
+/// The permission bits of a mode.
+const MODE_BITS: u32 = 0o777;
+
+/// Whom an entry is about; the numbers are those of the attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+enum Tag {
+    Owner = 1,
+    User = 2,
+    OwningGroup = 4,
+    Group = 8,
+    Mask = 16,
+    Others = 32,
+}
+
+impl Tag {
+    fn from_raw(raw: u16) -> Option<Tag> {
+        [Tag::Owner, Tag::User, Tag::OwningGroup, Tag::Group, Tag::Mask, Tag::Others]
+            .into_iter()
+            .find(|tag| *tag as u16 == raw)
+    }
+
+    /// Where the permissions of such an entry are in a mode, if they are there.
+    fn mode_shift(self) -> Option<u32> {
+        match self {
+            Tag::Owner => Some(6),
+            Tag::Mask => Some(3),
+            Tag::Others => Some(0),
+            Tag::User | Tag::OwningGroup | Tag::Group => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    tag: Tag,
+    permissions: u32,
+    id: u32,
+}
+
+/// A list that holds together.
+struct AccessList {
+    bytes: [u8; LIST_BYTES_MAX],
+    length: usize,
+}
+
+impl AccessList {
+    /// From an attribute's value; none for an empty one. EOPNOTSUPP for another version, EINVAL for what has no entries. Whether they make up a
+    /// list [`AccessList::check`] tells: who may not set one learns that first.
+    fn from_value(value: &[u8]) -> Result<Option<AccessList>> {
+        let (version, entries) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
+        if u32::from_le_bytes(*version) != VERSION {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !entries.len().is_multiple_of(ENTRY_BYTES) {
+            return Err(Errno::EINVAL);
+        }
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        if value.len() > LIST_BYTES_MAX {
+            return Err(Errno::ENOSPC);
+        }
+        let mut list = AccessList { bytes: [0; LIST_BYTES_MAX], length: value.len() };
+        list.bytes[..value.len()].copy_from_slice(value);
+        for index in 0..list.count() {
+            let (tag, _) = list.raw(index).ok_or(Errno::EINVAL)?;
+            let tag = Tag::from_raw(tag).ok_or(Errno::EINVAL)?;
+            if !matches!(tag, Tag::User | Tag::Group) {
+                list.set_id(index, NOBODY);
+            }
+        }
+        Ok(Some(list))
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn count(&self) -> usize {
+        self.length.saturating_sub(HEADER_BYTES) / ENTRY_BYTES
+    }
+
+    /// None for an entry that makes no sense.
+    fn entry(&self, index: usize) -> Option<Entry> {
+        let (tag, rest) = self.raw(index)?;
+        let [permissions0, permissions1, id @ ..] = rest;
+        let permissions = u16::from_le_bytes([permissions0, permissions1]) as u32;
+        let tag = Tag::from_raw(tag)?;
+        (permissions <= 7).then_some(Entry { tag, permissions, id: u32::from_le_bytes(id) })
+    }
+
+    /// The tag of an entry and what comes behind it.
+    fn raw(&self, index: usize) -> Option<(u16, [u8; 6])> {
+        let entry = self.value().get(HEADER_BYTES + index * ENTRY_BYTES..)?.first_chunk::<ENTRY_BYTES>()?;
+        let [tag0, tag1, rest @ ..] = *entry;
+        Some((u16::from_le_bytes([tag0, tag1]), rest))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry> {
+        (0..self.count()).filter_map(|index| self.entry(index))
+    }
+
+    fn set_id(&mut self, index: usize, id: u32) {
+        let at = HEADER_BYTES + index * ENTRY_BYTES + 4;
+        self.bytes[at..at + 4].copy_from_slice(&id.to_le_bytes());
+    }
+
+    fn set_permissions(&mut self, index: usize, permissions: u32) {
+        let at = HEADER_BYTES + index * ENTRY_BYTES + 2;
+        self.bytes[at..at + 2].copy_from_slice(&(permissions as u16).to_le_bytes());
+    }
+
+    /// That every entry makes sense and they come in order: owner, users, owning group, groups, mask, others; with a mask where somebody is named.
+    fn check(&self) -> Result<()> {
+        let mut allowed: &[Tag] = &[Tag::Owner];
+        let mut masked = true;
+        let mut complete = false;
+        for index in 0..self.count() {
+            let entry = self.entry(index).ok_or(Errno::EINVAL)?;
+            let named = matches!(entry.tag, Tag::User | Tag::Group);
+            if !allowed.contains(&entry.tag) || (named && entry.id == NOBODY) || (entry.tag == Tag::Others && !masked) {
+                return Err(Errno::EINVAL);
+            }
+            masked = (masked && !named) || entry.tag == Tag::Mask;
+            complete = entry.tag == Tag::Others;
+            allowed = match entry.tag {
+                Tag::Owner | Tag::User => &[Tag::User, Tag::OwningGroup],
+                Tag::OwningGroup | Tag::Group => &[Tag::Group, Tag::Mask, Tag::Others],
+                Tag::Mask => &[Tag::Others],
+                Tag::Others => &[],
+            };
+        }
+        if complete { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    /// The permission bits of a mode that says the same or, if somebody is named or masked, the most that the list grants.
+    fn mode(&self) -> u32 {
+        let of = |tag| self.entries().find(|entry| entry.tag == tag).map(|entry| entry.permissions);
+        let group = of(Tag::Mask).or(of(Tag::OwningGroup)).unwrap_or(0);
+        of(Tag::Owner).unwrap_or(0) << 6 | group << 3 | of(Tag::Others).unwrap_or(0)
+    }
+
+    /// Whether a mode says all that the list does.
+    fn is_mode(&self) -> bool {
+        !self.entries().any(|entry| matches!(entry.tag, Tag::User | Tag::Group | Tag::Mask))
+    }
+
+    /// Puts what the mode says into the list.
+    fn follow_mode(&mut self, mode: u32) {
+        for index in 0..self.count() {
+            if let Some(entry) = self.entry(index)
+                && let Some(shift) = entry.tag.mode_shift()
+            {
+                self.set_permissions(index, mode >> shift & 7);
+            }
+        }
+    }
+
+    /// Whether somebody who is not the owner gets what he wants, by acl(5): an entry for him, else any group's of his, else what others get.
+    fn grants(&self, credentials: &Credentials<'_>, file: &Attributes, want: Want) -> bool {
+        let masked = |permissions: u32| permissions & (file.mode >> 3) & want.0 == want.0;
+        if let Some(entry) = self.entries().find(|entry| entry.tag == Tag::User && entry.id == credentials.uid) {
+            return masked(entry.permissions);
+        }
+        let mut is_member = false;
+        for entry in self.entries() {
+            let applies = match entry.tag {
+                Tag::OwningGroup => credentials.is_in_group(file.gid),
+                Tag::Group => credentials.is_in_group(entry.id),
+                _ => false,
+            };
+            is_member |= applies;
+            if applies && entry.permissions & want.0 == want.0 {
+                return masked(entry.permissions);
+            }
+        }
+        !is_member && file.mode & want.0 == want.0
+    }
+}
+
+impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+    /// Checks permissions by mode and access list: EACCES where they are missing.
+    #[inline]
+    pub(crate) fn permit(&self, file: &Attributes, want: Want) -> Result<()> {
+        // Where the mode gives its group nothing the list gives nobody anything.
+        let by_mode = !file.access_list
+            || self.credentials.checked
+            || self.credentials.uid == file.uid
+            || file.mode & libc::S_IRWXG == 0;
+        if by_mode { self.credentials.check(file, want) } else { self.permit_by_list(file, want) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn permit_by_list(&self, file: &Attributes, want: Want) -> Result<()> {
+        // A reference of its own; the file is in use, so it is at hand.
+        let node = Held::owned(self.thread, self.thread.node(file.number, Some(file.generation))?);
+        let Some(list) = self.list(node.node(), ACCESS_LIST)? else { return self.credentials.check(file, want) };
+        let granted = list.grants(&self.credentials, file, want) || self.credentials.overrides(file, want);
+        if granted { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// A list as it is kept.
+    fn list(&self, node: Node, name: &[u8]) -> Result<Option<AccessList>> {
+        let mut list = AccessList { bytes: [0; LIST_BYTES_MAX], length: 0 };
+        match self.thread.xattr(node, name, &mut list.bytes) {
+            Ok(length) => list.length = length,
+            Err(Error::NoAttribute) => return Ok(None),
+            Err(other) => return Err(other.into()),
+        }
+        // Whoever may write the image may write anything.
+        list.check().map_err(|_| Errno::EUCLEAN)?;
+        Ok(Some(list))
+    }
+
+    /// getxattr of a list.
+    pub(crate) fn get_list(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+        let file = self.thread.stat(node)?;
+        if file.kind == FileKind::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !file.access_list {
+            return Err(Errno::ENODATA);
+        }
+        let mut list = self.list(node, name)?.ok_or(Errno::ENODATA)?;
+        if name == ACCESS_LIST {
+            list.follow_mode(file.mode);
+        }
+        if !value.is_empty() {
+            value.get_mut(..list.length).ok_or(Errno::ERANGE)?.copy_from_slice(list.value());
+        }
+        Ok(list.length)
+    }
+
+    /// setxattr of a list; an empty one removes it. The flags of setxattr mean nothing here.
+    pub(crate) fn set_list(&self, node: Node, name: &[u8], value: &[u8]) -> Result<()> {
+        let list = AccessList::from_value(value)?;
+        self.change_list(node, name, list.as_ref())
+    }
+
+    /// removexattr of a list; that there is none is no error.
+    pub(crate) fn remove_list(&self, node: Node, name: &[u8]) -> Result<()> {
+        self.change_list(node, name, None)
+    }
+
+    fn change_list(&self, node: Node, name: &[u8], list: Option<&AccessList>) -> Result<()> {
+        self.check_writable()?;
+        let file = self.thread.stat(node)?;
+        if file.kind == FileKind::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if name == DEFAULT_LIST && file.kind != FileKind::Directory {
+            return if list.is_some() { Err(Errno::EACCES) } else { Ok(()) };
+        }
+        if !self.credentials.owns(&file) {
+            return Err(Errno::EPERM);
+        }
+        if let Some(list) = list {
+            list.check()?;
+        }
+        match list {
+            Some(list) if name == ACCESS_LIST => self.replace_access_list(node, list),
+            Some(list) => {
+                self.set_permissions(node, |mode| mode)?;
+                Ok(self.thread.set_xattr(node, name, list.value(), false, false)?)
+            }
+            None => match self.thread.remove_xattr(node, name) {
+                Ok(()) | Err(Error::NoAttribute) => Ok(()),
+                Err(other) => Err(other.into()),
+            },
+        }
+    }
+
+    /// List and mode are two commits. So that a crash between them leaves nobody with more than the old or the new list grants, the mask
+    /// is what both have in common meanwhile.
+    fn replace_access_list(&self, node: Node, list: &AccessList) -> Result<()> {
+        let new = list.mode();
+        self.set_permissions(node, |old| old & !0o070 | old & new & 0o070)?;
+        match list.is_mode() {
+            true => match self.thread.remove_xattr(node, ACCESS_LIST) {
+                Ok(()) | Err(Error::NoAttribute) => {}
+                Err(other) => return Err(other.into()),
+            },
+            false => self.thread.set_xattr(node, ACCESS_LIST, list.value(), false, false)?,
+        }
+        self.set_permissions(node, |_| new)
+    }
+
+    /// Changes the permission bits and notes that there may be a list.
+    fn set_permissions(&self, node: Node, bits: impl Fn(u32) -> u32) -> Result<()> {
+        let credentials = self.credentials;
+        self.thread.change(node, |file| {
+            let mut permissions = file.mode & 0o7777 & !MODE_BITS | bits(file.mode & MODE_BITS);
+            if !credentials.checked && !credentials.keeps_set_gid(file.gid) {
+                permissions &= !libc::S_ISGID;
+            }
+            Ok(Changes { permissions: Some(permissions), access_list: Some(true), ..Changes::default() })
+        })?;
+        Ok(())
+    }
+
+    /// Makes a file in a directory that may have a default list, by `create`: with what it inherits instead of the umask.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_inheriting<R>(
+        &self,
+        directory: Node,
+        new: NewNode<'_>,
+        umask: u32,
+        create: impl FnOnce(&NewNode<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let Some(inherited) = self.list(directory, DEFAULT_LIST)? else {
+            return create(&NewNode { permissions: new.permissions & !umask, ..new });
+        };
+        // What the list and the caller both grant.
+        let permissions = new.permissions & (inherited.mode() | !MODE_BITS);
+        let lists = [(ACCESS_LIST, inherited.value()), (DEFAULT_LIST, inherited.value())];
+        let first = usize::from(inherited.is_mode());
+        let end = if new.kind == FileKind::Directory { 2 } else { 1 };
+        let extended = lists.get(first..end).unwrap_or(&[]);
+        create(&NewNode { permissions, extended, access_list: !extended.is_empty(), ..new })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut value = VERSION.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            value.extend(tag.to_le_bytes());
+            value.extend(permissions.to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+
+    fn refusal(entries: &[(u16, u16, u32)]) -> Option<Errno> {
+        AccessList::from_value(&value(entries)).and_then(|list| list.map_or(Ok(()), |list| list.check())).err()
+    }
+
+    const OWNER: (u16, u16, u32) = (1, 7, 0);
+    const GROUP: (u16, u16, u32) = (4, 5, 0);
+    const MASK: (u16, u16, u32) = (16, 5, 0);
+    const OTHERS: (u16, u16, u32) = (32, 4, 0);
+
+    #[test]
+    fn only_lists_in_order_and_with_a_mask_for_the_named_are_lists() {
+        assert_eq!(refusal(&[OWNER, GROUP, OTHERS]), None);
+        assert_eq!(refusal(&[OWNER, (2, 7, 5), (2, 6, 6), GROUP, (8, 7, 5), MASK, OTHERS]), None);
+        for wrong in [
+            &[OWNER, GROUP][..],
+            &[GROUP, OWNER, OTHERS],
+            &[OWNER, OWNER, GROUP, OTHERS],
+            &[OWNER, (2, 7, 5), GROUP, OTHERS],
+            &[OWNER, GROUP, (8, 7, 5), OTHERS],
+            &[OWNER, (2, 7, NOBODY), GROUP, MASK, OTHERS],
+            &[OWNER, GROUP, MASK, MASK, OTHERS],
+            &[OWNER, GROUP, OTHERS, OTHERS],
+            &[OWNER, GROUP, (32, 8, 0)],
+            &[OWNER, GROUP, (33, 4, 0)],
+        ] {
+            assert_eq!(refusal(wrong), Some(Errno::EINVAL), "{wrong:?}");
+        }
+        let mut other = value(&[OWNER, GROUP, OTHERS]);
+        other[0] = 3;
+        assert_eq!(AccessList::from_value(&other).err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(AccessList::from_value(&value(&[])).map(|list| list.is_none()), Ok(true));
+        assert_eq!(AccessList::from_value(&[2, 0, 0]).err(), Some(Errno::EINVAL));
+        assert_eq!(AccessList::from_value(&value(&[OWNER; 512])).err(), Some(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn the_mode_stands_for_owner_mask_and_others() {
+        let list = AccessList::from_value(&value(&[OWNER, (2, 7, 5), GROUP, MASK, OTHERS])).unwrap();
+        let mut list = list.unwrap();
+        assert_eq!((list.mode(), list.is_mode()), (0o754, false));
+        list.follow_mode(0o610);
+        assert_eq!(list.value(), value(&[(1, 6, NOBODY), (2, 7, 5), (4, 5, NOBODY), (16, 1, NOBODY), (32, 0, NOBODY)]));
+    }
+}

@@ -1,0 +1,105 @@
+//! Handing an image down: to processes that inherit its descriptors, over fork and exec.
+//!
+//! Invariants:
+//!
+//! - What is lent has locks of its own, which last until the last process that has its descriptor or its mapping is gone, however that ends.
+//!   So nobody takes the image for unused meanwhile, whether the lender lives or not.
+//! - The lender leaves the image, not the borrowers. One that died before leaves it to be recovered.
+
+use super::locks::{Byte, Lock, try_set, wait_and_set};
+use super::{DramPlace, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, dram_region, lock_error};
+use engine::{AttachOptions, Fs};
+use pmem::{Access, Direct, Mapping, Memory, Region};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An image that is lent: descriptors to be inherited. They are closed on exec until somebody changes that.
+#[derive(Debug)]
+pub struct Lent {
+    image: File,
+    image_bytes: u64,
+    region: File,
+    region_bytes: u64,
+    /// Which byte tells that borrowers live.
+    lender: u32,
+}
+
+impl Lent {
+    /// Descriptor of the image, and how many bytes of it are mapped.
+    pub fn image(&self) -> (BorrowedFd<'_>, u64) {
+        (self.image.as_fd(), self.image_bytes)
+    }
+
+    /// Descriptor of the DRAM region, and how many bytes of it are mapped.
+    pub fn region(&self) -> (BorrowedFd<'_>, u64) {
+        (self.region.as_fd(), self.region_bytes)
+    }
+
+    /// Closes the lender's own descriptors: now only borrowers have them.
+    pub fn hand_over(self) -> Loan {
+        Loan { lender: self.lender }
+    }
+}
+
+/// An image that borrowers have.
+#[derive(Debug, Clone, Copy)]
+pub struct Loan {
+    lender: u32,
+}
+
+impl<M: Memory> Image<M> {
+    /// Lends the image, once per process.
+    pub fn lend(&self) -> Result<Lent, ImageError> {
+        let error = |source| lock_error(&self.path, source);
+        let file = self.pm.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let region = self.dram.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        // An open file description of its own. The image may have no path, or another one by now.
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let image = File::options().read(true).write(true).open(again).map_err(error)?;
+        let lender = std::process::id();
+        for byte in [Byte::Attached, Byte::Writing, Byte::Lent(lender)] {
+            if !try_set(&image, byte, Lock::Shared).map_err(error)? {
+                return Err(ImageError::InUse { path: self.path.clone() });
+            }
+        }
+        let region = region.try_clone().map_err(error)?;
+        Ok(Lent { image, image_bytes: self.pm.length(), region, region_bytes: self.dram.length(), lender })
+    }
+
+    /// Whether all who borrowed the image are gone.
+    pub fn is_returned(&self, loan: Loan) -> Result<bool, ImageError> {
+        self.returned(loan, |file, byte| try_set(file, byte, Lock::Exclusive))
+    }
+
+    /// Sleeps until all who borrowed the image are gone.
+    pub fn wait_until_returned(&self, loan: Loan) -> Result<(), ImageError> {
+        self.returned(loan, |file, byte| wait_and_set(file, byte, Lock::Exclusive))
+    }
+
+    fn returned<T>(&self, loan: Loan, ask: impl FnOnce(&File, Byte) -> io::Result<T>) -> Result<T, ImageError> {
+        let error = |source| lock_error(&self.path, source);
+        let file = self.pm.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let byte = Byte::Lent(loan.lender);
+        let answer = ask(file, byte).map_err(error)?;
+        try_set(file, byte, Lock::None).map_err(error)?;
+        Ok(answer)
+    }
+}
+
+impl Image<Direct> {
+    /// Uses an image by descriptors that were handed down. Nothing is left to do for whoever drops it.
+    pub fn borrow(image: File, region: File, options: &OpenImage) -> Result<Image, ImageError> {
+        let path = Path::new(MEMORY_NAME);
+        let pm = Arc::new(Mapping::from_file(image, path, Access::ReadWrite)?);
+        let dram = Arc::new(Mapping::from_file(region, path, Access::ReadWrite)?);
+        let attach = AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max };
+        // SAFETY: mapped readable and writable; the image that gets this region holds the mapping longer.
+        let pm_region = unsafe { Region::new(pm.address(), pm.length(), Direct) };
+        let fs = Fs::attach_shared(pm_region, dram_region(&dram), &PLATFORM, &attach)
+            .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
+        Ok(Image { fs: Some(fs), pm, dram, place: DramPlace::Borrowed, path: path.to_owned(), report: None })
+    }
+}

@@ -1,0 +1,715 @@
+//! Changes of the tables that survive the death of whoever makes them.
+//!
+//! An [`Actor`] acts for one slot, under the lock of that slot's table. What it does is a sequence of [`Step`]s; before each one the slot's intent says
+//! which it is and on what. If the process dies, another takes its slot over, puts the step that was begun back to its beginning
+//! ([`Actor::recover`]) and then either undoes the operation (while nothing refers to what was taken) or goes on with it.
+//!
+//! Invariants
+//! - Stores are seen in program order (x86, and release stores towards the compiler), so of a dead process all stores up to some point are there
+//!   and none behind it.
+//! - A count changes only under its lock, which names the slot; the count as it was is in the intent before it changes. The step is moved on before the
+//!   lock is given up: a lock that is held, in a counting step, with `counting` set, means "perhaps counted", and the count as it was is put back.
+//! - An actor holds at most one lock of a description or a record at a time, and beside it its table's, and while it is at tokens, theirs.
+//! - Whatever the actor frees is claimed with its own ticket first. So freeing twice does nothing: whoever claimed it meanwhile has another ticket.
+
+use super::areas::{Areas, Intent, Kind, PAGE_DESCRIPTORS, Record, SLOTS, Slot, USES};
+use super::{Processes, lists};
+use crate::errno::{Errno, Result};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use engine::{Node, Thread};
+use pmem::Memory;
+
+/// Looks at a taken lock before sleeping.
+const SPINS: u32 = 300;
+/// The longest sleep: how late a missed wake or a death is noticed.
+const SLEEP_MS: u32 = 5;
+
+/// What an operation is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Step {
+    /// Nothing is in flight.
+    None = 0,
+    /// Entries are being claimed, and used where nobody sees them. Undone.
+    Claim,
+    /// A record's count goes up. Undone.
+    TakeRecord,
+    /// A description's users go up by one. Undone.
+    TakeUsers,
+    /// The entry is put into the place. Goes on.
+    Put,
+    /// The node is put into the list of mappings. Goes on.
+    LinkMapping,
+    /// A description that lost its place is handed to a thread that uses it, if there is one. Goes on.
+    HandOver,
+    /// A description's users go down by one. Goes on.
+    DropUsers,
+    /// Nobody uses the description: its locks go. Goes on.
+    DropLocks,
+    /// A node is taken out of the list of mappings. Goes on.
+    UnlinkMapping,
+    /// A record's count goes down. Goes on.
+    DropRecord,
+    /// What is not used any more becomes free. Goes on.
+    Free,
+    /// The locks of a record change, each by one store. Undone as far as nodes are not linked.
+    Locks,
+}
+
+const STEPS: [Step; 13] = [
+    Step::None,
+    Step::Claim,
+    Step::TakeRecord,
+    Step::TakeUsers,
+    Step::Put,
+    Step::LinkMapping,
+    Step::HandOver,
+    Step::DropUsers,
+    Step::DropLocks,
+    Step::UnlinkMapping,
+    Step::DropRecord,
+    Step::Free,
+    Step::Locks,
+];
+
+impl Step {
+    fn from_number(number: u32) -> Step {
+        STEPS.into_iter().find(|step| *step as u32 == number).unwrap_or(Step::None)
+    }
+}
+
+/// Where a reference is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Nowhere.
+    Nowhere,
+    /// Descriptor of a table (slot, number).
+    Descriptor(u32, u32),
+    /// Token.
+    Token(u32),
+    /// Use in flight (slot, which).
+    Use(u32, u32),
+    /// Working directory of a slot.
+    Directory(u32),
+    /// List of mappings of a slot.
+    Mappings(u32),
+}
+
+impl Place {
+    fn word(self) -> u64 {
+        let word = |kind: u64, low: u32| kind << 32 | low as u64;
+        match self {
+            Place::Nowhere => 0,
+            Place::Descriptor(slot, fd) => word(1, slot << 20 | fd),
+            Place::Token(index) => word(2, index),
+            Place::Use(slot, which) => word(3, slot << 8 | which),
+            Place::Directory(slot) => word(4, slot),
+            Place::Mappings(slot) => word(5, slot),
+        }
+    }
+
+    fn from_word(word: u64) -> Place {
+        let low = word as u32;
+        match word >> 32 {
+            1 => Place::Descriptor(low >> 20, low & 0xf_ffff),
+            2 => Place::Token(low),
+            3 => Place::Use(low >> 8, low & 0xff),
+            4 => Place::Directory(low),
+            5 => Place::Mappings(low),
+            _ => Place::Nowhere,
+        }
+    }
+}
+
+/// The entry of a description in a table.
+pub(super) fn entry_of(file: u32, cloexec: bool) -> u32 {
+    (file + 1) << 1 | cloexec as u32
+}
+
+/// The description of an entry that is not empty.
+pub(super) fn file_of(entry: u32) -> Option<u32> {
+    (entry >> 1).checked_sub(1)
+}
+
+/// Bit of a use: the description is the user's to drop, since its place is gone.
+pub(super) const OWNED: u64 = 1 << 32;
+
+/// One hold on a file.
+pub(super) const ONE_HOLD: u64 = 1;
+/// One hold on a file by a mapping.
+pub(super) const ONE_MAPPING: u64 = 1 << 32 | ONE_HOLD;
+
+/// Somebody who changes the tables on behalf of a slot.
+pub(super) struct Actor<'a, 'f, M: Memory> {
+    pub all: &'a Processes<'f, M>,
+    pub thread: &'a Thread<'f, M>,
+    /// The slot.
+    pub index: u32,
+    pub slot: &'f Slot,
+    /// Slot of its table.
+    pub table: u32,
+}
+
+impl<M: Memory> Drop for Actor<'_, '_, M> {
+    fn drop(&mut self) {
+        if let Ok(table) = self.areas().slot(self.table) {
+            self.all.unlock(&table.lock, &table.waiters);
+        }
+    }
+}
+
+impl<'f, M: Memory> Processes<'f, M> {
+    /// Acts for a living slot.
+    pub(super) fn act<'a>(&'a self, thread: &'a Thread<'f, M>, index: u32) -> Result<Actor<'a, 'f, M>> {
+        let slot = self.areas.slot(index)?;
+        let table = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
+        let locked = self.areas.slot(table)?;
+        let actor = core::mem::ManuallyDrop::new(Actor { all: self, thread, index, slot, table });
+        // Alone, the process has nobody to keep out: a reaper comes only when it is dead.
+        if locked.threads.load(Relaxed) == 0 {
+            locked.lock.store(actor.ticket(), Relaxed);
+        } else {
+            self.lock(thread, &locked.lock, &locked.waiters, actor.ticket());
+        }
+        Ok(core::mem::ManuallyDrop::into_inner(actor))
+    }
+
+    /// Acts for a slot whose process is gone or has left (by exec) what it was at. Nobody else does.
+    pub(super) fn act_for_dead<'a>(&'a self, thread: &'a Thread<'f, M>, index: u32) -> Result<Actor<'a, 'f, M>> {
+        let slot = self.areas.slot(index)?;
+        let table = slot.table.load(Relaxed).checked_sub(1).unwrap_or(index);
+        let locked = self.areas.slot(table)?;
+        if locked.lock.load(Acquire) != index + 1 {
+            self.lock(thread, &locked.lock, &locked.waiters, index + 1);
+        }
+        Ok(Actor { all: self, thread, index, slot, table })
+    }
+
+    /// Takes a lock in the tables for `ticket`. If its owner died, puts in order what that one was at.
+    pub(super) fn lock(&self, thread: &Thread<'f, M>, word: &AtomicU32, waiters: &AtomicU32, ticket: u32) {
+        let mut looks = 0;
+        loop {
+            let owner = word.load(Relaxed);
+            if owner == 0 && word.compare_exchange(0, ticket, Acquire, Relaxed).is_ok() {
+                return;
+            }
+            looks += 1;
+            if looks < SPINS {
+                core::hint::spin_loop();
+                continue;
+            }
+            if owner != 0 {
+                waiters.store(1, Release);
+                self.platform().wait(word, owner, SLEEP_MS);
+                if word.load(Relaxed) == owner && owner != ticket {
+                    // Whatever comes of it shows in the word.
+                    let _ = self.reap_if_dead(thread, owner - 1);
+                }
+            }
+        }
+    }
+
+    pub(super) fn unlock(&self, word: &AtomicU32, waiters: &AtomicU32) {
+        word.store(0, Release);
+        if waiters.load(Relaxed) != 0 {
+            waiters.store(0, Relaxed);
+            self.platform().wake(word);
+        }
+    }
+}
+
+impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
+    pub fn areas(&self) -> &'a Areas<'f> {
+        &self.all.areas
+    }
+
+    pub fn ticket(&self) -> u32 {
+        self.index + 1
+    }
+
+    pub fn intent(&self) -> &'f Intent {
+        &self.slot.intent
+    }
+
+    pub fn step(&self, step: Step) {
+        self.intent().step.store(step as u32, Release);
+    }
+
+    fn present_step(&self) -> Step {
+        Step::from_number(self.intent().step.load(Acquire))
+    }
+
+    // Entries.
+
+    /// The word of a place that holds one.
+    fn place_word(&self, place: Place) -> Result<Option<&'f AtomicU32>> {
+        Ok(match place {
+            Place::Descriptor(slot, fd) => self.all.descriptor_word(slot, fd)?,
+            Place::Token(index) => Some(&self.areas().token(index)?.file),
+            Place::Directory(slot) => Some(&self.areas().slot(slot)?.directory),
+            Place::Nowhere | Place::Use(..) | Place::Mappings(_) => None,
+        })
+    }
+
+    /// What is at a place now.
+    pub fn entry_at(&self, place: Place) -> Result<u32> {
+        Ok(self.place_word(place)?.map_or(0, |word| word.load(Acquire)))
+    }
+
+    /// Claims a free entry. Until the intent's step moves on it is given back if the process dies. `NONE` if there is none.
+    pub fn claim(&self, kind: Kind, which: usize) -> Result<Option<u32>> {
+        let intent = self.intent();
+        let cursor = &self.slot.cursors[kind as usize];
+        let count = kind.count();
+        // Slots begin at places of their own: what a process freed is warm, and nobody else is there.
+        let own = (self.index as u64 * count as u64 / SLOTS as u64) as u32;
+        let first = cursor.load(Relaxed).checked_sub(1).unwrap_or(own);
+        intent.claimed_kind.store(kind as u32, Release);
+        for step in 0..count {
+            let index = ((first as u64 + step as u64) % count as u64) as u32;
+            // Looked at before it is in the intent: what is in there with this ticket was claimed by this operation.
+            if self.areas().claim_word(kind, index)?.load(Relaxed) != 0 {
+                continue;
+            }
+            intent.claims[which].store(index + 1, Release);
+            if self.areas().try_claim(kind, index, self.ticket())? {
+                cursor.store((index + 1) % count + 1, Relaxed);
+                return Ok(Some(index));
+            }
+        }
+        intent.claims[which].store(0, Release);
+        Ok(None)
+    }
+
+    /// Makes an entry free that this actor claimed.
+    pub fn unclaim(&self, kind: Kind, index: u32) -> Result<()> {
+        let word = self.areas().claim_word(kind, index)?;
+        if word.load(Acquire) != self.ticket() {
+            return Ok(());
+        }
+        word.store(0, Release);
+        self.slot.cursors[kind as usize].store(index + 1, Relaxed);
+        Ok(())
+    }
+
+    /// Forgets the claims: they are used now.
+    pub fn claims_used(&self) {
+        for claim in &self.intent().claims {
+            claim.store(0, Release);
+        }
+    }
+
+    // Counting.
+
+    fn lock_leaf(&self, word: &AtomicU32) {
+        if word.load(Relaxed) == 0 && word.compare_exchange(0, self.ticket(), Acquire, Relaxed).is_ok() {
+            return;
+        }
+        // Leaf locks are held for moments; their waiters look again after a while instead of being woken.
+        self.all.lock(self.thread, word, &AtomicU32::new(0), self.ticket());
+    }
+
+    /// Changes the users of the intent's description in step `step`; the count before. Then `next` is the step.
+    fn count_users(&self, change: i32, next: impl Fn(u32) -> Step) -> Result<u32> {
+        let intent = self.intent();
+        let index = intent.file.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
+        let file = self.areas().file(index)?;
+        intent.counting.store(0, Release);
+        self.lock_leaf(&file.lock);
+        let before = file.users.load(Relaxed);
+        // Of none there is none to take or give: somebody else took the last one.
+        if before != 0 {
+            intent.before.store(before as u64, Release);
+            intent.counting.store(1, Release);
+            file.users.store(before.wrapping_add_signed(change), Release);
+        }
+        self.step(next(before));
+        file.lock.store(0, Release);
+        Ok(before)
+    }
+
+    pub fn lock_record(&self, cachelet: u32) -> Result<&'f Record> {
+        self.intent().record.store(cachelet, Release);
+        let record = self.areas().record(cachelet)?;
+        self.lock_leaf(&record.lock);
+        Ok(record)
+    }
+
+    pub fn unlock_record(&self, record: &Record) {
+        record.lock.store(0, Release);
+    }
+
+    /// Changes the counts of the intent's record; then `next` is the step.
+    fn count_record(&self, change: u64, up: bool, next: Step) -> Result<()> {
+        let intent = self.intent();
+        let cachelet = intent.record.load(Relaxed);
+        intent.counting.store(0, Release);
+        let record = self.lock_record(cachelet)?;
+        let before = record.counts.load(Relaxed);
+        intent.before.store(before, Release);
+        intent.counting.store(1, Release);
+        let after = if up { before.wrapping_add(change) } else { before.wrapping_sub(change) };
+        record.counts.store(after, Release);
+        let marked = self.mark(cachelet, before, after);
+        if marked.is_err() && up {
+            record.counts.store(before, Release);
+            let _ = self.mark(cachelet, after, before);
+        } else {
+            self.step(next);
+        }
+        self.unlock_record(record);
+        if up { marked } else { Ok(()) }
+    }
+
+    /// Tells the engine what the counts of a file say now.
+    fn mark(&self, cachelet: u32, before: u64, after: u64) -> Result<()> {
+        let number = self.thread.fs().dram().cachelet(cachelet)?.number.load(Acquire);
+        let node = Node { cachelet, number };
+        let (held, was_held) = (after as u32 != 0, before as u32 != 0);
+        let (mapped, was_mapped) = (after >> 32 != 0, before >> 32 != 0);
+        if held && !was_held {
+            self.thread.set_held(node, true)?;
+        }
+        if mapped != was_mapped {
+            self.thread.set_mapped(node, mapped)?;
+        }
+        if !held && was_held {
+            self.thread.set_held(node, false)?;
+        }
+        Ok(())
+    }
+
+    // Operations.
+
+    /// Puts one more reference to a description into a place, in place of what is there. EBADF if the description is gone.
+    pub fn take_into(&self, file: u32, place: Place, entry: u32) -> Result<()> {
+        let intent = self.intent();
+        self.prepare(place, entry)?;
+        intent.file.store(file + 1, Release);
+        self.step(Step::TakeUsers);
+        let before = self.count_users(1, |before| if before == 0 { Step::None } else { Step::Put })?;
+        if before == 0 {
+            return Err(Errno::EBADF);
+        }
+        self.go_on()
+    }
+
+    /// Says in the intent what is to come where.
+    pub fn prepare(&self, place: Place, entry: u32) -> Result<()> {
+        let intent = self.intent();
+        let old = self.entry_at(place)?;
+        intent.place.store(place.word(), Release);
+        intent.entry.store((old as u64) << 32 | entry as u64, Release);
+        intent.record.store(0, Release);
+        intent.file.store(0, Release);
+        intent.unlinked.store(0, Release);
+        Ok(())
+    }
+
+    /// Makes a description of an open file and puts it into a place. Its reference in the engine becomes this layer's hold; on errors it stays
+    /// the caller's.
+    pub fn make_into(&self, file: &crate::OpenFile, place: Place, cloexec: bool) -> Result<()> {
+        let intent = self.intent();
+        self.prepare(place, 0)?;
+        self.step(Step::Claim);
+        let Some(index) = self.claim(Kind::File, 0)? else {
+            self.step(Step::None);
+            return Err(Errno::ENFILE);
+        };
+        let made = self.areas().file(index)?;
+        made.fill(file);
+        made.users.store(1, Release);
+        intent.record.store(file.node().cachelet, Release);
+        let old = intent.entry.load(Relaxed) & !0xffff_ffff;
+        intent.entry.store(old | entry_of(index, cloexec) as u64, Release);
+        self.take_record(ONE_HOLD, Step::Put)?;
+        self.thread.release(file.node(), 1);
+        self.go_on()
+    }
+
+    /// Takes `change` of the intent's record; what was claimed for it is given back on errors.
+    pub fn take_record(&self, change: u64, next: Step) -> Result<()> {
+        self.intent().change.store(change, Release);
+        self.step(Step::TakeRecord);
+        let taken = self.count_record(change, true, next);
+        if taken.is_err() {
+            self.step(Step::Claim);
+            self.undo_claims()?;
+            self.step(Step::None);
+        }
+        taken
+    }
+
+    /// Empties a place that holds a description or a directory.
+    pub fn clear(&self, place: Place) -> Result<()> {
+        self.prepare(place, 0)?;
+        self.step(Step::Put);
+        self.go_on()
+    }
+
+    /// Drops the description of a use in flight that owns it.
+    pub fn drop_use(&self, file: u32, which: u32) -> Result<()> {
+        let intent = self.intent();
+        self.prepare(Place::Use(self.table, which), 0)?;
+        intent.entry.store((entry_of(file, false) as u64) << 32, Release);
+        self.step(Step::Put);
+        self.go_on()
+    }
+
+    /// Takes a mapping out of the list of a slot, and frees it.
+    pub fn drop_mapping(&self, slot: u32, node: u32) -> Result<()> {
+        let intent = self.intent();
+        let mapping = self.areas().mapping(node)?;
+        self.prepare(Place::Mappings(slot), 0)?;
+        mapping.claimed.store(self.ticket(), Release);
+        intent.record.store(mapping.cachelet.load(Relaxed), Release);
+        intent.change.store(ONE_MAPPING, Release);
+        intent.claimed_kind.store(Kind::Mapping as u32, Release);
+        intent.unlinked.store(node + 1, Release);
+        self.step(Step::UnlinkMapping);
+        self.go_on()
+    }
+
+    /// Goes on from the intent's step to the end.
+    pub fn go_on(&self) -> Result<()> {
+        let intent = self.intent();
+        loop {
+            let place = Place::from_word(intent.place.load(Relaxed));
+            let entry = intent.entry.load(Relaxed);
+            match self.present_step() {
+                Step::Put => self.put(place, entry as u32, (entry >> 32) as u32)?,
+                Step::HandOver => self.hand_over(place)?,
+                Step::DropUsers => {
+                    self.count_users(-1, |before| if before == 1 { Step::DropLocks } else { Step::None })?;
+                }
+                Step::DropLocks => self.drop_locks()?,
+                Step::LinkMapping => {
+                    let node = intent.claims[0].load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
+                    lists::link_mapping(self, place, node)?;
+                    self.claims_used();
+                    self.step(Step::None);
+                }
+                Step::UnlinkMapping => {
+                    let node = intent.unlinked.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
+                    lists::unlink_mapping(self, place, node)?;
+                    self.step(Step::DropRecord);
+                }
+                Step::DropRecord => {
+                    self.count_record(intent.change.load(Relaxed), false, Step::Free)?;
+                }
+                Step::Free => {
+                    if let Some(file) = intent.file.load(Relaxed).checked_sub(1) {
+                        self.unclaim(Kind::File, file)?;
+                    }
+                    if let Some(node) = intent.unlinked.load(Relaxed).checked_sub(1) {
+                        self.unclaim(Kind::Mapping, node)?;
+                    }
+                    self.step(Step::None);
+                }
+                Step::None | Step::Claim | Step::TakeRecord | Step::TakeUsers | Step::Locks => return Ok(()),
+            }
+        }
+    }
+
+    /// Stores the entry; what was there before loses a reference.
+    fn put(&self, place: Place, entry: u32, old: u32) -> Result<()> {
+        let intent = self.intent();
+        match place {
+            Place::Use(slot, which) => {
+                self.areas().slot(slot)?.uses[which as usize % USES].store(0, Release);
+            }
+            _ => {
+                if let Some(word) = self.place_word(place)? {
+                    // A full fence, where threads look descriptors up: see `descriptors`.
+                    match self.areas().slot(self.table)?.threads.load(Relaxed) {
+                        0 => word.store(entry, Release),
+                        _ => drop(word.swap(entry, core::sync::atomic::Ordering::SeqCst)),
+                    }
+                }
+            }
+        }
+        self.claims_used();
+        match (place, old) {
+            (_, 0) => self.step(Step::None),
+            (Place::Directory(_), cachelet) => {
+                intent.file.store(0, Release);
+                intent.record.store(cachelet, Release);
+                intent.change.store(ONE_HOLD, Release);
+                self.step(Step::DropRecord);
+            }
+            (_, entry) => {
+                intent.file.store(file_of(entry).map_or(0, |file| file + 1), Release);
+                let threads = self.areas().slot(self.table)?.threads.load(Relaxed) != 0;
+                let may_be_used = threads && matches!(place, Place::Descriptor(..) | Place::Use(..));
+                self.step(if may_be_used { Step::HandOver } else { Step::DropUsers });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the reference to a thread of this table that uses the description, if there is one that has none.
+    fn hand_over(&self, place: Place) -> Result<()> {
+        let intent = self.intent();
+        let file = intent.file.load(Relaxed) as u64;
+        let uses = &self.areas().slot(self.table)?.uses;
+        if let Place::Use(_, which) = place
+            && uses[which as usize % USES].load(Acquire) == file | OWNED
+        {
+            self.step(Step::None);
+            return Ok(());
+        }
+        for (which, word) in uses.iter().enumerate() {
+            if word.load(Acquire) != file {
+                continue;
+            }
+            intent.place.store(Place::Use(self.table, which as u32).word(), Release);
+            if word.compare_exchange(file, file | OWNED, AcqRel, Acquire).is_ok() {
+                self.step(Step::None);
+                return Ok(());
+            }
+        }
+        self.step(Step::DropUsers);
+        Ok(())
+    }
+
+    fn drop_locks(&self) -> Result<()> {
+        let intent = self.intent();
+        let index = intent.file.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
+        let file = self.areas().file(index)?;
+        // From here on it is this slot's to free.
+        file.claimed.store(self.ticket(), Release);
+        let cachelet = file.node().cachelet;
+        super::locks::release_description(self, cachelet, index)?;
+        intent.record.store(cachelet, Release);
+        intent.change.store(ONE_HOLD, Release);
+        intent.unlinked.store(0, Release);
+        self.step(Step::DropRecord);
+        Ok(())
+    }
+
+    // Recovery.
+
+    /// Puts in order what the slot's process was at when it ended: finished or undone, no lock held but the table's.
+    pub fn recover(&self) -> Result<()> {
+        let step = self.present_step();
+        self.free_locks(step)?;
+        match step {
+            Step::Claim | Step::TakeRecord | Step::TakeUsers => {
+                self.undo_claims()?;
+                self.step(Step::None);
+            }
+            _ => {}
+        }
+        let done = self.go_on();
+        self.step(Step::None);
+        let tokens_lock = &self.areas().header()?.tokens_lock;
+        if tokens_lock.load(Acquire) == self.ticket() {
+            tokens_lock.store(0, Release);
+        }
+        done
+    }
+
+    /// Gives up the locks that the intent names, putting back a count that was perhaps changed.
+    fn free_locks(&self, step: Step) -> Result<()> {
+        let intent = self.intent();
+        let counting = intent.counting.load(Acquire) != 0;
+        if let Some(index) = intent.file.load(Acquire).checked_sub(1) {
+            let file = self.areas().file(index)?;
+            if file.lock.load(Acquire) == self.ticket() {
+                if counting && matches!(step, Step::TakeUsers | Step::DropUsers) {
+                    file.users.store(intent.before.load(Relaxed) as u32, Release);
+                }
+                file.lock.store(0, Release);
+            }
+        }
+        let cachelet = intent.record.load(Acquire);
+        let record = self.areas().record(cachelet)?;
+        if cachelet != 0 && record.lock.load(Acquire) == self.ticket() {
+            let before = intent.before.load(Relaxed);
+            if counting && matches!(step, Step::TakeRecord | Step::DropRecord) {
+                record.counts.store(before, Release);
+            }
+            // What is given is given once more, marks included; what was taken is undone here.
+            if counting && step == Step::TakeRecord {
+                self.mark(cachelet, before.wrapping_add(intent.change.load(Relaxed)), before)?;
+            }
+            if matches!(step, Step::Locks | Step::DropLocks) {
+                self.undo_claims()?;
+                if let Some(node) = intent.unlinked.load(Relaxed).checked_sub(1) {
+                    lists::free_if_unlinked(self, node)?;
+                    intent.unlinked.store(0, Release);
+                }
+                super::locks::tell_waiters(self.all, record);
+            }
+            self.unlock_record(record);
+        }
+        Ok(())
+    }
+
+    /// Frees what was claimed and is not used.
+    pub fn undo_claims(&self) -> Result<()> {
+        let intent = self.intent();
+        let Some(kind) = Kind::from_number(intent.claimed_kind.load(Relaxed)) else { return Ok(()) };
+        for claim in &intent.claims {
+            let Some(index) = claim.load(Relaxed).checked_sub(1) else { continue };
+            match kind {
+                Kind::Lock => lists::free_if_unlinked(self, index)?,
+                Kind::Page => {
+                    let Place::Descriptor(slot, fd) = Place::from_word(intent.place.load(Relaxed)) else { continue };
+                    if self.areas().page_link(slot, fd)?.load(Acquire) != index + 1 {
+                        self.unclaim(Kind::Page, index)?;
+                    }
+                }
+                Kind::Token if self.areas().token(index)?.file.load(Acquire) != 0 => {}
+                Kind::File => {
+                    let file = self.areas().file(index)?;
+                    if file.claimed.load(Acquire) == self.ticket() {
+                        file.users.store(0, Release);
+                        self.unclaim(Kind::File, index)?;
+                    }
+                }
+                Kind::Mapping | Kind::Token => self.unclaim(kind, index)?,
+            }
+            claim.store(0, Release);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there is a page for a descriptor of a table.
+    pub fn make_page(&self, slot: u32, fd: u32) -> Result<()> {
+        let link = self.areas().page_link(slot, fd)?;
+        if link.load(Acquire) != 0 {
+            return Ok(());
+        }
+        self.prepare(Place::Descriptor(slot, fd), 0)?;
+        self.step(Step::Claim);
+        let claimed = self.claim(Kind::Page, 0)?;
+        if let Some(index) = claimed {
+            link.store(index + 1, Release);
+        }
+        self.claims_used();
+        self.step(Step::None);
+        claimed.map(drop).ok_or(Errno::ENFILE)
+    }
+
+    /// Frees the pages of a table without descriptors.
+    pub fn free_pages(&self, slot: u32) -> Result<()> {
+        let end = self.areas().slot(slot)?.descriptors_end.load(Relaxed).min(super::DESCRIPTORS_MAX);
+        for fd in (0..end).step_by(PAGE_DESCRIPTORS as usize) {
+            let link = self.areas().page_link(slot, fd)?;
+            let Some(index) = link.load(Acquire).checked_sub(1) else { continue };
+            self.prepare(Place::Descriptor(slot, fd), 0)?;
+            let intent = self.intent();
+            intent.claimed_kind.store(Kind::Page as u32, Release);
+            self.areas().claim_word(Kind::Page, index)?.store(self.ticket(), Release);
+            intent.claims[0].store(index + 1, Release);
+            self.step(Step::Claim);
+            link.store(0, Release);
+            self.unclaim(Kind::Page, index)?;
+            self.claims_used();
+            self.step(Step::None);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,424 @@
+//! Where the tables of the process layer lie in the DRAM region, and what their entries are.
+//!
+//! Invariants
+//! - Zero is the initial state of everything, and what is free is as it was initially, but for caches of hints.
+//! - Every entry that is handed out has a `claimed` word: zero when free, else the ticket of the process that claimed it, by compare-and-swap. That
+//!   process wrote the entry's index into its intent before, so an entry that was claimed and not yet used is found again.
+//! - A ticket is the index of a process slot plus one.
+
+use crate::errno::{Errno, Result};
+use crate::open_file::OpenFile;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use engine::Fs;
+use engine::dram::{UPPER_BYTES, UPPER_FILE_BYTES};
+use pmem::{Direct, Layout, Memory, Pm, Region};
+
+/// Processes at a time.
+pub(super) const SLOTS: u32 = 4096;
+/// Descriptors that lie in the slot itself.
+pub(super) const DESCRIPTORS_NEAR: u32 = 512;
+/// Descriptors in a page of the rest.
+pub(super) const PAGE_DESCRIPTORS: u32 = 1024;
+/// Pages of descriptors, of all processes.
+const PAGES: u32 = 16384;
+/// Open file descriptions, of all processes.
+pub(super) const FILES: u32 = 1 << 20;
+/// Locked ranges, of all files.
+pub(super) const LOCKS: u32 = 1 << 18;
+/// Mappings, of all processes.
+pub(super) const MAPPINGS: u32 = 1 << 18;
+/// Descriptors on their way.
+pub(super) const TOKENS: u32 = super::TOKENS_MAX;
+/// Uses in flight that a table can hold at a time.
+pub(super) const USES: usize = 128;
+/// Pages of a directory.
+const DIRECTORY_PAGES: usize = 1024;
+const _: () = assert!(DIRECTORY_PAGES as u32 * PAGE_DESCRIPTORS == super::DESCRIPTORS_MAX);
+
+/// How far a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum SlotState {
+    /// Nobody's, or claimed and not used yet.
+    Free = 0,
+    /// Made by its parent (which is the owner still) for a child that has not come yet.
+    Prepared = 2,
+    /// In use.
+    Live = 3,
+    /// Its process is gone; somebody takes it apart.
+    Dying = 4,
+    /// Its process is gone and what it held given back, but for its descriptor table, which others use.
+    Table = 5,
+}
+
+/// The operation in flight: see `actor`.
+#[repr(C)]
+pub(super) struct Intent {
+    /// A step of `actor::Step`.
+    pub step: AtomicU32,
+    /// Whether `before` holds the count as it was.
+    pub counting: AtomicU32,
+    /// The count before it changed.
+    pub before: AtomicU64,
+    /// The place that is being changed: kind (high half) and index (low half).
+    pub place: AtomicU64,
+    /// What is to come into the place (low half), and what was there before (high half).
+    pub entry: AtomicU64,
+    /// The description whose users change, plus one.
+    pub file: AtomicU32,
+    /// Cachelet whose record changes.
+    pub record: AtomicU32,
+    /// What is being given or taken of that record.
+    pub change: AtomicU64,
+    /// Entries that were claimed, or are about to be, plus one: mapping or lock nodes, a page.
+    pub claims: [AtomicU32; 2],
+    /// What the claims are of.
+    pub claimed_kind: AtomicU32,
+    /// An entry that is taken out of a list, plus one.
+    pub unlinked: AtomicU32,
+}
+const _: () = assert!(size_of::<Intent>() == 64);
+// SAFETY: repr(C), atomics only, no padding: the fields sum up to the asserted size.
+unsafe impl Layout for Intent {}
+
+/// A process.
+#[repr(C, align(4096))]
+pub(super) struct Slot {
+    /// [`SlotState`].
+    pub state: AtomicU32,
+    /// Slot whose descriptor table it uses, plus one: its own, but with CLONE_FILES.
+    pub table: AtomicU32,
+    /// When the process started.
+    pub started: AtomicU64,
+    /// The process (low half) and the ticket of who takes the slot apart (high half). Zero: free. Both are claimed by compare-and-swap, and freed by one
+    /// store, so that no reaper of the past can take a slot for the one it knew.
+    pub owner: AtomicU64,
+    /// Prepared: where the kernel stores the child's pid.
+    pub child_pid: AtomicI32,
+    /// The umask.
+    pub umask: AtomicU32,
+    /// Several may make calls for it at a time.
+    pub threads: AtomicU32,
+    /// First of its mappings, plus one.
+    pub mappings: AtomicU32,
+    /// Working directory: cachelet, zero for one outside.
+    pub directory: AtomicU32,
+    /// Prepared: ticket of the parent.
+    pub parent: AtomicU32,
+    /// A range that the process waits to lock: cachelet of the file, zero for none; first byte; last byte and whether exclusively (highest bit).
+    pub waits_in: AtomicU64,
+    /// See above.
+    pub waits_start: AtomicU64,
+
+    /// Ticket of who changes the slot or its table.
+    pub lock: AtomicU32,
+    /// Somebody sleeps on `lock`.
+    pub waiters: AtomicU32,
+    /// No descriptor is at or behind this one.
+    pub descriptors_end: AtomicU32,
+    /// Where the next search for a free entry begins, plus one, by [`Kind`]: hints.
+    pub cursors: [AtomicU32; 5],
+    /// Zero.
+    pub reserved1: [AtomicU32; 8],
+
+    /// The operation in flight, under `lock`.
+    pub intent: Intent,
+    /// Uses in flight: see `descriptors`.
+    pub uses: [AtomicU64; USES],
+    /// See `waits_in`.
+    pub waits_last: AtomicU64,
+    /// It has set locks of foreign owners.
+    pub foreign: AtomicU64,
+    /// Zero.
+    pub reserved2: [AtomicU64; 99],
+    /// The first descriptors: see `descriptors`.
+    pub descriptors: [AtomicU32; DESCRIPTORS_NEAR as usize],
+}
+const _: () = assert!(size_of::<Slot>() == 4096);
+// SAFETY: as above.
+unsafe impl Layout for Slot {}
+
+impl Slot {
+    /// The process; zero: the slot is free.
+    pub fn pid(&self) -> u32 {
+        self.owner.load(Acquire) as u32
+    }
+
+    /// Ticket of who takes the slot apart; zero: nobody.
+    pub fn reaper(&self) -> u32 {
+        (self.owner.load(Acquire) >> 32) as u32
+    }
+
+    /// Becomes the reaper in place of `before`; whether it did. The process is still the same then.
+    pub fn claim_reaping(&self, pid: u32, before: u32, reaper: u32) -> bool {
+        let word = |reaper: u32| pid as u64 | (reaper as u64) << 32;
+        self.owner.compare_exchange(word(before), word(reaper), AcqRel, Acquire).is_ok()
+    }
+
+    /// Nobody takes the slot apart any more.
+    pub fn end_reaping(&self) {
+        self.owner.fetch_and(u32::MAX as u64, AcqRel);
+    }
+}
+
+/// Pages of the descriptors that are not in the slot.
+#[repr(C, align(4096))]
+pub(super) struct Directory {
+    /// Page plus one.
+    pub pages: [AtomicU32; DIRECTORY_PAGES],
+}
+// SAFETY: as above.
+unsafe impl Layout for Directory {}
+
+/// A page of descriptors.
+#[repr(C, align(4096))]
+pub(super) struct Page {
+    pub descriptors: [AtomicU32; PAGE_DESCRIPTORS as usize],
+}
+// SAFETY: as above.
+unsafe impl Layout for Page {}
+
+/// What is known of a file beside its cachelet, by the cachelet's index.
+#[repr(C, align(32))]
+pub(super) struct Record {
+    /// Ticket of who changes the record.
+    pub lock: AtomicU32,
+    /// Counts changes of locks; waiters sleep on it.
+    pub version: AtomicU32,
+    /// What holds the file (low half: descriptions, working directories, mappings), mappings (high half).
+    pub counts: AtomicU64,
+    /// First of the ranges locked by processes and by descriptions (fcntl), plus one.
+    pub ranges: AtomicU32,
+    /// First of the locks of flock, plus one.
+    pub flocks: AtomicU32,
+    /// Sleepers on `version`, at least those who have not woken.
+    pub waiters: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+}
+const _: () = assert!(size_of::<Record>() as u64 == UPPER_FILE_BYTES);
+// SAFETY: as above.
+unsafe impl Layout for Record {}
+
+/// A locked range, or a flock.
+#[repr(C, align(64))]
+pub(super) struct LockNode {
+    pub claimed: AtomicU32,
+    /// Next of the file, plus one.
+    pub next: AtomicU32,
+    /// Whose: see `locks`.
+    pub owner: AtomicU64,
+    pub start: AtomicU64,
+    pub last: AtomicU64,
+    /// 1: exclusive.
+    pub exclusive: AtomicU32,
+    /// As F_GETLK tells it.
+    pub pid: AtomicI32,
+    /// Cachelet of the file.
+    pub record: AtomicU32,
+    pub reserved0: AtomicU32,
+    pub reserved: [AtomicU64; 2],
+}
+const _: () = assert!(size_of::<LockNode>() == 64);
+// SAFETY: as above.
+unsafe impl Layout for LockNode {}
+
+/// A mapping.
+#[repr(C, align(64))]
+pub(super) struct MappingNode {
+    pub claimed: AtomicU32,
+    /// Next of the process, plus one.
+    pub next: AtomicU32,
+    pub address: AtomicU64,
+    pub length: AtomicU64,
+    pub offset: AtomicU64,
+    pub number: AtomicU64,
+    pub cachelet: AtomicU32,
+    /// 1: shared, 2: writable.
+    pub flags: AtomicU32,
+    pub reserved: [AtomicU64; 2],
+}
+const _: () = assert!(size_of::<MappingNode>() == 64);
+// SAFETY: as above.
+unsafe impl Layout for MappingNode {}
+
+/// A descriptor on its way.
+#[repr(C, align(32))]
+pub(super) struct TokenEntry {
+    pub claimed: AtomicU32,
+    /// Description plus one.
+    pub file: AtomicU32,
+    pub secret: AtomicU64,
+    pub reserved: [AtomicU64; 2],
+}
+const _: () = assert!(size_of::<TokenEntry>() == 32);
+// SAFETY: as above.
+unsafe impl Layout for TokenEntry {}
+
+/// What all share.
+#[repr(C, align(4096))]
+pub(super) struct Header {
+    /// Slots that were ever used.
+    pub slots_high: AtomicU32,
+    /// Where the next look for dead processes begins.
+    pub reap_cursor: AtomicU32,
+    /// Ticket of who changes the tokens.
+    pub tokens_lock: AtomicU32,
+    /// Entries of each [`Kind`] that were ever claimed: none at or behind this one.
+    pub ends: [AtomicU32; 5],
+    pub reserved: [AtomicU64; 508],
+}
+const _: () = assert!(size_of::<Header>() == 4096);
+// SAFETY: as above.
+unsafe impl Layout for Header {}
+
+// SAFETY: repr(C), 64 bytes of atomics without padding, asserted where it is declared; any value of them is one.
+unsafe impl Layout for OpenFile {}
+
+/// A word of its own.
+#[repr(C)]
+struct Word(AtomicU32);
+// SAFETY: one atomic.
+unsafe impl Layout for Word {}
+
+const fn pages_of(count: u32, size: usize) -> u64 {
+    (count as u64 * size as u64).next_multiple_of(4096)
+}
+
+const SLOTS_AT: u64 = 4096;
+const DIRECTORIES_AT: u64 = SLOTS_AT + pages_of(SLOTS, size_of::<Slot>());
+const PAGES_AT: u64 = DIRECTORIES_AT + pages_of(SLOTS, size_of::<Directory>());
+const PAGE_CLAIMS_AT: u64 = PAGES_AT + pages_of(PAGES, size_of::<Page>());
+const FILES_AT: u64 = PAGE_CLAIMS_AT + pages_of(PAGES, size_of::<Word>());
+const LOCKS_AT: u64 = FILES_AT + pages_of(FILES, size_of::<OpenFile>());
+const MAPPINGS_AT: u64 = LOCKS_AT + pages_of(LOCKS, size_of::<LockNode>());
+const TOKENS_AT: u64 = MAPPINGS_AT + pages_of(MAPPINGS, size_of::<MappingNode>());
+const RECORDS_AT: u64 = TOKENS_AT + pages_of(TOKENS, size_of::<TokenEntry>());
+const _: () = assert!(RECORDS_AT <= UPPER_BYTES);
+
+/// The tables of a DRAM region.
+#[derive(Clone, Copy)]
+pub(super) struct Areas<'f> {
+    region: &'f Region<Direct>,
+    start: u64,
+    records: u64,
+}
+
+/// What can be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Kind {
+    File = 0,
+    Page = 1,
+    Lock = 2,
+    Mapping = 3,
+    Token = 4,
+}
+
+impl Kind {
+    pub fn from_number(number: u32) -> Option<Kind> {
+        [Kind::File, Kind::Page, Kind::Lock, Kind::Mapping, Kind::Token].into_iter().find(|kind| *kind as u32 == number)
+    }
+
+    pub fn count(self) -> u32 {
+        match self {
+            Kind::File => FILES,
+            Kind::Page => PAGES,
+            Kind::Lock => LOCKS,
+            Kind::Mapping => MAPPINGS,
+            Kind::Token => TOKENS,
+        }
+    }
+}
+
+impl<'f> Areas<'f> {
+    pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<Areas<'f>> {
+        let dram = fs.dram();
+        let records = dram.layout.cachelets_max;
+        if RECORDS_AT + records * UPPER_FILE_BYTES > dram.layout.upper_bytes {
+            return Err(Errno::EIO);
+        }
+        Ok(Areas { region: &dram.region, start: dram.layout.upper, records })
+    }
+
+    #[inline(always)]
+    fn element<T: Layout>(&self, area: u64, count: u64, index: u64) -> Result<&'f T> {
+        if index >= count {
+            return Err(Errno::EIO);
+        }
+        self.region.get(Pm::new(self.start + area + index * size_of::<T>() as u64)).map_err(|_| Errno::EIO)
+    }
+
+    pub fn header(&self) -> Result<&'f Header> {
+        self.element(0, 1, 0)
+    }
+
+    #[inline]
+    pub fn slot(&self, index: u32) -> Result<&'f Slot> {
+        self.element(SLOTS_AT, SLOTS as u64, index as u64)
+    }
+
+    #[inline]
+    pub fn file(&self, index: u32) -> Result<&'f OpenFile> {
+        self.element(FILES_AT, FILES as u64, index as u64)
+    }
+
+    #[inline]
+    pub fn record(&self, cachelet: u32) -> Result<&'f Record> {
+        self.element(RECORDS_AT, self.records, cachelet as u64)
+    }
+
+    pub fn lock(&self, index: u32) -> Result<&'f LockNode> {
+        self.element(LOCKS_AT, LOCKS as u64, index as u64)
+    }
+
+    pub fn mapping(&self, index: u32) -> Result<&'f MappingNode> {
+        self.element(MAPPINGS_AT, MAPPINGS as u64, index as u64)
+    }
+
+    pub fn token(&self, index: u32) -> Result<&'f TokenEntry> {
+        self.element(TOKENS_AT, TOKENS as u64, index as u64)
+    }
+
+    pub fn page(&self, index: u32) -> Result<&'f Page> {
+        self.element(PAGES_AT, PAGES as u64, index as u64)
+    }
+
+    /// Where the page with descriptor `fd` is named in the directory of a slot.
+    pub fn page_link(&self, slot: u32, fd: u32) -> Result<&'f AtomicU32> {
+        let directory: &Directory = self.element(DIRECTORIES_AT, SLOTS as u64, slot as u64)?;
+        directory.pages.get((fd / PAGE_DESCRIPTORS) as usize).ok_or(Errno::EBADF)
+    }
+
+    /// The word by which an entry is claimed.
+    pub fn claim_word(&self, kind: Kind, index: u32) -> Result<&'f AtomicU32> {
+        Ok(match kind {
+            Kind::File => &self.file(index)?.claimed,
+            Kind::Page => &self.element::<Word>(PAGE_CLAIMS_AT, PAGES as u64, index as u64)?.0,
+            Kind::Lock => &self.lock(index)?.claimed,
+            Kind::Mapping => &self.mapping(index)?.claimed,
+            Kind::Token => &self.token(index)?.claimed,
+        })
+    }
+
+    /// Claims a free entry for `ticket`.
+    pub fn try_claim(&self, kind: Kind, index: u32, ticket: u32) -> Result<bool> {
+        let word = self.claim_word(kind, index)?;
+        let end = &self.header()?.ends[kind as usize];
+        if end.load(Relaxed) <= index {
+            end.fetch_max(index + 1, AcqRel);
+        }
+        Ok(word.load(Relaxed) == 0 && word.compare_exchange(0, ticket, AcqRel, Relaxed).is_ok())
+    }
+
+    /// Gives the indexes of all entries that are claimed to `each`.
+    pub fn each_claimed(&self, kind: Kind, each: &mut dyn FnMut(u32) -> Result<()>) -> Result<()> {
+        for index in 0..self.header()?.ends[kind as usize].load(Acquire).min(kind.count()) {
+            if self.claim_word(kind, index)?.load(Acquire) != 0 {
+                each(index)?;
+            }
+        }
+        Ok(())
+    }
+}

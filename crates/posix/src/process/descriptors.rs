@@ -1,0 +1,264 @@
+//! Descriptors: which number means which open file description, in a process.
+//!
+//! An entry is a word: the description's number plus one, and the CLOEXEC bit below it. It is read without a lock.
+//!
+//! A call that works on a description must not lose it to another thread that closes the descriptor. While a process has one thread nobody can.
+//! Otherwise the call enters itself as a *use* in the table and looks the descriptor up once more. Whoever takes a descriptor away then hands
+//! its reference to a use that it finds, and the end of that use drops it. Either sees the other: both store (a full fence) before they look.
+
+use super::actor::{Actor, OWNED, Place, entry_of, file_of};
+use super::areas::{DESCRIPTORS_NEAR, PAGE_DESCRIPTORS, USES};
+use super::{DESCRIPTORS_MAX, Descriptor, Process, Processes, Using};
+use crate::errno::{Errno, Result};
+use crate::open_file::OpenFile;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use engine::Thread;
+use pmem::Memory;
+
+/// Of a use that is none, since the process has one thread.
+pub(super) const NO_USE: u32 = u32::MAX;
+
+impl<'f, M: Memory> Processes<'f, M> {
+    /// The descriptors of a table that lie in a row with `fd`: the first one's number, the row (empty where there is no page for it), and the
+    /// number of the first one behind it.
+    #[inline]
+    fn row(&self, table: u32, fd: u32) -> Result<(u32, &'f [AtomicU32], u32)> {
+        if fd < DESCRIPTORS_NEAR {
+            return Ok((0, &self.areas.slot(table)?.descriptors, DESCRIPTORS_NEAR));
+        }
+        let first = fd / PAGE_DESCRIPTORS * PAGE_DESCRIPTORS;
+        let row: &[AtomicU32] = match self.areas.page_link(table, fd)?.load(Acquire).checked_sub(1) {
+            Some(page) => &self.areas.page(page)?.descriptors,
+            None => &[],
+        };
+        Ok((first, row, first + PAGE_DESCRIPTORS))
+    }
+
+    /// The word of a descriptor of a table; none where there is no page for it.
+    pub(super) fn descriptor_word(&self, table: u32, fd: u32) -> Result<Option<&'f AtomicU32>> {
+        let (first, row, _) = self.row(table, fd)?;
+        Ok(row.get((fd - first) as usize))
+    }
+
+    /// The first descriptor of a table from `from` on, and its entry.
+    fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
+        let end = self.areas.slot(table)?.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
+        let mut fd = from;
+        while fd < end {
+            let (first, row, next) = self.row(table, fd)?;
+            let wanted = (first..end).zip(row).skip((fd - first) as usize);
+            let mut entries = wanted.map(|(fd, word)| (fd, word.load(Acquire)));
+            if let Some(found) = entries.find(|(_, entry)| *entry != 0) {
+                return Ok(Some(found));
+            }
+            fd = next;
+        }
+        Ok(None)
+    }
+}
+
+impl<M: Memory> Actor<'_, '_, M> {
+    /// Sees to it that a table has room for a descriptor, and that whoever walks the table comes to it.
+    pub(super) fn reach(&self, table: u32, fd: u32) -> Result<()> {
+        if fd >= DESCRIPTORS_MAX {
+            return Err(Errno::EBADF);
+        }
+        let end = &self.areas().slot(table)?.descriptors_end;
+        if end.load(Relaxed) <= fd {
+            end.store(fd + 1, Release);
+        }
+        if fd < DESCRIPTORS_NEAR { Ok(()) } else { self.make_page(table, fd) }
+    }
+
+    /// Gives the descriptors `first..=last` of a table to `each`, with their entries.
+    pub(super) fn each_entry(
+        &self,
+        table: u32,
+        first: u32,
+        last: u32,
+        each: &mut dyn FnMut(u32, u32) -> Result<()>,
+    ) -> Result<()> {
+        let mut fd = first;
+        while let Some((found, entry)) = self.all.next_entry(table, fd)?.filter(|(found, _)| *found <= last) {
+            each(found, entry)?;
+            fd = found + 1;
+        }
+        Ok(())
+    }
+
+    /// What any close does to the record locks of the process on a file.
+    pub(super) fn release_locks(&self, entry: u32) -> Result<()> {
+        let Some(file) = file_of(entry) else { return Ok(()) };
+        let cachelet = self.areas().file(file)?.node().cachelet;
+        super::locks::release_process(self, cachelet, self.table)
+    }
+
+    /// close, of a descriptor of the actor's own table.
+    pub(super) fn close(&self, fd: u32, entry: u32) -> Result<()> {
+        self.release_locks(entry)?;
+        self.clear(Place::Descriptor(self.table, fd))
+    }
+}
+
+impl<'f, M: Memory> Process<'f, M> {
+    #[inline]
+    pub(super) fn entry(&self, fd: u32) -> u32 {
+        match self.table.descriptors.get(fd as usize) {
+            Some(word) => word.load(Acquire),
+            None => self.far_entry(fd),
+        }
+    }
+
+    #[cold]
+    fn far_entry(&self, fd: u32) -> u32 {
+        match self.all.descriptor_word(self.table_index, fd) {
+            Ok(Some(word)) => word.load(Acquire),
+            _ => 0,
+        }
+    }
+
+    /// What a descriptor is; none if it is not one of this file system.
+    #[inline]
+    pub fn descriptor(&self, fd: u32) -> Option<Descriptor> {
+        let entry = self.entry(fd);
+        Some(Descriptor { file: file_of(entry)?, cloexec: entry & 1 != 0 })
+    }
+
+    /// The description behind a descriptor, for the time of a call; none if it is not one of this file system.
+    #[inline]
+    pub fn file<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<Using<'u, 'f, M>> {
+        let index = file_of(self.entry(fd))?;
+        if self.table.threads.load(Relaxed) != 0 {
+            return self.file_among_threads(thread, fd);
+        }
+        Some(Using { process: self, thread, file: self.all.areas.file(index).ok()?, index, which: NO_USE })
+    }
+
+    fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<Using<'u, 'f, M>> {
+        // Threads begin their search at different places: their engine slots lie apart.
+        let hint = (thread as *const Thread<'f, M> as usize >> 6) as u32;
+        let mut tries = 0u32;
+        loop {
+            let index = file_of(self.entry(fd))?;
+            let which = hint.wrapping_add(tries) % USES as u32;
+            let word = &self.table.uses[which as usize];
+            if word.load(Relaxed) == 0 && word.compare_exchange(0, index as u64 + 1, SeqCst, Relaxed).is_ok() {
+                let using = Using { process: self, thread, file: self.all.areas.file(index).ok()?, index, which };
+                if file_of(self.entry(fd)) == Some(index) {
+                    return Some(using);
+                }
+                // It was closed, or became another one, meanwhile.
+                drop(using);
+            }
+            tries = tries.wrapping_add(1);
+            if tries.is_multiple_of(4 * USES as u32) {
+                self.all.platform().wait(&AtomicU32::new(0), 0, 1);
+            }
+        }
+    }
+
+    /// Puts an open file behind a descriptor, in place of what was there. The description takes over the reference of `file`, also when this
+    /// fails (then it is given back). EBADF: the number is too large; ENFILE: too many open files.
+    pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: OpenFile, cloexec: bool) -> Result<()> {
+        let node = file.node();
+        let installed = self.all.act(thread, self.index).and_then(|actor| {
+            actor.reach(self.table_index, fd)?;
+            actor.release_locks(self.entry(fd))?;
+            actor.make_into(&file, Place::Descriptor(self.table_index, fd), cloexec)
+        });
+        if installed.is_err() {
+            thread.release(node, 1);
+        }
+        installed
+    }
+
+    /// dup, dup2, dup3, F_DUPFD, once the kernel has named `to`: `to` becomes what `from` is, in place of what was there. EBADF: `from` is not ours.
+    pub fn duplicate(&self, thread: &Thread<'f, M>, from: u32, to: u32, cloexec: bool) -> Result<()> {
+        let actor = self.all.act(thread, self.index)?;
+        let file = file_of(self.entry(from)).ok_or(Errno::EBADF)?;
+        if from == to {
+            return Ok(());
+        }
+        actor.reach(self.table_index, to)?;
+        actor.release_locks(self.entry(to))?;
+        actor.take_into(file, Place::Descriptor(self.table_index, to), entry_of(file, cloexec))
+    }
+
+    /// close. Whether there was something. Releases the process's record locks on the file, as any close does.
+    pub fn remove(&self, thread: &Thread<'f, M>, fd: u32) -> bool {
+        if self.entry(fd) == 0 {
+            return false;
+        }
+        let Ok(actor) = self.all.act(thread, self.index) else { return false };
+        let entry = self.entry(fd);
+        entry != 0 && actor.close(fd, entry).is_ok()
+    }
+
+    /// FD_CLOEXEC on or off; whether the descriptor is ours.
+    pub fn set_cloexec(&self, fd: u32, cloexec: bool) -> bool {
+        let Ok(Some(word)) = self.all.descriptor_word(self.table_index, fd) else { return false };
+        let change = |entry: u32| (entry != 0).then_some(entry & !1 | cloexec as u32);
+        word.fetch_update(AcqRel, Acquire, change).is_ok()
+    }
+
+    /// close_range: closes our descriptors `first..=last`, or with `only_mark` sets FD_CLOEXEC on them. CLOSE_RANGE_UNSHARE is the front's
+    /// matter: threads that unshare tables are not supported.
+    pub fn close_range(&self, thread: &Thread<'f, M>, first: u32, last: u32, only_mark: bool) -> Result<()> {
+        let actor = self.all.act(thread, self.index)?;
+        actor.each_entry(self.table_index, first, last, &mut |fd, entry| match only_mark {
+            true => {
+                self.set_cloexec(fd, true);
+                Ok(())
+            }
+            false => actor.close(fd, entry),
+        })
+    }
+
+    /// Gives all our descriptors to `each`, in order, until it returns false.
+    pub fn descriptors(&self, each: &mut dyn FnMut(u32, Descriptor) -> bool) {
+        let mut fd = 0;
+        while let Some((found, entry)) = self.all.next_entry(self.table_index, fd).ok().flatten() {
+            let Some(file) = file_of(entry) else { return };
+            if !each(found, Descriptor { file, cloexec: entry & 1 != 0 }) {
+                return;
+            }
+            fd = found + 1;
+        }
+    }
+}
+
+impl<M: Memory> core::ops::Deref for Using<'_, '_, M> {
+    type Target = OpenFile;
+    fn deref(&self) -> &OpenFile {
+        self.file
+    }
+}
+
+impl<M: Memory> Using<'_, '_, M> {
+    /// Number of the description.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    #[cold]
+    fn drop_owned(&self) {
+        let Ok(actor) = self.process.all.act(self.thread, self.process.index) else { return };
+        // An error says that the tables are damaged; there is nobody to tell.
+        let _ = actor.drop_use(self.index, self.which);
+    }
+}
+
+impl<M: Memory> Drop for Using<'_, '_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.which == NO_USE {
+            return;
+        }
+        let (word, mine) = (&self.process.table.uses[self.which as usize], self.index as u64 + 1);
+        if word.compare_exchange(mine, 0, AcqRel, Acquire).is_err() {
+            debug_assert_eq!(word.load(Relaxed), mine | OWNED, "somebody else's use");
+            self.drop_owned();
+        }
+    }
+}

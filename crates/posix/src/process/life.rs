@@ -1,0 +1,530 @@
+//! Birth and death of processes: slots, forks, exec, and what a dead process leaves behind.
+//!
+//! Invariants
+//! - A slot is claimed by compare-and-swap of its owner word from zero, and free again when that is stored zero, which is the last store.
+//! - A slot is taken apart by its reaper, who is named in the same word and gets there by compare-and-swap, also in place of a reaper that died. Every step of
+//!   taking apart can be done again.
+//! - A descriptor table is that of the slot with the same index. Where it is shared (CLONE_FILES) its slot stays, without a process, until the last
+//!   process that uses it is gone.
+//! - A child's slot is its parent's until the kernel has stored the child's pid in it, which it does before the child runs and before the parent can die.
+
+use super::actor::{Actor, ONE_HOLD, OWNED, Place, Step, file_of};
+use super::areas::{DESCRIPTORS_NEAR, SLOTS, Slot, SlotState};
+use super::{Fork, Process, Processes};
+use crate::errno::{Errno, Result};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use engine::dram::Owner;
+use engine::{Node, Thread};
+use pmem::Memory;
+
+/// The slot that is kept for whoever has to make room, and is in nobody's way: it does not count among those that were ever used.
+const SPARE: u32 = SLOTS - 1;
+/// Slots that are looked at for dead processes whenever one is made.
+const LOOKS: u32 = 1;
+
+fn state_of(slot: &Slot) -> SlotState {
+    let number = slot.state.load(Acquire);
+    [SlotState::Prepared, SlotState::Live, SlotState::Dying, SlotState::Table]
+        .into_iter()
+        .find(|state| *state as u32 == number)
+        .unwrap_or(SlotState::Free)
+}
+
+fn set_state(slot: &Slot, state: SlotState) {
+    slot.state.store(state as u32, Release);
+}
+
+fn change_state(slot: &Slot, from: SlotState, to: SlotState) -> bool {
+    slot.state.compare_exchange(from as u32, to as u32, SeqCst, Relaxed).is_ok()
+}
+
+impl<'f, M: Memory> Processes<'f, M> {
+    fn process(&self, index: u32) -> Result<Process<'f, M>> {
+        let slot = self.areas.slot(index)?;
+        let table_index = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
+        let all = Processes { me: index + 1, ..*self };
+        Ok(Process { all, index, slot, table_index, table: self.areas.slot(table_index)? })
+    }
+
+    /// The calling process, new here: an empty table, no working directory in the mount, umask as given. ENFILE: too many processes.
+    /// Looks for dead processes on the way.
+    pub fn register(&self, thread: &Thread<'f, M>, umask: u32) -> Result<Process<'f, M>> {
+        let index = self.claim_slot(thread)?;
+        let slot = self.areas.slot(index)?;
+        slot.table.store(index + 1, Relaxed);
+        slot.umask.store(umask, Relaxed);
+        set_state(slot, SlotState::Live);
+        let process = self.process(index)?;
+        process.all.reap_some(thread)?;
+        Ok(process)
+    }
+
+    /// Claims a slot for the calling process.
+    fn claim_slot(&self, thread: &Thread<'f, M>) -> Result<u32> {
+        if let Some(index) = self.try_claim_slot(0..SPARE)? {
+            return Ok(index);
+        }
+        self.reap(thread)?;
+        self.try_claim_slot(0..SPARE)?.ok_or(Errno::ENFILE)
+    }
+
+    fn try_claim_slot(&self, range: core::ops::Range<u32>) -> Result<Option<u32>> {
+        let me = self.platform().identity();
+        for index in range {
+            let slot = self.areas.slot(index)?;
+            let owner = &slot.owner;
+            if owner.load(Relaxed) == 0 && owner.compare_exchange(0, me.pid as u64, AcqRel, Relaxed).is_ok() {
+                slot.started.store(me.started, Release);
+                if index != SPARE {
+                    self.areas.header()?.slots_high.fetch_max(index + 1, AcqRel);
+                }
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// After exec: the slot that the calling process had before, if it had one. `index` is where to look first (from the environment). Closes
+    /// what exec closes, forgets the mappings of the program before, and puts in order what its other threads were at when exec ended them.
+    pub fn resume(&self, thread: &Thread<'f, M>, index: Option<u32>) -> Result<Option<Process<'f, M>>> {
+        let me = self.platform().identity();
+        let high = self.areas.header()?.slots_high.load(Acquire).min(SLOTS);
+        for index in index.into_iter().filter(|index| *index < SLOTS).chain(0..high) {
+            let slot = self.areas.slot(index)?;
+            let mine = slot.pid() == me.pid && slot.started.load(Acquire) == me.started;
+            if mine && state_of(slot) == SlotState::Live {
+                return self.process(index)?.begin_anew(thread).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// In the child, before anything else: takes what [`Process::prepare_fork`] made. ESRCH if somebody took it for dead (the parent died
+    /// before anybody knew of the child).
+    pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
+        let slot = self.areas.slot(child)?;
+        let me = self.platform().identity();
+        if state_of(slot) != SlotState::Prepared {
+            return Err(Errno::ESRCH);
+        }
+        // While they do not fit together the slot is known by `child_pid`.
+        slot.started.store(0, Release);
+        let with_me = |owner: u64| Some(owner & !(u32::MAX as u64) | me.pid as u64);
+        let _ = slot.owner.fetch_update(AcqRel, Acquire, with_me);
+        slot.started.store(me.started, Release);
+        if !change_state(slot, SlotState::Prepared, SlotState::Live) {
+            return Err(Errno::ESRCH);
+        }
+        let process = self.process(child)?;
+        process.all.reap_some(thread)?;
+        Ok(process)
+    }
+
+    // Death.
+
+    /// Gives back all that dead processes held; how many there were. The caller need not be registered.
+    pub fn reap(&self, thread: &Thread<'f, M>) -> Result<u32> {
+        if self.me != 0 {
+            return self.reap_all(thread);
+        }
+        // Any slot will do; there may be none but the spare one, and somebody at that, who does the same.
+        let index = match self.try_claim_slot(0..SPARE)? {
+            None => self.try_claim_slot(SPARE..SLOTS)?,
+            found => found,
+        };
+        let Some(index) = index else { return Ok(0) };
+        let reaped = Processes { me: index + 1, ..*self }.reap_all(thread);
+        free_slot(self.areas.slot(index)?);
+        reaped
+    }
+
+    pub(super) fn reap_all(&self, thread: &Thread<'f, M>) -> Result<u32> {
+        let mut reaped = 0;
+        for index in (0..self.areas.header()?.slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
+            reaped += self.reap_if_dead(thread, index)? as u32;
+        }
+        Ok(reaped)
+    }
+
+    /// Looks at the next few slots.
+    fn reap_some(&self, thread: &Thread<'f, M>) -> Result<()> {
+        let header = self.areas.header()?;
+        let high = header.slots_high.load(Acquire).clamp(1, SLOTS);
+        for _ in 0..LOOKS.min(high) {
+            let index = header.reap_cursor.fetch_add(1, Relaxed) % high;
+            self.reap_if_dead(thread, index)?;
+        }
+        Ok(())
+    }
+
+    fn is_alive(&self, pid: u32, started: u64) -> bool {
+        pid != 0 && self.platform().is_process_alive(Owner { pid, tid: pid, started })
+    }
+
+    fn is_slot_alive(&self, slot: &Slot) -> bool {
+        self.is_alive(slot.pid(), slot.started.load(Acquire))
+    }
+
+    fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
+        Ok(match state_of(slot) {
+            _ if slot.pid() == 0 => false,
+            // A table goes with its last user.
+            SlotState::Table => !self.is_shared(index)?,
+            SlotState::Dying => true,
+            SlotState::Free | SlotState::Live => !self.is_slot_alive(slot),
+            SlotState::Prepared => match slot.child_pid.load(Acquire) {
+                0 => !self.is_slot_alive(slot),
+                child => !self.is_alive(child as u32, 0),
+            },
+        })
+    }
+
+    /// Takes a slot apart if its process is dead and nobody living is at it; whether it did.
+    pub(super) fn reap_if_dead(&self, thread: &Thread<'f, M>, index: u32) -> Result<bool> {
+        let slot = self.areas.slot(index)?;
+        if self.me == index + 1 || !self.is_dead(index, slot)? {
+            return Ok(false);
+        }
+        if !self.bury_parent(thread, slot)? || !self.claim_corpse(index, slot)? {
+            return Ok(false);
+        }
+        self.take_apart(thread, index)?;
+        Ok(true)
+    }
+
+    /// A slot that was prepared is taken apart after its parent, if that is dead too: the parent may have been putting something into it. Whether
+    /// it may be now.
+    fn bury_parent(&self, thread: &Thread<'f, M>, slot: &Slot) -> Result<bool> {
+        let parent = slot.parent.load(Acquire);
+        if state_of(slot) != SlotState::Prepared || parent == 0 || parent == self.me {
+            return Ok(true);
+        }
+        let parent_slot = self.areas.slot(parent - 1)?;
+        if self.is_dead(parent - 1, parent_slot)? {
+            self.reap_if_dead(thread, parent - 1)?;
+        }
+        Ok(!self.is_dead(parent - 1, parent_slot)?)
+    }
+
+    /// Becomes the one who takes a slot apart.
+    fn claim_corpse(&self, index: u32, slot: &Slot) -> Result<bool> {
+        let (pid, reaper) = (slot.pid(), slot.reaper());
+        if reaper == self.me || (reaper != 0 && self.is_slot_alive(self.areas.slot(reaper - 1)?)) {
+            return Ok(false);
+        }
+        if pid == 0 || !slot.claim_reaping(pid, reaper, self.me) {
+            return Ok(false);
+        }
+        // It may have been taken apart, and used again by the same process, since it was found dead.
+        let state = state_of(slot);
+        let claimed =
+            self.is_dead(index, slot)? && (state == SlotState::Dying || change_state(slot, state, SlotState::Dying));
+        if !claimed {
+            slot.end_reaping();
+        }
+        Ok(claimed)
+    }
+
+    /// Of what a dead reaper had begun to take apart it is the reaper no more: its ticket will be another's.
+    fn disown_corpses(&self, index: u32) -> Result<()> {
+        for other in (0..self.areas.header()?.slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
+            let slot = self.areas.slot(other)?;
+            if other != index && slot.reaper() == index + 1 {
+                slot.claim_reaping(slot.pid(), index + 1, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back all that a slot holds, and the slot. The caller is its reaper, and it is dying.
+    fn take_apart(&self, thread: &Thread<'f, M>, index: u32) -> Result<()> {
+        let slot = self.areas.slot(index)?;
+        let (table, shared);
+        {
+            let actor = self.act_for_dead(thread, index)?;
+            table = actor.table;
+            shared = self.is_shared(index)?;
+            actor.recover()?;
+            if slot.foreign.load(Acquire) != 0 {
+                super::locks::release_front(&actor)?;
+            }
+            actor.clear(Place::Directory(index))?;
+            actor.drop_mappings(index)?;
+            if table == index && !shared {
+                actor.empty_table()?;
+            }
+        }
+        if self.me != index + 1 {
+            self.disown_corpses(index)?;
+        }
+        if table == index && !shared {
+            free_slot(slot);
+            return Ok(());
+        }
+        if table == index {
+            set_state(slot, SlotState::Table);
+            slot.end_reaping();
+        } else {
+            free_slot(slot);
+        }
+        // Of two who leave at once each may have seen the other: whoever comes last here finds it alone.
+        self.reap_if_dead(thread, table).map(drop)
+    }
+
+    /// Whether processes (or what is left of them) other than its own use a table.
+    fn is_shared(&self, table: u32) -> Result<bool> {
+        if self.areas.slot(table)?.threads.load(Acquire) == 0 {
+            return Ok(false);
+        }
+        for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+            let slot = self.areas.slot(index)?;
+            if index != table && slot.table.load(SeqCst) == table + 1 && state_of(slot) != SlotState::Free {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Makes an empty slot free.
+fn free_slot(slot: &Slot) {
+    for word in [&slot.threads, &slot.umask, &slot.parent, &slot.table, &slot.descriptors_end, &slot.intent.step] {
+        word.store(0, Release);
+    }
+    slot.child_pid.store(0, Release);
+    slot.waits_in.store(0, Release);
+    slot.started.store(0, Release);
+    set_state(slot, SlotState::Free);
+    slot.owner.store(0, Release);
+}
+
+impl<M: Memory> Actor<'_, '_, M> {
+    /// Closes all descriptors of the actor's table, ends all uses, and frees its pages.
+    fn empty_table(&self) -> Result<()> {
+        let table = self.areas().slot(self.table)?;
+        self.each_entry(self.table, 0, u32::MAX, &mut |fd, entry| self.close(fd, entry))?;
+        self.end_uses()?;
+        if table.descriptors_end.load(Relaxed) > DESCRIPTORS_NEAR {
+            self.free_pages(self.table)?;
+        }
+        table.descriptors_end.store(0, Release);
+        table.waits_in.store(0, Release);
+        Ok(())
+    }
+
+    /// Ends the uses of threads that are gone.
+    fn end_uses(&self) -> Result<()> {
+        for (which, word) in self.areas().slot(self.table)?.uses.iter().enumerate() {
+            let word_now = word.load(Acquire);
+            if word_now & OWNED == 0 {
+                word.store(0, Release);
+            } else if let Some(file) = (word_now as u32).checked_sub(1) {
+                self.drop_use(file, which as u32)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a child copies of all that it inherits.
+    fn copy_to_child(&self, child: u32, fork: Fork) -> Result<()> {
+        if !fork.shares_files {
+            self.each_entry(self.table, 0, u32::MAX, &mut |fd, entry| {
+                self.reach(child, fd)?;
+                self.take_into(file_of(entry).ok_or(Errno::EIO)?, Place::Descriptor(child, fd), entry)
+            })?;
+        }
+        let directory = self.slot.directory.load(Relaxed);
+        if directory != 0 {
+            self.set_directory(child, directory)?;
+        }
+        if !fork.shares_memory {
+            let areas = self.areas();
+            let mut copied = Ok(());
+            // What is added goes to another list than the one that is walked.
+            super::lists::walk_mappings(areas, self.index, &mut |index, _| {
+                copied = areas.mapping(index).and_then(|node| self.add_mapping(child, &super::mappings::read(node)));
+                copied.is_ok()
+            })?;
+            copied?;
+        }
+        Ok(())
+    }
+
+    fn set_directory(&self, slot: u32, cachelet: u32) -> Result<()> {
+        let intent = self.intent();
+        self.prepare(Place::Directory(slot), cachelet)?;
+        intent.record.store(cachelet, Release);
+        self.take_record(ONE_HOLD, Step::Put)?;
+        self.go_on()
+    }
+}
+
+/// Birth and death.
+impl<'f, M: Memory> Process<'f, M> {
+    /// The slot: what a child and a new program image need to find it again.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// All processes.
+    pub fn all(&self) -> &Processes<'f, M> {
+        &self.all
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.slot.pid()
+    }
+
+    /// Whether other threads of the process (or a process that shares the table) may make calls at the same time. Lookups cost a little more
+    /// then. To be said before the first such thread is made; never taken back but by exec.
+    pub fn set_threads(&self) {
+        self.table.threads.store(1, SeqCst);
+    }
+
+    /// Before a fork: makes the child's slot with copies of everything that it inherits; its index. ENFILE: too many processes.
+    pub fn prepare_fork(&self, thread: &Thread<'f, M>, fork: Fork) -> Result<u32> {
+        if fork.shares_directory {
+            return Err(Errno::EINVAL);
+        }
+        self.all.reap_some(thread)?;
+        let child = self.all.claim_slot(thread)?;
+        let slot = self.all.areas.slot(child)?;
+        if fork.shares_files {
+            self.set_threads();
+        }
+        let table = if fork.shares_files { self.table_index } else { child };
+        slot.table.store(table + 1, SeqCst);
+        slot.umask.store(self.umask(), Relaxed);
+        slot.parent.store(self.index + 1, Relaxed);
+        set_state(slot, SlotState::Prepared);
+        let copied = self.all.act(thread, self.index).and_then(|actor| actor.copy_to_child(child, fork));
+        if let Err(error) = copied {
+            self.abandon(thread, child);
+            return Err(error);
+        }
+        Ok(child)
+    }
+
+    /// Where the kernel is to store the child's pid: pass it as `parent_tid` of clone with CLONE_PARENT_SETTID. So it is known before the child
+    /// runs and before the parent can die. Where that is not possible (the program uses it itself), call [`Process::note_child`] after the fork.
+    pub fn child_pid_word(&self, child: u32) -> Result<*mut i32> {
+        Ok(self.all.areas.slot(child)?.child_pid.as_ptr())
+    }
+
+    /// In the parent after a fork whose child's pid the kernel did not store.
+    pub fn note_child(&self, child: u32, pid: i32) {
+        if let Ok(slot) = self.all.areas.slot(child)
+            && slot.parent.load(Acquire) == self.index + 1
+        {
+            // A child that has adopted its slot does not need it, and one that was so short-lived that the slot is another's loses nothing by it: it
+            // only makes a slot live longer whose parent died.
+            slot.child_pid.store(pid, Release);
+        }
+    }
+
+    /// The fork failed: undoes [`Process::prepare_fork`].
+    pub fn abandon(&self, thread: &Thread<'f, M>, child: u32) {
+        let Ok(slot) = self.all.areas.slot(child) else { return };
+        let mine = slot.parent.load(Acquire) == self.index + 1;
+        if mine
+            && slot.claim_reaping(slot.pid(), 0, self.all.me)
+            && change_state(slot, SlotState::Prepared, SlotState::Dying)
+        {
+            // What fails here is left to a reaper.
+            let _ = self.all.take_apart(thread, child);
+        }
+    }
+
+    /// The process ends: gives everything back. Of a process with several threads, some of which may be in calls until the kernel ends them,
+    /// the descriptors; the rest is reaped. (Whoever does not say so is reaped as a whole.)
+    pub fn exit(self, thread: &Thread<'f, M>) {
+        if self.table.threads.load(Acquire) != 0 {
+            let shared = self.table_index != self.index || self.all.is_shared(self.index).unwrap_or(true);
+            if !shared {
+                let _ = self.close_range(thread, 0, u32::MAX, false);
+            }
+            return;
+        }
+        if self.slot.claim_reaping(self.pid(), 0, self.all.me) {
+            set_state(self.slot, SlotState::Dying);
+            let _ = self.all.take_apart(thread, self.index);
+        }
+    }
+
+    /// The same process with a new program.
+    fn begin_anew(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
+        {
+            let actor = self.all.act_for_dead(thread, self.index)?;
+            actor.recover()?;
+            self.end_wait();
+            actor.drop_mappings(self.index)?;
+        }
+        self.abandon_unborn(thread)?;
+        let shared = self.table_index != self.index || self.all.is_shared(self.index)?;
+        if shared {
+            return self.unshare(thread)?.begin_anew(thread);
+        }
+        let actor = self.all.act_for_dead(thread, self.index)?;
+        actor.end_uses()?;
+        self.table.threads.store(0, Release);
+        actor.each_entry(self.index, 0, u32::MAX, &mut |fd, entry| match entry & 1 {
+            0 => Ok(()),
+            _ => actor.close(fd, entry),
+        })?;
+        drop(actor);
+        Ok(self)
+    }
+
+    /// Abandons the children that a thread was preparing when exec ended it.
+    fn abandon_unborn(&self, thread: &Thread<'f, M>) -> Result<()> {
+        for index in 0..self.all.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+            let slot = self.all.areas.slot(index)?;
+            let unborn = state_of(slot) == SlotState::Prepared && slot.child_pid.load(Acquire) == 0;
+            if unborn && slot.parent.load(Acquire) == self.index + 1 {
+                self.abandon(thread, index);
+            }
+        }
+        Ok(())
+    }
+
+    /// exec gives a process that shared its descriptor table one of its own: it moves to another slot.
+    fn unshare(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
+        let fresh = self.prepare_fork(thread, Fork::default())?;
+        let moved = self.all.adopt(thread, fresh)?;
+        if self.slot.claim_reaping(self.pid(), 0, moved.all.me) {
+            set_state(self.slot, SlotState::Dying);
+            moved.all.take_apart(thread, self.index)?;
+        }
+        Ok(moved)
+    }
+
+    /// The umask.
+    pub fn umask(&self) -> u32 {
+        self.slot.umask.load(Relaxed)
+    }
+
+    /// Sets the umask; the one before.
+    pub fn set_umask(&self, umask: u32) -> u32 {
+        self.slot.umask.swap(umask & 0o777, Relaxed)
+    }
+
+    /// The working directory, if it is in the mount. It stays referenced until it is changed: a caller with other threads retains it for itself
+    /// (`thread.retain`) if it uses it beyond its next look.
+    pub fn directory(&self) -> Option<Node> {
+        let cachelet = self.slot.directory.load(Acquire);
+        if cachelet == 0 {
+            return None;
+        }
+        let number = self.all.fs.dram().cachelet(cachelet).ok()?.number.load(Relaxed);
+        Some(Node { cachelet, number })
+    }
+
+    /// chdir: into the mount, or out of it. Takes a reference of its own.
+    pub fn set_directory(&self, thread: &Thread<'f, M>, directory: Option<Node>) -> Result<()> {
+        let actor = self.all.act(thread, self.index)?;
+        match directory {
+            Some(node) => actor.set_directory(self.index, node.cachelet),
+            None => actor.clear(Place::Directory(self.index)),
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! Advisory locks: flock, and byte ranges locked by processes and by open file descriptions (fcntl). What Linux does, to the order in which
+//! F_GETLK finds locks.
+//!
+//! A file's record leads to two lists: ranges and flocks. Ranges of one owner lie together in the list, in order; they do not overlap, and neighbours
+//! of one kind are merged. Owners come in the order of their first range.
+//!
+//! Invariants
+//! - A list changes under the record's lock, by one store at a time. A process that dies within a call leaves its owner with at least the locks
+//!   before or after the call, whichever are fewer, and at most both.
+//! - A process has range locks only on files that its table has a descriptor of: any close of the file releases them. So whoever
+//!   empties a table finds all of them.
+
+use super::actor::{Actor, Place, Step};
+use super::areas::{Areas, Kind, LOCKS, LockNode, Record, Slot};
+use super::{Blocked, Conflict, LockKind, LockOwner, LockRange, Locked, Process, Processes};
+use crate::errno::{Errno, Result};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use engine::{Node, Thread};
+use pmem::Memory;
+
+/// How long one wait for a lock lasts at most: how late the death of an owner is noticed.
+const WAIT_MS: u32 = 100;
+/// Waiters that are followed to find a ring of them.
+const RING_MAX: usize = 64;
+/// Bit of `waits_last`: an exclusive lock is wanted.
+const EXCLUSIVE: u64 = 1 << 63;
+/// The last byte of a lock that reaches to the end whatever that will be.
+const END: u64 = i64::MAX as u64;
+
+impl LockOwner {
+    fn word(self) -> u64 {
+        match self {
+            LockOwner::Process(table) => 1 << 56 | table as u64,
+            LockOwner::Description(file) => 2 << 56 | file as u64,
+            LockOwner::Foreign { front, number } => 3 << 56 | (front as u64) << 32 | number as u64,
+        }
+    }
+
+    fn from_word(word: u64) -> LockOwner {
+        match word >> 56 {
+            1 => LockOwner::Process(word as u32),
+            2 => LockOwner::Description(word as u32),
+            _ => LockOwner::Foreign { front: (word >> 32) as u32 & 0xff_ffff, number: word as u32 },
+        }
+    }
+}
+
+impl LockRange {
+    /// A whole file.
+    pub const ALL: LockRange = LockRange { start: 0, last: END };
+
+    /// The bytes of a `struct flock`, whose `l_whence` has become `base` (0, position or length): EINVAL before the start, EOVERFLOW beyond what
+    /// offsets can say. A length of zero means to the end; a negative one the bytes before.
+    pub fn new(base: u64, start: i64, length: i64) -> Result<LockRange> {
+        let base = i64::try_from(base).map_err(|_| Errno::EOVERFLOW)?;
+        let start = base.checked_add(start).ok_or(Errno::EOVERFLOW)?;
+        if start < 0 {
+            return Err(Errno::EINVAL);
+        }
+        let (first, last) = match length {
+            0 => (start, i64::MAX),
+            1.. => (start, start.checked_add(length - 1).ok_or(Errno::EOVERFLOW)?),
+            _ => (start.checked_add(length).filter(|first| *first >= 0).ok_or(Errno::EINVAL)?, start - 1),
+        };
+        Ok(LockRange { start: first as u64, last: last as u64 })
+    }
+
+    fn overlaps(&self, other: &LockRange) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+
+    /// Whether they overlap or have nothing between them.
+    fn touches(&self, other: &LockRange) -> bool {
+        self.start <= other.last.saturating_add(1) && other.start <= self.last.saturating_add(1)
+    }
+
+    fn contains(&self, other: &LockRange) -> bool {
+        self.start <= other.start && other.last <= self.last
+    }
+}
+
+/// What somebody wants to lock, or has locked.
+#[derive(Debug, Clone, Copy)]
+struct Claimed {
+    owner: LockOwner,
+    range: LockRange,
+    kind: LockKind,
+    pid: i32,
+}
+
+impl Claimed {
+    fn read(node: &LockNode) -> Claimed {
+        let kind = if node.exclusive.load(Relaxed) != 0 { LockKind::Exclusive } else { LockKind::Shared };
+        Claimed {
+            owner: LockOwner::from_word(node.owner.load(Relaxed)),
+            range: LockRange { start: node.start.load(Relaxed), last: node.last.load(Relaxed) },
+            kind,
+            pid: node.pid.load(Relaxed),
+        }
+    }
+
+    fn conflicts(&self, other: &Claimed) -> bool {
+        self.owner != other.owner
+            && (self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive)
+            && self.range.overlaps(&other.range)
+    }
+}
+
+impl From<Claimed> for Conflict {
+    fn from(held: Claimed) -> Conflict {
+        Conflict { kind: held.kind, range: held.range, owner: held.owner, pid: held.pid }
+    }
+}
+
+/// A node of a list, and the word that leads to it.
+struct Linked<'f> {
+    index: u32,
+    link: &'f AtomicU32,
+    node: &'f LockNode,
+}
+
+/// The nodes of a list, from `head` on. Under the record's lock.
+struct Walk<'a, 'f> {
+    areas: &'a Areas<'f>,
+    link: &'f AtomicU32,
+    left: u32,
+}
+
+fn walk<'a, 'f>(areas: &'a Areas<'f>, head: &'f AtomicU32) -> Walk<'a, 'f> {
+    Walk { areas, link: head, left: LOCKS }
+}
+
+impl<'f> Iterator for Walk<'_, 'f> {
+    type Item = Linked<'f>;
+
+    fn next(&mut self) -> Option<Linked<'f>> {
+        // A list is no longer than all nodes together; what is longer is a ring.
+        self.left = self.left.checked_sub(1)?;
+        let index = self.link.load(Acquire).checked_sub(1)?;
+        let node = self.areas.lock(index).ok()?;
+        let link = core::mem::replace(&mut self.link, &node.next);
+        Some(Linked { index, link, node })
+    }
+}
+
+/// Whether a list leads to a node. Under the record's lock.
+pub(super) fn is_linked<'f>(areas: &Areas<'f>, head: &'f AtomicU32, node: u32) -> Result<bool> {
+    Ok(walk(areas, head).any(|linked| linked.index == node))
+}
+
+/// Tells those who wait for locks of a file to look again.
+pub(super) fn tell_waiters<M: Memory>(all: &Processes<'_, M>, record: &Record) {
+    record.version.fetch_add(1, AcqRel);
+    if record.waiters.swap(0, AcqRel) != 0 {
+        all.platform().wake(&record.version);
+    }
+}
+
+/// Releases what a description has locked of its file: it is going.
+pub(super) fn release_description<M: Memory>(actor: &Actor<'_, '_, M>, cachelet: u32, file: u32) -> Result<()> {
+    release(actor, cachelet, &|owner| owner == LockOwner::Description(file))
+}
+
+/// Releases the ranges that a process has locked of a file.
+pub(super) fn release_process<M: Memory>(actor: &Actor<'_, '_, M>, cachelet: u32, table: u32) -> Result<()> {
+    if actor.areas().record(cachelet)?.ranges.load(Acquire) == 0 {
+        return Ok(());
+    }
+    actor.prepare(Place::Nowhere, 0)?;
+    actor.intent().record.store(cachelet, Release);
+    actor.step(Step::Locks);
+    let released = release(actor, cachelet, &|owner| owner == LockOwner::Process(table));
+    actor.step(Step::None);
+    released
+}
+
+/// Releases the locks of owners that `gone` says yes to.
+fn release<M: Memory>(actor: &Actor<'_, '_, M>, cachelet: u32, gone: &dyn Fn(LockOwner) -> bool) -> Result<()> {
+    let record = actor.areas().record(cachelet)?;
+    if record.ranges.load(Acquire) == 0 && record.flocks.load(Acquire) == 0 {
+        return Ok(());
+    }
+    actor.lock_record(cachelet)?;
+    let mut released = false;
+    for head in [&record.ranges, &record.flocks] {
+        while let Some(found) =
+            walk(actor.areas(), head).find(|linked| gone(LockOwner::from_word(linked.node.owner.load(Relaxed))))
+        {
+            actor.remove_lock(&found)?;
+            released = true;
+        }
+    }
+    actor.unlock_record(record);
+    if released {
+        tell_waiters(actor.all, record);
+    }
+    Ok(())
+}
+
+impl<'f, M: Memory> Actor<'_, 'f, M> {
+    fn remove_lock(&self, found: &Linked<'f>) -> Result<()> {
+        let unlinked = &self.intent().unlinked;
+        found.node.claimed.store(self.ticket(), Release);
+        unlinked.store(found.index + 1, Release);
+        found.link.store(found.node.next.load(Relaxed), Release);
+        self.unclaim(Kind::Lock, found.index)?;
+        unlinked.store(0, Release);
+        Ok(())
+    }
+
+    /// Claims a node, as the `which`th of the operation, and fills it.
+    fn new_lock(&self, which: usize, cachelet: u32, claimed: &Claimed) -> Result<u32> {
+        let index = self.claim(Kind::Lock, which)?.ok_or(Errno::ENOLCK)?;
+        let node = self.areas().lock(index)?;
+        node.owner.store(claimed.owner.word(), Relaxed);
+        node.start.store(claimed.range.start, Relaxed);
+        node.last.store(claimed.range.last, Relaxed);
+        node.exclusive.store((claimed.kind == LockKind::Exclusive) as u32, Relaxed);
+        node.pid.store(claimed.pid, Relaxed);
+        node.record.store(cachelet, Relaxed);
+        Ok(index)
+    }
+
+    fn insert_lock(&self, link: &AtomicU32, index: u32) -> Result<()> {
+        self.areas().lock(index)?.next.store(link.load(Relaxed), Relaxed);
+        link.store(index + 1, Release);
+        Ok(())
+    }
+
+    /// Runs `change` with a record locked, as a step that can be recovered.
+    fn with_locks<T>(&self, cachelet: u32, change: impl FnOnce(&'f Record) -> Result<T>) -> Result<T> {
+        self.prepare(Place::Nowhere, 0)?;
+        self.intent().record.store(cachelet, Release);
+        self.step(Step::Locks);
+        let record = self.lock_record(cachelet)?;
+        let changed = change(record);
+        let cleaned = self.undo_claims();
+        self.unlock_record(record);
+        self.step(Step::None);
+        cleaned.and(changed)
+    }
+
+    /// Where in a list an owner's range that begins at `start` belongs.
+    fn position(&self, record: &'f Record, owner: LockOwner, start: u64) -> &'f AtomicU32 {
+        let mut link = &record.ranges;
+        let mut among_own = false;
+        for linked in walk(self.areas(), &record.ranges) {
+            let own = linked.node.owner.load(Relaxed) == owner.word();
+            // Before an own range behind it; or else behind the last own one; or at the end.
+            if (own && linked.node.start.load(Relaxed) >= start) || (among_own && !own) {
+                return linked.link;
+            }
+            among_own |= own;
+            link = &linked.node.next;
+        }
+        link
+    }
+
+    fn first(&self, head: &'f AtomicU32, meant: &dyn Fn(&Claimed) -> bool) -> Option<Claimed> {
+        walk(self.areas(), head).map(|linked| Claimed::read(linked.node)).find(|other| meant(other))
+    }
+
+    fn first_conflict(&self, head: &'f AtomicU32, wanted: &Claimed) -> Option<Claimed> {
+        self.first(head, &|other| other.conflicts(wanted))
+    }
+
+    /// Sets a range to a kind, or to no lock. Nobody is in the way.
+    fn set_range(&self, record: &'f Record, cachelet: u32, wanted: &Claimed, kind: Option<LockKind>) -> Result<()> {
+        let own = || {
+            walk(self.areas(), &record.ranges).filter(|linked| linked.node.owner.load(Relaxed) == wanted.owner.word())
+        };
+        let range = wanted.range;
+        let mut whole = range;
+        let mut tail = None;
+        for linked in own() {
+            let held = Claimed::read(linked.node);
+            if Some(held.kind) == kind {
+                if held.range.contains(&range) {
+                    return Ok(());
+                }
+                if held.range.touches(&range) {
+                    whole.start = whole.start.min(held.range.start);
+                    whole.last = whole.last.max(held.range.last);
+                }
+            } else if held.range.start < range.start && held.range.last > range.last {
+                // It is cut in two: the part behind becomes a node of its own.
+                tail = Some(Claimed { range: LockRange { start: range.last + 1, last: held.range.last }, ..held });
+            }
+        }
+        // All that can fail comes first. Then what is added, and then what goes: at every moment all is held that is held before and after.
+        let tail = match tail {
+            Some(tail) => Some((tail.range.start, self.new_lock(0, cachelet, &tail)?)),
+            None => None,
+        };
+        let added = match kind {
+            Some(kind) => Some(self.new_lock(1, cachelet, &Claimed { range: whole, kind, ..*wanted })?),
+            None => None,
+        };
+        if let Some((start, index)) = tail {
+            self.insert_lock(self.position(record, wanted.owner, start), index)?;
+        }
+        if let Some(index) = added {
+            self.insert_lock(self.position(record, wanted.owner, whole.start), index)?;
+        }
+        let is_new = |index: u32| Some(index) == added || tail.is_some_and(|(_, tail)| tail == index);
+        while let Some((linked, held)) = own()
+            .filter(|linked| !is_new(linked.index))
+            .map(|linked| (Claimed::read(linked.node), linked))
+            .find(|(held, _)| held.range.overlaps(&range) || (Some(held.kind) == kind && held.range.touches(&range)))
+            .map(|(held, linked)| (linked, held))
+        {
+            if Some(held.kind) == kind || range.contains(&held.range) {
+                self.remove_lock(&linked)?;
+            } else if held.range.start < range.start {
+                linked.node.last.store(range.start - 1, Release);
+            } else {
+                linked.node.start.store(range.last + 1, Release);
+            }
+        }
+        self.claims_used();
+        Ok(())
+    }
+
+    fn lock_range(
+        &self,
+        node: Node,
+        wanted: &Claimed,
+        kind: Option<LockKind>,
+    ) -> Result<core::result::Result<(), (Blocked, Claimed)>> {
+        let changed = self.with_locks(node.cachelet, |record| {
+            if kind.is_some()
+                && let Some(other) = self.first_conflict(&record.ranges, wanted)
+            {
+                let version = record.version.load(Acquire);
+                return Ok(Err((Blocked { node, version, blocker: other.owner }, other)));
+            }
+            self.set_range(record, node.cachelet, wanted, kind).map(Ok)
+        })?;
+        if changed.is_ok() {
+            // Even a lock may let others in: one that was exclusive before.
+            tell_waiters(self.all, self.areas().record(node.cachelet)?);
+        }
+        Ok(changed)
+    }
+
+    fn flock(&self, node: Node, wanted: &Claimed, kind: Option<LockKind>) -> Result<Locked> {
+        let mut released = false;
+        let locked = self.with_locks(node.cachelet, |record| {
+            let own = walk(self.areas(), &record.flocks)
+                .find(|linked| linked.node.owner.load(Relaxed) == wanted.owner.word());
+            if let Some(own) = own {
+                if Some(Claimed::read(own.node).kind) == kind {
+                    return Ok(Locked::Done);
+                }
+                // Also where the new one is refused, as on Linux.
+                self.remove_lock(&own)?;
+                released = true;
+            }
+            if kind.is_none() {
+                return Ok(Locked::Done);
+            }
+            if let Some(other) = self.first_conflict(&record.flocks, wanted) {
+                let version = record.version.load(Acquire);
+                return Ok(Locked::Blocked(Blocked { node, version, blocker: other.owner }));
+            }
+            let index = self.new_lock(0, node.cachelet, wanted)?;
+            self.insert_lock(&record.flocks, index)?;
+            self.claims_used();
+            Ok(Locked::Done)
+        })?;
+        if released {
+            let record = self.areas().record(node.cachelet)?;
+            // Not for oneself: what was seen stays what is waited for.
+            tell_waiters(self.all, record);
+            if let Locked::Blocked(blocked) = locked {
+                return Ok(Locked::Blocked(Blocked { version: blocked.version.wrapping_add(1), ..blocked }));
+            }
+        }
+        Ok(locked)
+    }
+
+    /// Whether waiting for `blocker` closes a ring of processes that wait for each other, with the actor's in it.
+    fn is_ring(&self, blocker: LockOwner) -> Result<bool> {
+        let me = LockOwner::Process(self.table);
+        let mut next = blocker;
+        for _ in 0..RING_MAX {
+            if next == me {
+                return Ok(true);
+            }
+            let LockOwner::Process(table) = next else { return Ok(false) };
+            let Some(waiting) = self.blocker_of(table)? else { return Ok(false) };
+            next = waiting;
+        }
+        Ok(false)
+    }
+
+    /// Whom a process waits for at this moment.
+    fn blocker_of(&self, table: u32) -> Result<Option<LockOwner>> {
+        let slot: &Slot = self.areas().slot(table)?;
+        let cachelet = slot.waits_in.load(SeqCst) as u32;
+        if cachelet == 0 {
+            return Ok(None);
+        }
+        let last = slot.waits_last.load(Relaxed);
+        let kind = if last & EXCLUSIVE != 0 { LockKind::Exclusive } else { LockKind::Shared };
+        let range = LockRange { start: slot.waits_start.load(Relaxed), last: last & !EXCLUSIVE };
+        let wanted = Claimed { owner: LockOwner::Process(table), range, kind, pid: 0 };
+        self.with_locks(cachelet, |record| Ok(self.first_conflict(&record.ranges, &wanted).map(|other| other.owner)))
+    }
+}
+
+/// Locks. Blocking calls are a loop of the front: attempt; if blocked, [`Process::wait_for_lock`]; if a signal came, EINTR; again from looking the
+/// descriptor up, since it may be closed meanwhile.
+impl<'f, M: Memory> Process<'f, M> {
+    /// flock(2): `None` unlocks. A conversion that is blocked has lost the lock before, as on Linux.
+    pub fn flock(&self, thread: &Thread<'f, M>, fd: u32, kind: Option<LockKind>) -> Result<Locked> {
+        let actor = self.all.act(thread, self.index)?;
+        let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
+        let file = self.all.areas.file(descriptor.file)?;
+        if file.is_path() {
+            return Err(Errno::EBADF);
+        }
+        let owner = LockOwner::Description(descriptor.file);
+        let wanted =
+            Claimed { owner, range: LockRange::ALL, kind: kind.unwrap_or(LockKind::Shared), pid: self.pid() as i32 };
+        actor.flock(file.node(), &wanted, kind)
+    }
+
+    /// fcntl(F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW): `None` unlocks. `of_description`: an OFD lock. EBADF: not ours, or not opened for that;
+    /// ENOLCK: too many locks; EDEADLK (if `waits`, and not for OFD locks): to wait would be for ever.
+    pub fn lock_range(
+        &self,
+        thread: &Thread<'f, M>,
+        fd: u32,
+        range: LockRange,
+        kind: Option<LockKind>,
+        of_description: bool,
+        waits: bool,
+    ) -> Result<Locked> {
+        let actor = self.all.act(thread, self.index)?;
+        let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
+        let file = self.all.areas.file(descriptor.file)?;
+        let allowed = match kind {
+            None => !file.is_path(),
+            Some(LockKind::Shared) => file.reads(),
+            Some(LockKind::Exclusive) => file.writes(),
+        };
+        if !allowed {
+            return Err(Errno::EBADF);
+        }
+        let owner = self.owner(descriptor.file, of_description);
+        let pid = if of_description { -1 } else { self.pid() as i32 };
+        let wanted = Claimed { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid };
+        let (blocked, other) = match actor.lock_range(file.node(), &wanted, kind)? {
+            Ok(()) => return Ok(Locked::Done),
+            Err(in_the_way) => in_the_way,
+        };
+        if waits && !of_description {
+            // Said before looking: of two that close a ring at once at least one sees it.
+            self.say_what_is_waited_for(&blocked, &wanted);
+            if actor.is_ring(other.owner)? {
+                self.end_wait();
+                return Err(Errno::EDEADLK);
+            }
+        }
+        Ok(Locked::Blocked(blocked))
+    }
+
+    fn owner(&self, file: u32, of_description: bool) -> LockOwner {
+        if of_description { LockOwner::Description(file) } else { LockOwner::Process(self.table_index) }
+    }
+
+    fn say_what_is_waited_for(&self, blocked: &Blocked, wanted: &Claimed) {
+        let exclusive = if wanted.kind == LockKind::Exclusive { EXCLUSIVE } else { 0 };
+        self.table.waits_start.store(wanted.range.start, Relaxed);
+        self.table.waits_last.store(wanted.range.last | exclusive, Relaxed);
+        self.table.waits_in.store(blocked.node.cachelet as u64, SeqCst);
+    }
+
+    /// fcntl(F_GETLK, F_OFD_GETLK): the first lock in the way. `None` asks for the locks of the description itself, as Linux does since 6.6; of
+    /// a process that is EINVAL.
+    pub fn conflict(
+        &self,
+        thread: &Thread<'f, M>,
+        fd: u32,
+        range: LockRange,
+        kind: Option<LockKind>,
+        of_description: bool,
+    ) -> Result<Option<Conflict>> {
+        let actor = self.all.act(thread, self.index)?;
+        let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
+        let file = self.all.areas.file(descriptor.file)?;
+        if file.is_path() {
+            return Err(Errno::EBADF);
+        }
+        if kind.is_none() && !of_description {
+            return Err(Errno::EINVAL);
+        }
+        let owner = self.owner(descriptor.file, of_description);
+        let wanted = Claimed { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid: 0 };
+        let found = actor.with_locks(file.node().cachelet, |record| {
+            Ok(actor.first(&record.ranges, &|other| match kind {
+                Some(_) => other.conflicts(&wanted),
+                None => other.owner == owner && other.range.overlaps(&range),
+            }))
+        })?;
+        Ok(found.map(Conflict::from))
+    }
+
+    /// Sleeps until the locks of the file change, a signal comes, or a short time has passed (100 ms: after that somebody looks whether
+    /// the blocker still lives). The caller then attempts again, unless a signal came. Holds no [`Using`](super::Using).
+    pub fn wait_for_lock(&self, thread: &Thread<'f, M>, blocked: &Blocked) {
+        let Ok(record) = self.all.areas.record(blocked.node.cachelet) else { return };
+        record.waiters.store(1, SeqCst);
+        if record.version.load(SeqCst) != blocked.version {
+            return;
+        }
+        self.all.platform().wait(&record.version, blocked.version, WAIT_MS);
+        if record.version.load(Acquire) == blocked.version {
+            // Nobody gave anything up: perhaps because he cannot any more.
+            let _ = match blocked.blocker {
+                LockOwner::Process(slot) | LockOwner::Foreign { front: slot, .. } => {
+                    self.all.reap_if_dead(thread, slot).map(u32::from)
+                }
+                LockOwner::Description(_) => self.all.reap_all(thread),
+            };
+        }
+    }
+
+    /// The wait is over (locked, interrupted, given up): to be called at the end of every loop that waited.
+    pub fn end_wait(&self) {
+        self.table.waits_in.store(0, Release);
+    }
+
+    /// Sets the locks of an owner that only another front knows, by `number`, on a file that this process holds: `None` unlocks. `whole`: as
+    /// flock does; else a range. `pid` is what F_GETLK tells. For a mount on the same image.
+    pub fn lock_foreign(
+        &self,
+        thread: &Thread<'f, M>,
+        node: Node,
+        (number, pid): (u32, i32),
+        range: Option<LockRange>,
+        kind: Option<LockKind>,
+    ) -> Result<Locked> {
+        let actor = self.all.act(thread, self.index)?;
+        self.slot.foreign.store(1, Release);
+        let owner = LockOwner::Foreign { front: self.index, number };
+        let wanted_kind = kind.unwrap_or(LockKind::Shared);
+        let wanted = Claimed { owner, range: range.unwrap_or(LockRange::ALL), kind: wanted_kind, pid };
+        if range.is_none() {
+            return actor.flock(node, &wanted, kind);
+        }
+        Ok(match actor.lock_range(node, &wanted, kind)? {
+            Ok(()) => Locked::Done,
+            Err((blocked, _)) => Locked::Blocked(blocked),
+        })
+    }
+
+    /// The first lock in the way of a foreign owner's.
+    pub fn conflict_foreign(
+        &self,
+        thread: &Thread<'f, M>,
+        node: Node,
+        number: u32,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<Conflict>> {
+        let actor = self.all.act(thread, self.index)?;
+        let wanted = Claimed { owner: LockOwner::Foreign { front: self.index, number }, range, kind, pid: 0 };
+        let found = actor.with_locks(node.cachelet, |record| Ok(actor.first_conflict(&record.ranges, &wanted)))?;
+        Ok(found.map(Conflict::from))
+    }
+}
+
+/// Releases all locks of the foreign owners of a front that died.
+pub(super) fn release_front<M: Memory>(actor: &Actor<'_, '_, M>) -> Result<()> {
+    let front = actor.index;
+    let is_ours = |owner| matches!(owner, LockOwner::Foreign { front: of, .. } if of == front);
+    actor.areas().each_claimed(Kind::Lock, &mut |index| {
+        let node = actor.areas().lock(index)?;
+        if !is_ours(LockOwner::from_word(node.owner.load(Relaxed))) {
+            return Ok(());
+        }
+        // It may have become another one since; then nothing there is ours.
+        let cachelet = node.record.load(Relaxed);
+        actor.prepare(Place::Nowhere, 0)?;
+        actor.intent().record.store(cachelet, Release);
+        actor.step(Step::Locks);
+        let released = release(actor, cachelet, &is_ours);
+        actor.step(Step::None);
+        released
+    })?;
+    actor.slot.foreign.store(0, Release);
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! How much of the tables is in use: for people, and for tests that nothing is lost.
+
+use super::Processes;
+use super::areas::{Kind, SLOTS};
+use crate::errno::Result;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use pmem::Memory;
+
+/// What the processes of an image hold together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Processes, and children that are being made.
+    pub processes: u32,
+    /// Open file descriptions.
+    pub files: u32,
+    /// Pages of descriptors beyond the first ones.
+    pub pages: u32,
+    /// Locked ranges and files.
+    pub locks: u32,
+    /// Mappings.
+    pub mappings: u32,
+    /// Descriptors on their way between processes.
+    pub tokens: u32,
+    /// Files that are held by any of these.
+    pub files_held: u32,
+    /// Files that are mapped.
+    pub files_mapped: u32,
+}
+
+impl<M: Memory> Processes<'_, M> {
+    /// What is in use; exact while nobody changes it.
+    pub fn usage(&self) -> Result<Usage> {
+        let mut usage = Usage::default();
+        for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+            usage.processes += (self.areas.slot(index)?.pid() != 0) as u32;
+        }
+        let counted = [
+            (Kind::File, &mut usage.files),
+            (Kind::Page, &mut usage.pages),
+            (Kind::Lock, &mut usage.locks),
+            (Kind::Mapping, &mut usage.mappings),
+            (Kind::Token, &mut usage.tokens),
+        ];
+        for (kind, count) in counted {
+            self.areas.each_claimed(kind, &mut |_| {
+                *count += 1;
+                Ok(())
+            })?;
+        }
+        let dram = self.fs.dram();
+        let cachelets = dram.header()?.cachelets_next.load(Acquire).min(dram.layout.cachelets_max);
+        for cachelet in 0..cachelets as u32 {
+            let counts = self.areas.record(cachelet)?.counts.load(Relaxed);
+            usage.files_held += (counts as u32 != 0) as u32;
+            usage.files_mapped += (counts >> 32 != 0) as u32;
+        }
+        Ok(usage)
+    }
+}

@@ -1,0 +1,783 @@
+//! Random calls against a small model of POSIX: names, hard links, files that are open without a name, data with holes, permissions; with clean
+//! detaches and with crashes of all processes between.
+//!
+//! The model is written from what Linux documents, not from the code. Calls refer to directories by their rank among those that are there, so that any
+//! part of a sequence is a sequence: what fails is shrunk to few calls.
+
+mod world;
+
+pub use world::World;
+
+use libc::{EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENODATA, ENOENT, ENOTDIR, ENOTEMPTY, EOPNOTSUPP, EPERM};
+use std::collections::BTreeMap;
+
+const BLOCK_BYTES: u64 = 4096;
+/// Files that there are at most; then names are removed instead of made.
+const NODES_MAX: usize = 70;
+/// Open files.
+pub(crate) const SLOTS: usize = 8;
+/// Names that a directory can have here: ones that fit into a line, and long ones.
+const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", LONG, LONGER];
+const LONG: &str = "a-name-that-does-not-fit-into-the-first-line-of-its-dentry";
+const LONGER: &str = "one-of-the-names-that-need-five-lines-and-so-the-most-that-there-can-be-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\
+    xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
+const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "user.color"];
+
+/// A name in the directory of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// Rank, modulo the number of directories.
+    pub directory: u8,
+    /// Index into the names.
+    pub name: u8,
+}
+
+impl At {
+    /// The name.
+    pub fn name(self) -> &'static str {
+        NAMES[self.name as usize % NAMES.len()]
+    }
+}
+
+/// A call, or something that happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Op {
+    Create { who: u8, at: At, mode: u32 },
+    Mkdir { who: u8, at: At, mode: u32 },
+    Fifo { who: u8, at: At },
+    Symlink { who: u8, at: At, length: u16 },
+    Link { who: u8, from: At, to: At },
+    Unlink { who: u8, at: At },
+    Rmdir { who: u8, at: At },
+    Rename { who: u8, from: At, to: At, flags: u32 },
+    Chmod { who: u8, at: At, mode: u32 },
+    Chown { at: At, uid: u32, gid: u32 },
+    Open { who: u8, at: At, slot: u8 },
+    Close { slot: u8 },
+    Write { slot: u8, offset: u32, length: u16, byte: u8 },
+    Append { slot: u8, length: u16, byte: u8 },
+    Truncate { slot: u8, length: u32 },
+    Allocate { slot: u8, mode: i32, offset: u32, length: u32 },
+    Read { slot: u8, offset: u32, length: u16 },
+    SetAttribute { who: u8, at: At, key: u8, length: u16, flags: i32 },
+    RemoveAttribute { who: u8, at: At, key: u8 },
+    Stat { at: At },
+    List { directory: u8 },
+    Detach,
+    Crash,
+}
+
+/// Users: root, and two who share a group.
+pub(crate) const USERS: [(u32, u32, &[u32]); 3] = [(0, 0, &[]), (1000, 1000, &[50]), (1001, 1001, &[50, 60])];
+
+/// A small deterministic generator (xorshift): a seed replays a sequence.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+/// A sequence of so many calls.
+pub fn sequence(seed: u64, count: usize) -> Vec<Op> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        random.below(2);
+    }
+    (0..count).map(|_| draw(&mut random)).collect()
+}
+
+/// The sequence that bytes mean: two draw a call, so that a small change of the bytes is a small change of the sequence.
+pub fn decode(data: &[u8]) -> Vec<Op> {
+    let calls = data.as_chunks::<2>().0.iter().take(2000);
+    let draw_from = |bytes: &[u8; 2]| {
+        let mut random = Random((u16::from_le_bytes(*bytes) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        random.below(2);
+        draw(&mut random)
+    };
+    calls.map(draw_from).collect()
+}
+
+fn draw(random: &mut Random) -> Op {
+    let at =
+        |random: &mut Random| At { directory: random.below(64) as u8, name: random.below(NAMES.len() as u64) as u8 };
+    let who = if random.below(10) < 6 { 0 } else { 1 + random.below(2) as u8 };
+    let slot = random.below(SLOTS as u64) as u8;
+    let mode = [0o777, 0o755, 0o700, 0o070, 0o750, 0o1777, 0o555, 0o000][random.below(8) as usize];
+    // Most files are small; edges of blocks and of nodes are met often.
+    let place = |random: &mut Random| match random.below(6) {
+        0 => random.below(100) as u32,
+        1 => random.below(20_000) as u32,
+        2 => random.below(300_000) as u32,
+        3 => (random.below(60) * 4096) as u32,
+        4 => (random.below(3) * (2 << 20) + random.below(5000)) as u32,
+        _ => (random.below(20) * 4096 + random.below(3)).saturating_sub(1) as u32,
+    };
+    let length = |random: &mut Random| match random.below(4) {
+        0 => random.below(50) as u16 + 1,
+        1 => 4096,
+        2 => random.below(16_000) as u16 + 1,
+        _ => 8192,
+    };
+    let byte = random.below(255) as u8 + 1;
+    match random.below(1000) {
+        0..110 => Op::Create { who, at: at(random), mode: mode & 0o777 },
+        110..170 => Op::Mkdir { who, at: at(random), mode },
+        170..190 => Op::Fifo { who, at: at(random) },
+        190..220 => Op::Symlink { who, at: at(random), length: [1, 20, 48, 49, 700][random.below(5) as usize] },
+        220..270 => Op::Link { who, from: at(random), to: at(random) },
+        270..340 => Op::Unlink { who, at: at(random) },
+        340..390 => Op::Rmdir { who, at: at(random) },
+        390..510 => {
+            Op::Rename { who, from: at(random), to: at(random), flags: [0, 0, 0, 1, 2][random.below(5) as usize] }
+        }
+        510..560 => Op::Chmod { who, at: at(random), mode },
+        560..575 => {
+            let (uid, gid, _) = USERS[random.below(3) as usize];
+            Op::Chown { at: at(random), uid, gid }
+        }
+        575..650 => Op::Open { who, at: at(random), slot },
+        650..670 => Op::Close { slot },
+        670..750 => Op::Write { slot, offset: place(random), length: length(random), byte },
+        750..780 => Op::Append { slot, length: length(random), byte },
+        780..820 => Op::Truncate { slot, length: place(random) },
+        820..860 => {
+            let mode = [0, 1, 3, 0x10, 0x11, 8, 0x20][random.below(7) as usize];
+            let whole = mode == 8 || mode == 0x20;
+            let align = |value: u32| if whole { value / 4096 * 4096 } else { value };
+            let (offset, length) = (align(place(random)), align(place(random) % 100_000).max(4096));
+            Op::Allocate { slot, mode, offset, length }
+        }
+        860..910 => Op::Read { slot, offset: place(random), length: length(random) },
+        910..935 => {
+            let flags = random.below(3) as i32;
+            Op::SetAttribute { who, at: at(random), key: byte, length: random.below(3000) as u16, flags }
+        }
+        935..945 => Op::RemoveAttribute { who, at: at(random), key: byte },
+        945..980 => Op::Stat { at: at(random) },
+        980..996 => Op::List { directory: random.below(64) as u8 },
+        996..998 => Op::Detach,
+        _ => Op::Crash,
+    }
+}
+
+/// What kind of file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Directory,
+    File,
+    Symlink,
+    Fifo,
+}
+
+/// The bytes of a file: blocks that are not there are zero.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Length.
+    pub size: u64,
+    blocks: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Content {
+    fn write(&mut self, offset: u64, length: u64, byte: u8) {
+        self.fill(offset, length, byte);
+        self.size = self.size.max(offset + length);
+    }
+
+    fn fill(&mut self, offset: u64, length: u64, byte: u8) {
+        let mut at = offset;
+        while at < offset + length {
+            let end = ((at / BLOCK_BYTES + 1) * BLOCK_BYTES).min(offset + length);
+            let start = at % BLOCK_BYTES;
+            let block = self.blocks.entry(at / BLOCK_BYTES).or_insert_with(|| vec![0; BLOCK_BYTES as usize]);
+            block[start as usize..(start + end - at) as usize].fill(byte);
+            at = end;
+        }
+    }
+
+    fn truncate(&mut self, size: u64) {
+        if size < self.size {
+            self.blocks.split_off(&size.div_ceil(BLOCK_BYTES));
+            if !size.is_multiple_of(BLOCK_BYTES)
+                && let Some(block) = self.blocks.get_mut(&(size / BLOCK_BYTES))
+            {
+                block[(size % BLOCK_BYTES) as usize..].fill(0);
+            }
+        }
+        self.size = size;
+    }
+
+    /// The bytes from an offset on, as far as there are any.
+    pub fn read(&self, offset: u64, length: u64) -> Vec<u8> {
+        let end = (offset + length).min(self.size);
+        let mut bytes = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let until = ((at / BLOCK_BYTES + 1) * BLOCK_BYTES).min(end);
+            match self.blocks.get(&(at / BLOCK_BYTES)) {
+                Some(block) => {
+                    let start = (at % BLOCK_BYTES) as usize;
+                    bytes.extend_from_slice(&block[start..start + (until - at) as usize]);
+                }
+                None => bytes.resize(bytes.len() + (until - at) as usize, 0),
+            }
+            at = until;
+        }
+        bytes
+    }
+
+    fn allocate(&mut self, mode: i32, offset: u64, length: u64) -> Result<(), i32> {
+        let end = offset + length;
+        let keep_size = mode & 1 != 0;
+        match mode & !1 {
+            0 => {}
+            // Nothing behind the length is made visible.
+            2 => {
+                let end = end.min(self.size);
+                return {
+                    self.fill(offset, end.saturating_sub(offset), 0);
+                    Ok(())
+                };
+            }
+            0x10 => {
+                let end = end.min(self.size);
+                self.fill(offset, end.saturating_sub(offset), 0);
+            }
+            8 | 0x20 => return self.shift(mode, offset / BLOCK_BYTES, length / BLOCK_BYTES),
+            _ => return Err(EOPNOTSUPP),
+        }
+        if !keep_size {
+            self.size = self.size.max(end);
+        }
+        Ok(())
+    }
+
+    fn shift(&mut self, mode: i32, first: u64, count: u64) -> Result<(), i32> {
+        let collapse = mode == 8;
+        let (offset, length) = (first * BLOCK_BYTES, count * BLOCK_BYTES);
+        if (collapse && offset + length >= self.size) || (!collapse && offset >= self.size) {
+            return Err(EINVAL);
+        }
+        let mut behind = self.blocks.split_off(&first);
+        if collapse {
+            behind = behind.split_off(&(first + count));
+        }
+        let moved = behind.into_iter().map(|(at, block)| (if collapse { at - count } else { at + count }, block));
+        self.blocks.extend(moved);
+        self.size = if collapse { self.size - length } else { self.size + length };
+        Ok(())
+    }
+}
+
+/// A file of the model.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// Its kind.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names; of a directory 2 and its subdirectories.
+    pub links: u32,
+    /// Contents of a file, target of a link.
+    pub content: Content,
+    /// Names of a directory.
+    pub entries: BTreeMap<&'static str, usize>,
+    /// A directory's parent.
+    pub parent: usize,
+    /// Extended attributes: the length and the byte that a value consists of.
+    pub attributes: BTreeMap<&'static str, Vec<u8>>,
+}
+
+/// The model: files by number. The root is 0.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// All files that have names, or are open.
+    pub files: BTreeMap<usize, File>,
+    /// Open files.
+    pub slots: [Option<usize>; SLOTS],
+    next: usize,
+}
+
+type Outcome = Result<(), i32>;
+
+impl Default for Model {
+    fn default() -> Model {
+        let root = File {
+            kind: Kind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            content: Content::default(),
+            entries: BTreeMap::new(),
+            parent: 0,
+            attributes: BTreeMap::new(),
+        };
+        Model { files: BTreeMap::from([(0, root)]), slots: [None; SLOTS], next: 1 }
+    }
+}
+
+impl Model {
+    /// The directories by rank, with the paths that lead there.
+    pub fn directory(&self, rank: u8) -> usize {
+        let reachable: Vec<usize> = self
+            .files
+            .iter()
+            .filter(|(number, file)| file.kind == Kind::Directory && self.is_below_root(**number))
+            .map(|(number, _)| *number)
+            .collect();
+        reachable[rank as usize % reachable.len()]
+    }
+
+    fn is_below_root(&self, number: usize) -> bool {
+        number == 0 || self.files[&number].links > 0
+    }
+
+    /// The names that lead to a directory.
+    pub fn path(&self, mut number: usize) -> Vec<&'static str> {
+        let mut path = Vec::new();
+        while number != 0 {
+            let parent = self.files[&number].parent;
+            let name = self.files[&parent].entries.iter().find(|(_, child)| **child == number);
+            path.push(*name.expect("a directory has a name").0);
+            number = parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// What a name leads to.
+    pub fn find(&self, at: At) -> Option<usize> {
+        self.files[&self.directory(at.directory)].entries.get(at.name()).copied()
+    }
+
+    fn grants(&self, who: u8, number: usize, want: u32) -> bool {
+        let (uid, gid, groups) = USERS[who as usize];
+        let file = &self.files[&number];
+        let shift = match () {
+            () if uid == file.uid => 6,
+            () if gid == file.gid || groups.contains(&file.gid) => 3,
+            () => 0,
+        };
+        uid == 0 || (file.mode >> shift) & want == want
+    }
+
+    fn sticky(&self, who: u8, directory: usize, file: usize) -> Outcome {
+        let uid = USERS[who as usize].0;
+        let (directory, file) = (&self.files[&directory], &self.files[&file]);
+        let free = directory.mode & 0o1000 == 0 || uid == 0 || uid == directory.uid || uid == file.uid;
+        if free { Ok(()) } else { Err(EPERM) }
+    }
+
+    /// May this user search the directory?
+    fn search(&self, who: u8, at: At) -> Result<usize, i32> {
+        let directory = self.directory(at.directory);
+        if self.grants(who, directory, 1) { Ok(directory) } else { Err(EACCES) }
+    }
+
+    fn may_make(&self, who: u8, at: At) -> Result<usize, i32> {
+        let directory = self.search(who, at)?;
+        match () {
+            () if self.files[&directory].entries.contains_key(at.name()) => Err(EEXIST),
+            () if !self.grants(who, directory, 3) => Err(EACCES),
+            () => Ok(directory),
+        }
+    }
+
+    fn may_remove(&self, who: u8, at: At) -> Result<(usize, usize), i32> {
+        let directory = self.search(who, at)?;
+        let number = *self.files[&directory].entries.get(at.name()).ok_or(ENOENT)?;
+        if !self.grants(who, directory, 3) {
+            return Err(EACCES);
+        }
+        self.sticky(who, directory, number)?;
+        Ok((directory, number))
+    }
+
+    fn make(&mut self, who: u8, at: At, kind: Kind, mode: u32, size: u64) -> Outcome {
+        let directory = self.may_make(who, at)?;
+        let (uid, gid, _) = USERS[who as usize];
+        let number = self.next;
+        self.next += 1;
+        let mut content = Content::default();
+        if kind == Kind::Symlink {
+            content.write(0, size, b'x');
+        }
+        let links = if kind == Kind::Directory { 2 } else { 1 };
+        let (entries, attributes) = (BTreeMap::new(), BTreeMap::new());
+        let file = File { kind, mode, uid, gid, links, content, entries, parent: directory, attributes };
+        self.files.insert(number, file);
+        self.add_name(directory, at.name(), number);
+        Ok(())
+    }
+
+    fn add_name(&mut self, directory: usize, name: &'static str, number: usize) {
+        self.at(directory).entries.insert(name, number);
+        if self.files[&number].kind == Kind::Directory {
+            self.at(directory).links += 1;
+            self.at(number).parent = directory;
+        }
+    }
+
+    fn at(&mut self, number: usize) -> &mut File {
+        self.files.get_mut(&number).expect("a file of the model")
+    }
+
+    fn take_name(&mut self, directory: usize, name: &'static str) -> usize {
+        let number = self.at(directory).entries.remove(name).expect("a name");
+        if self.files[&number].kind == Kind::Directory {
+            self.at(directory).links -= 1;
+        }
+        number
+    }
+
+    /// A name less; without names and users the file is gone.
+    fn drop_name(&mut self, number: usize) {
+        let file = self.at(number);
+        file.links = if file.kind == Kind::Directory { 0 } else { file.links - 1 };
+        self.collect(number);
+    }
+
+    fn collect(&mut self, number: usize) {
+        if self.files.get(&number).is_some_and(|file| file.links == 0) && !self.slots.contains(&Some(number)) {
+            self.files.remove(&number);
+        }
+    }
+
+    fn is_ancestor(&self, above: usize, mut below: usize) -> bool {
+        loop {
+            if below == above {
+                return true;
+            }
+            if below == 0 {
+                return false;
+            }
+            below = self.files[&below].parent;
+        }
+    }
+
+    fn is_directory(&self, number: usize) -> bool {
+        self.files[&number].kind == Kind::Directory
+    }
+
+    fn rename(&mut self, who: u8, from: At, to: At, flags: u32) -> Outcome {
+        let here = self.search(who, from)?;
+        let there = self.search(who, to)?;
+        let old = *self.files[&here].entries.get(from.name()).ok_or(ENOENT)?;
+        let new = self.files[&there].entries.get(to.name()).copied();
+        let exchange = flags == 2;
+        match new {
+            Some(_) if flags == 1 => return Err(EEXIST),
+            None if exchange => return Err(ENOENT),
+            _ => {}
+        }
+        if self.is_directory(old) && self.is_ancestor(old, there) {
+            return Err(EINVAL);
+        }
+        if new.is_some_and(|new| self.is_directory(new) && self.is_ancestor(new, here)) {
+            return Err(if exchange { EINVAL } else { ENOTEMPTY });
+        }
+        if new == Some(old) {
+            return Ok(());
+        }
+        self.may_rename(who, (here, old), (there, new), exchange)?;
+        self.take_name(here, from.name());
+        if let Some(new) = new {
+            self.take_name(there, to.name());
+            if exchange {
+                self.add_name(here, from.name(), new);
+            } else {
+                self.drop_name(new);
+            }
+        }
+        self.add_name(there, to.name(), old);
+        Ok(())
+    }
+
+    fn may_rename(
+        &self,
+        who: u8,
+        (here, old): (usize, usize),
+        (there, new): (usize, Option<usize>),
+        exchange: bool,
+    ) -> Outcome {
+        if !self.grants(who, here, 3) || !self.grants(who, there, 3) {
+            return Err(EACCES);
+        }
+        self.sticky(who, here, old)?;
+        if let Some(new) = new {
+            self.sticky(who, there, new)?;
+            match (self.is_directory(old), self.is_directory(new)) {
+                _ if exchange => {}
+                (true, false) => return Err(ENOTDIR),
+                (false, true) => return Err(EISDIR),
+                _ => {}
+            }
+        }
+        let moves = here != there;
+        if moves && self.is_directory(old) && !self.grants(who, old, 2) {
+            return Err(EACCES);
+        }
+        if let Some(new) = new {
+            if moves && exchange && self.is_directory(new) && !self.grants(who, new, 2) {
+                return Err(EACCES);
+            }
+            if !exchange && !self.files[&new].entries.is_empty() {
+                return Err(ENOTEMPTY);
+            }
+        }
+        Ok(())
+    }
+
+    fn may_set_attribute(&self, who: u8, at: At) -> Result<usize, i32> {
+        let number = self.find(at).ok_or(ENOENT)?;
+        let file = &self.files[&number];
+        if !matches!(file.kind, Kind::File | Kind::Directory) {
+            return Err(EPERM);
+        }
+        let uid = USERS[who as usize].0;
+        if file.kind == Kind::Directory && file.mode & 0o1000 != 0 && uid != 0 && uid != file.uid {
+            return Err(EPERM);
+        }
+        if self.grants(who, number, 2) { Ok(number) } else { Err(EACCES) }
+    }
+
+    fn open_file(&mut self, slot: u8) -> Option<&mut File> {
+        let number = self.slots[slot as usize]?;
+        self.files.get_mut(&number)
+    }
+
+    /// Does a call. None: it has no object, so nobody is to do it.
+    pub fn apply(&mut self, op: &Op) -> Option<Outcome> {
+        let full = self.files.len() >= NODES_MAX;
+        Some(match *op {
+            Op::Create { .. } | Op::Mkdir { .. } | Op::Fifo { .. } | Op::Symlink { .. } if full => return None,
+            Op::Create { who, at, mode } => self.make(who, at, Kind::File, mode, 0),
+            Op::Mkdir { at, .. } if self.path(self.directory(at.directory)).len() > 5 => return None,
+            Op::Mkdir { who, at, mode } => self.make(who, at, Kind::Directory, mode, 0),
+            Op::Fifo { who, at } => self.make(who, at, Kind::Fifo, 0o644, 0),
+            Op::Symlink { who, at, length } => self.make(who, at, Kind::Symlink, 0o777, length as u64),
+            Op::Link { who, from, to } => self.link(who, from, to)?,
+            Op::Unlink { who, at } => self.may_remove(who, at).and_then(|(directory, number)| {
+                if self.is_directory(number) {
+                    return Err(EISDIR);
+                }
+                self.take_name(directory, at.name());
+                self.drop_name(number);
+                Ok(())
+            }),
+            Op::Rmdir { who, at } => self.may_remove(who, at).and_then(|(directory, number)| {
+                match () {
+                    () if !self.is_directory(number) => return Err(ENOTDIR),
+                    () if !self.files[&number].entries.is_empty() => return Err(ENOTEMPTY),
+                    () => {}
+                }
+                self.take_name(directory, at.name());
+                self.drop_name(number);
+                Ok(())
+            }),
+            Op::Rename { who, from, to, flags } => self.rename(who, from, to, flags),
+            Op::Chmod { who, at, mode } => {
+                let number = self.find(at)?;
+                let uid = USERS[who as usize].0;
+                let file = self.at(number);
+                let bits = if file.kind == Kind::Directory { 0o1777 } else { 0o777 };
+                match () {
+                    () if file.kind == Kind::Symlink => Err(EOPNOTSUPP),
+                    () if uid != 0 && uid != file.uid => Err(EPERM),
+                    () => {
+                        file.mode = mode & bits;
+                        Ok(())
+                    }
+                }
+            }
+            Op::Chown { at, uid, gid } => {
+                let number = self.find(at)?;
+                (self.at(number).uid, self.at(number).gid) = (uid, gid);
+                Ok(())
+            }
+            Op::Open { who, at, slot } => self.open(who, at, slot),
+            Op::Close { slot } => {
+                let number = self.slots[slot as usize].take()?;
+                self.collect(number);
+                Ok(())
+            }
+            Op::Write { slot, offset, length, byte } => {
+                self.open_file(slot)?.content.write(offset as u64, length as u64, byte);
+                Ok(())
+            }
+            Op::Append { slot, length, byte } => {
+                let file = self.open_file(slot)?;
+                file.content.write(file.content.size, length as u64, byte);
+                Ok(())
+            }
+            Op::Truncate { slot, length } => {
+                self.open_file(slot)?.content.truncate(length as u64);
+                Ok(())
+            }
+            Op::Allocate { slot, mode, offset, length } => {
+                self.open_file(slot)?.content.allocate(mode, offset as u64, length as u64)
+            }
+            Op::Read { slot, .. } => {
+                self.open_file(slot)?;
+                Ok(())
+            }
+            Op::SetAttribute { who, at, key, length, flags } => {
+                self.find(at)?;
+                let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
+                self.may_set_attribute(who, at).and_then(|number| {
+                    let attributes = &mut self.at(number).attributes;
+                    match (flags, attributes.contains_key(name)) {
+                        (1, true) => return Err(EEXIST),
+                        (2, false) => return Err(ENODATA),
+                        _ => {}
+                    }
+                    attributes.insert(name, vec![key; length as usize]);
+                    Ok(())
+                })
+            }
+            Op::RemoveAttribute { who, at, key } => {
+                self.find(at)?;
+                let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
+                self.may_set_attribute(who, at)
+                    .and_then(|number| self.at(number).attributes.remove(name).map(drop).ok_or(ENODATA))
+            }
+            Op::Stat { at } => self.find(at).map(drop).ok_or(ENOENT),
+            Op::List { .. } => Ok(()),
+            Op::Detach | Op::Crash => {
+                // Whatever way the processes end, their open files are closed.
+                for slot in 0..SLOTS {
+                    if let Some(number) = self.slots[slot].take() {
+                        self.collect(number);
+                    }
+                }
+                Ok(())
+            }
+        })
+    }
+
+    fn link(&mut self, who: u8, from: At, to: At) -> Option<Outcome> {
+        let number = self.find(from)?;
+        Some(match self.may_make(who, to) {
+            // That it is a directory comes behind the directory's own refusals.
+            Ok(_) if self.is_directory(number) => Err(EPERM),
+            Ok(directory) => {
+                self.add_name(directory, to.name(), number);
+                self.at(number).links += 1;
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        })
+    }
+
+    fn open(&mut self, who: u8, at: At, slot: u8) -> Outcome {
+        let directory = self.search(who, at)?;
+        let number = *self.files[&directory].entries.get(at.name()).ok_or(ENOENT)?;
+        match self.files[&number].kind {
+            Kind::Symlink => return Err(ELOOP),
+            Kind::Directory => return Err(EISDIR),
+            _ if !self.grants(who, number, 6) => return Err(EACCES),
+            // Pipes are the kernel's once they are open.
+            Kind::Fifo => return Ok(()),
+            Kind::File => {}
+        }
+        if let Some(before) = self.slots[slot as usize].replace(number) {
+            self.collect(before);
+        }
+        Ok(())
+    }
+}
+
+/// A sequence that fails, as short as it could be made, and what goes wrong.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The seed of the whole sequence.
+    pub seed: u64,
+    /// What is left of it.
+    pub ops: Vec<Op>,
+    /// What the last call does wrong.
+    pub what: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "seed {}, shrunk to {} calls:", self.seed, self.ops.len())?;
+        for op in &self.ops {
+            writeln!(f, "    {op:?}")?;
+        }
+        write!(f, "{}", self.what)
+    }
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
+pub struct Counts {
+    /// Calls.
+    pub calls: u64,
+    /// Calls that were refused, as they should be.
+    pub refused: u64,
+    /// Clean detaches.
+    pub detaches: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Times that the whole tree was compared.
+    pub comparisons: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.calls += other.calls;
+        self.refused += other.refused;
+        self.detaches += other.detaches;
+        self.crashes += other.crashes;
+        self.comparisons += other.comparisons;
+    }
+}
+
+/// Runs a sequence of so many calls, and shrinks it if it fails.
+pub fn run(world: &mut World, seed: u64, count: usize) -> Result<Counts, Failure> {
+    let mut ops = sequence(seed, count);
+    let (at, mut what) = match world.run(&ops) {
+        Ok(counts) => return Ok(counts),
+        Err(failure) => failure,
+    };
+    ops.truncate(at + 1);
+    shrink(world, &mut ops, &mut what);
+    Err(Failure { seed, ops, what })
+}
+
+/// Takes calls away for as long as the rest still fails.
+fn shrink(world: &mut World, ops: &mut Vec<Op>, what: &mut String) {
+    let mut budget = 3000;
+    let mut part = ops.len() / 2;
+    while part > 0 && budget > 0 {
+        let mut start = 0;
+        let mut shorter = false;
+        while start < ops.len() && budget > 0 {
+            budget -= 1;
+            let mut fewer = ops.clone();
+            fewer.drain(start..(start + part).min(ops.len()));
+            match world.run(&fewer) {
+                Err((at, why)) => {
+                    fewer.truncate(at + 1);
+                    (*ops, *what, shorter) = (fewer, why, true);
+                }
+                Ok(_) => start += part,
+            }
+        }
+        part = if shorter { part.min(ops.len() / 2).max(1) } else { part / 2 };
+        if ops.len() == 1 {
+            break;
+        }
+    }
+}

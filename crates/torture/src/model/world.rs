@@ -1,0 +1,438 @@
+//! The real thing beside the model: does the same calls, and compares.
+
+use super::{ATTRIBUTES, At, Content, Counts, File, Kind, Model, Op, SLOTS, USERS};
+use crate::machine::{Clock, Machine, Watched};
+use engine::format::FileKind;
+use engine::{AttachOptions, Node};
+use posix::{Caller, Credentials, OpenFile};
+use std::collections::BTreeSet;
+
+const IMAGE_BYTES: u64 = 48 << 20;
+/// Calls between comparisons of the whole tree.
+const COMPARE_EVERY: usize = 500;
+
+/// A machine on which sequences of calls run.
+pub struct World {
+    machine: Machine,
+    empty: Vec<u8>,
+}
+
+impl Default for World {
+    fn default() -> World {
+        let machine = Machine::new(IMAGE_BYTES, AttachOptions::default(), Clock::leaked());
+        let empty = machine.bytes();
+        World { machine, empty }
+    }
+}
+
+type Thread<'f> = engine::Thread<'f, Watched>;
+
+/// What is wrong, in words.
+type Judged<T> = Result<T, String>;
+
+fn errno<T>(result: posix::Result<T>) -> Result<T, i32> {
+    result.map_err(|errno| errno.0)
+}
+
+fn caller<'t, 'f>(thread: &'t Thread<'f>, who: u8) -> Caller<'t, 'f, Watched> {
+    let (uid, gid, groups) = USERS[who as usize];
+    Caller { thread, credentials: Credentials::user(uid, gid, groups) }
+}
+
+impl World {
+    /// Runs calls on an empty file system. What goes wrong, and at which call.
+    pub fn run(&mut self, ops: &[Op]) -> Result<Counts, (usize, String)> {
+        self.machine.restore(&self.empty);
+        let mut model = Model::default();
+        let mut counts = Counts::default();
+        let mut next = 0;
+        while next < ops.len() {
+            let (fs, report) = self.machine.attach().map_err(|error| (next, format!("attach: {error}")))?;
+            if report.damaged + report.flipped > 0 {
+                return Err((next, format!("recovery finds damage: {report:?}")));
+            }
+            {
+                let thread = fs.enter().map_err(|error| (next, format!("enter: {error}")))?;
+                let mut session = Session { thread: &thread, slots: [const { None }; SLOTS] };
+                next = session.run(&mut model, ops, next, &mut counts)?;
+                if matches!(ops.get(next - 1), Some(Op::Crash)) {
+                    continue;
+                }
+                session.close_all();
+            }
+            let at = next.min(ops.len()) - 1;
+            fs.detach_last().map_err(|error| (at, format!("detach: {error}")))?;
+            let checked = self.machine.check(None);
+            if !checked.findings.is_empty() {
+                return Err((at, format!("after a detach fsck finds\n{checked}")));
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// From an attach to the next end.
+struct Session<'t, 'f> {
+    thread: &'t Thread<'f>,
+    slots: [Option<OpenFile>; SLOTS],
+}
+
+impl<'t, 'f> Session<'t, 'f> {
+    /// Does calls from `start` on until one ends the session, and that one in the model; where to go on.
+    fn run(
+        &mut self,
+        model: &mut Model,
+        ops: &[Op],
+        start: usize,
+        counts: &mut Counts,
+    ) -> Result<usize, (usize, String)> {
+        self.compare(model).map_err(|what| (start.min(ops.len() - 1), what))?;
+        counts.comparisons += 1;
+        for (index, op) in ops.iter().enumerate().skip(start) {
+            if matches!(op, Op::Detach | Op::Crash) {
+                let _ = model.apply(op);
+                match op {
+                    Op::Crash => counts.crashes += 1,
+                    _ => counts.detaches += 1,
+                }
+                return Ok(index + 1);
+            }
+            // Ranks and paths are those before the call.
+            let before = Paths::of(model, op);
+            let Some(expected) = model.apply(op) else { continue };
+            let found = self.perform(op, &before, model).map_err(|what| (index, what))?;
+            // A rename may be refused for several reasons at once; which one is told is left open.
+            let both_refused = matches!(op, Op::Rename { .. }) && found.is_err() && expected.is_err();
+            if found != expected && !both_refused {
+                return Err((index, format!("it returns {found:?} and should return {expected:?}")));
+            }
+            counts.calls += 1;
+            counts.refused += found.is_err() as u64;
+            if index % COMPARE_EVERY == 0 {
+                self.compare(model).map_err(|what| (index, what))?;
+                counts.comparisons += 1;
+            }
+        }
+        self.compare(model).map_err(|what| (ops.len() - 1, what))?;
+        Ok(ops.len())
+    }
+
+    fn close_all(&mut self) {
+        for slot in &mut self.slots {
+            if let Some(file) = slot.take() {
+                caller(self.thread, 0).close(&file);
+            }
+        }
+    }
+
+    /// The node that a path leads to. With a reference.
+    fn walk(&self, path: &[&str]) -> Judged<Node> {
+        let mut node = self.thread.root().map_err(|error| format!("root: {error}"))?;
+        for name in path {
+            let next = self.thread.lookup(node, name.as_bytes());
+            self.thread.release(node, 1);
+            node = next.map_err(|error| format!("{name} of {path:?} is not found: {error}"))?;
+        }
+        Ok(node)
+    }
+
+    fn in_directory<T>(&self, path: &[&str], call: impl FnOnce(Node) -> T) -> Judged<T> {
+        let node = self.walk(path)?;
+        let result = call(node);
+        self.thread.release(node, 1);
+        Ok(result)
+    }
+
+    /// The same with the file of a name in it.
+    fn on_file<T>(&self, path: &[&str], at: At, call: impl FnOnce(Node) -> Result<T, i32>) -> Judged<Result<T, i32>> {
+        self.in_directory(path, |directory| match self.thread.lookup(directory, at.name().as_bytes()) {
+            Err(error) => Err(error.errno()),
+            Ok(node) => {
+                let result = call(node);
+                self.thread.release(node, 1);
+                result
+            }
+        })
+    }
+
+    fn perform(&mut self, op: &Op, paths: &Paths, model: &Model) -> Judged<Result<(), i32>> {
+        let (one, other) = (&paths.0[..], &paths.1[..]);
+        let thread = self.thread;
+        match *op {
+            Op::Create { who, at, mode } => self.in_directory(one, |directory| {
+                let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+                let opened = caller(thread, who).open_name(directory, at.name().as_bytes(), flags, mode, 0);
+                errno(opened).map(|opened| caller(thread, who).close(&opened.file))
+            }),
+            Op::Mkdir { who, at, mode } => self.in_directory(one, |directory| {
+                errno(caller(thread, who).mkdir(directory, at.name().as_bytes(), mode, 0)).map(drop)
+            }),
+            Op::Fifo { who, at } => self.in_directory(one, |directory| {
+                let made = caller(thread, who).mknod(directory, at.name().as_bytes(), libc::S_IFIFO | 0o644, 0, 0);
+                errno(made).map(drop)
+            }),
+            Op::Symlink { who, at, length } => self.in_directory(one, |directory| {
+                let target = vec![b'x'; length as usize];
+                errno(caller(thread, who).symlink(&target, directory, at.name().as_bytes())).map(drop)
+            }),
+            Op::Link { who, from, to } => self.on_file(one, from, |node| {
+                let linked = self.in_directory(other, |directory| {
+                    errno(caller(thread, who).link(node, directory, to.name().as_bytes(), false))
+                });
+                linked.unwrap_or(Err(-1))
+            }),
+            Op::Unlink { who, at } => {
+                self.in_directory(one, |directory| errno(caller(thread, who).unlink(directory, at.name().as_bytes())))
+            }
+            Op::Rmdir { who, at } => {
+                self.in_directory(one, |directory| errno(caller(thread, who).rmdir(directory, at.name().as_bytes())))
+            }
+            Op::Rename { who, from, to, flags } => {
+                let there = self.walk(other)?;
+                let renamed = self.in_directory(one, |here| {
+                    let (from, to) = ((here, from.name().as_bytes()), (there, to.name().as_bytes()));
+                    errno(caller(thread, who).rename(from, to, flags))
+                });
+                thread.release(there, 1);
+                renamed
+            }
+            Op::Chmod { who, at, mode } => self.on_file(one, at, |node| {
+                let is_directory = errno(caller(thread, 0).stat(node))?.kind == FileKind::Directory;
+                let mode = if is_directory { mode } else { mode & 0o777 };
+                errno(caller(thread, who).chmod(node, mode)).map(drop)
+            }),
+            Op::Chown { at, uid, gid } => {
+                self.on_file(one, at, |node| errno(caller(thread, 0).chown(node, Some(uid), Some(gid))).map(drop))
+            }
+            Op::Open { who, at, slot } => {
+                let opened = self.in_directory(one, |directory| {
+                    errno(caller(thread, who).open_name(directory, at.name().as_bytes(), libc::O_RDWR, 0, 0))
+                })?;
+                Ok(opened.map(|opened| self.keep(slot, opened.file)))
+            }
+            Op::SetAttribute { who, at, key, length, flags } => self.on_file(one, at, |node| {
+                let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
+                errno(caller(thread, who).set_attribute(node, name, &vec![key; length as usize], flags))
+            }),
+            Op::RemoveAttribute { who, at, key } => self.on_file(one, at, |node| {
+                let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
+                errno(caller(thread, who).remove_attribute(node, name))
+            }),
+            Op::Stat { at } => {
+                let found = self.on_file(one, at, |node| errno(caller(thread, 0).stat(node)))?;
+                match (found, model.find(at)) {
+                    (Ok(stat), Some(number)) => compare_stat(&stat, &model.files[&number]).map(Ok),
+                    (found, _) => Ok(found.map(drop)),
+                }
+            }
+            Op::List { directory } => {
+                let number = model.directory(directory);
+                self.in_directory(one, |node| self.compare_names(node, &model.files[&number]))?.map(Ok)
+            }
+            _ => self.perform_open(op, model),
+        }
+    }
+
+    fn keep(&mut self, slot: u8, file: OpenFile) {
+        if file.kind() != FileKind::Regular {
+            caller(self.thread, 0).close(&file);
+        } else if let Some(before) = self.slots[slot as usize].replace(file) {
+            caller(self.thread, 0).close(&before);
+        }
+    }
+
+    /// Calls on open files.
+    fn perform_open(&mut self, op: &Op, model: &Model) -> Judged<Result<(), i32>> {
+        let root = caller(self.thread, 0);
+        let (Op::Close { slot }
+        | Op::Write { slot, .. }
+        | Op::Append { slot, .. }
+        | Op::Truncate { slot, .. }
+        | Op::Allocate { slot, .. }
+        | Op::Read { slot, .. }) = *op
+        else {
+            return Err(format!("{op:?} is no call"));
+        };
+        let Some(file) = &self.slots[slot as usize] else { return Err("the file is not open".to_owned()) };
+        Ok(match *op {
+            Op::Write { offset, length, byte, .. } => {
+                let bytes = vec![byte; length as usize];
+                whole(root.write_at(file, offset as i64, &bytes), bytes.len())
+            }
+            Op::Append { length, byte, .. } => {
+                let size = errno(root.stat(file.node())).map_or(0, |stat| stat.size_bytes);
+                let bytes = vec![byte; length as usize];
+                whole(root.write_at(file, size as i64, &bytes), bytes.len())
+            }
+            Op::Truncate { length, .. } => errno(root.truncate_open(file, length as i64)),
+            Op::Allocate { mode, offset, length, .. } => errno(root.allocate(file, mode, offset as i64, length as i64)),
+            Op::Read { offset, length, .. } => {
+                let mut bytes = vec![0xee; length as usize];
+                let count = errno(root.read_at(file, offset as i64, &mut bytes));
+                let number = model.slots[slot as usize].unwrap_or_default();
+                let expected = model.files[&number].content.read(offset as u64, length as u64);
+                match count {
+                    Ok(count) if bytes[..count] != expected[..] => {
+                        return Err(format!("reading at {offset} gives other bytes ({count} of {})", expected.len()));
+                    }
+                    count => count.map(drop),
+                }
+            }
+            _ => {
+                root.close(file);
+                self.slots[slot as usize] = None;
+                Ok(())
+            }
+        })
+    }
+
+    /// Compares everything that can be reached, and the open files.
+    fn compare(&self, model: &Model) -> Judged<()> {
+        let root = self.walk(&[])?;
+        let mut seen = BTreeSet::new();
+        let compared = self.compare_below(root, 0, 0, model, &mut seen);
+        self.thread.release(root, 1);
+        compared?;
+        for (slot, number) in self.slots.iter().zip(model.slots) {
+            match (slot, number) {
+                (Some(file), Some(number)) => self.compare_file(file.node(), &model.files[&number])?,
+                (None, None) => {}
+                _ => return Err("a file is open here and not there".to_owned()),
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_below(
+        &self,
+        node: Node,
+        number: usize,
+        parent: usize,
+        model: &Model,
+        seen: &mut BTreeSet<usize>,
+    ) -> Judged<()> {
+        let file = &model.files[&number];
+        if seen.insert(number) {
+            self.compare_file(node, file).map_err(|what| format!("{:?}: {what}", file.kind))?;
+        }
+        if file.kind != Kind::Directory {
+            return Ok(());
+        }
+        let _ = parent;
+        self.compare_names(node, file).map_err(|what| format!("{:?}: {what}", model.path(number)))?;
+        for (name, child) in &file.entries {
+            let below = self.thread.lookup(node, name.as_bytes());
+            let below = below.map_err(|error| format!("{:?}/{name}: {error}", model.path(number)))?;
+            let compared = self.compare_below(below, *child, number, model, seen);
+            if model.files[child].kind == Kind::Directory && self.thread.parent(below) != Ok(node.number) {
+                self.thread.release(below, 1);
+                return Err(format!("`..` of {name} is {:?}", self.thread.parent(below)));
+            }
+            self.thread.release(below, 1);
+            compared.map_err(|what| format!("{name}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    fn compare_names(&self, node: Node, file: &File) -> Judged<()> {
+        let mut names = Vec::new();
+        let done = self.thread.read_directory(node, 0, &mut Default::default(), &mut |entry| {
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            true
+        });
+        done.map_err(|error| format!("readdir: {error}"))?;
+        names.sort_unstable();
+        let expected: Vec<&str> = file.entries.keys().copied().collect();
+        if names == expected { Ok(()) } else { Err(format!("it lists {names:?} and should list {expected:?}")) }
+    }
+
+    fn compare_file(&self, node: Node, file: &File) -> Judged<()> {
+        let root = caller(self.thread, 0);
+        let stat = errno(root.stat(node)).map_err(|errno| format!("stat: {errno}"))?;
+        compare_stat(&stat, file)?;
+        match file.kind {
+            Kind::File => self.compare_content(node, &file.content)?,
+            Kind::Symlink => {
+                let mut target = vec![0; 4096];
+                let length = errno(root.readlink(node, &mut target)).map_err(|errno| format!("readlink: {errno}"))?;
+                if target[..length] != file.content.read(0, 4096)[..] {
+                    return Err("it has another target".to_owned());
+                }
+            }
+            _ => {}
+        }
+        for name in ATTRIBUTES {
+            let mut value = vec![0; 4096];
+            let found = self.thread.xattr(node, name.as_bytes(), &mut value);
+            let found = found.ok().map(|length| &value[..length]);
+            if found != file.attributes.get(name).map(|value| &value[..]) {
+                return Err(format!("its attribute {name} differs"));
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_content(&self, node: Node, content: &Content) -> Judged<()> {
+        // Far parts are compared at their edges.
+        let mut at = 0;
+        let mut bytes = vec![0; 64 << 10];
+        while at < content.size {
+            let count = self.thread.read(node, at, &mut bytes).map_err(|error| format!("read at {at}: {error}"))?;
+            if bytes[..count] != content.read(at, bytes.len() as u64)[..] {
+                return Err(format!("its bytes from {at} on differ"));
+            }
+            if count == 0 {
+                return Err(format!("it ends at {at}"));
+            }
+            at += count as u64;
+        }
+        Ok(())
+    }
+}
+
+fn whole(written: posix::Result<usize>, length: usize) -> Result<(), i32> {
+    match errno(written)? {
+        count if count == length => Ok(()),
+        _ => Err(-1),
+    }
+}
+
+fn compare_stat(stat: &engine::Attributes, file: &File) -> Judged<()> {
+    let kind = match file.kind {
+        Kind::Directory => FileKind::Directory,
+        Kind::File => FileKind::Regular,
+        Kind::Symlink => FileKind::Symlink,
+        Kind::Fifo => FileKind::Fifo,
+    };
+    // How long a directory is, is its file system's affair.
+    let size = if file.kind == Kind::Directory { 0 } else { stat.size_bytes };
+    let found = (stat.kind, stat.mode & 0o7777, stat.uid, stat.gid, stat.links, size);
+    let expected = (kind, file.mode, file.uid, file.gid, file.links, file.content.size);
+    if found == expected { Ok(()) } else { Err(format!("stat says {found:?} and should say {expected:?}")) }
+}
+
+/// Paths of the directories that a call names, as they are before it.
+struct Paths(Vec<&'static str>, Vec<&'static str>);
+
+impl Paths {
+    fn of(model: &Model, op: &Op) -> Paths {
+        let path = |rank: u8| model.path(model.directory(rank));
+        match *op {
+            Op::Link { from, to, .. } | Op::Rename { from, to, .. } => Paths(path(from.directory), path(to.directory)),
+            Op::Create { at, .. }
+            | Op::Mkdir { at, .. }
+            | Op::Fifo { at, .. }
+            | Op::Symlink { at, .. }
+            | Op::Unlink { at, .. }
+            | Op::Rmdir { at, .. }
+            | Op::Chmod { at, .. }
+            | Op::Chown { at, .. }
+            | Op::Open { at, .. }
+            | Op::SetAttribute { at, .. }
+            | Op::RemoveAttribute { at, .. }
+            | Op::Stat { at } => Paths(path(at.directory), Vec::new()),
+            Op::List { directory } => Paths(path(directory), Vec::new()),
+            _ => Paths(Vec::new(), Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What a file system with two directories of a few names would answer if it did one call after the other.
+//!
+//! The first directory is there for good. The second one begins as name [`SECOND_AT`] of the first and may be moved or removed. File [`Model::file`] is open in
+//! all threads, so it may lose all its names. All other files and directories are what calls made; whoever made one keeps it open to the end, so a number means
+//! one thing throughout.
+
+use engine::Error;
+use engine::format::FileKind;
+
+/// Names in each directory.
+pub const NAMES: usize = 3;
+/// The name of the second directory in the first, when a history begins.
+pub const SECOND_AT: usize = 2;
+
+/// A name: directory and name in it.
+pub type Place = (usize, usize);
+
+/// A call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Do {
+    /// Makes a file, or a directory.
+    Make(Place, FileKind),
+    /// Gives the open file another name.
+    Link(Place),
+    /// Removes a name of a file.
+    Unlink(Place),
+    /// Removes an empty directory.
+    Rmdir(Place),
+    /// Renames.
+    Rename(Place, Place, How),
+    /// Looks a name up.
+    Lookup(Place),
+    /// Asks how many names the open file has.
+    Links,
+    /// Fills the open file with copies of one byte.
+    Write(u8),
+    /// Reads the open file.
+    Read,
+    /// Uses many other files, so that what is in memory must make room.
+    Crowd(u64),
+}
+
+/// How a rename treats the new name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// It replaces what is there.
+    Replace,
+    /// It refuses if anything is there.
+    Keep,
+    /// It swaps the two.
+    Exchange,
+}
+
+/// What a call answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// Inode number and kind of what was made or found.
+    File(u64, FileKind),
+    /// Number of names.
+    Links(u32),
+    /// All bytes of the file; none if they were not all the same.
+    Bytes(Option<u8>),
+    /// It was not done.
+    Refused(Error),
+}
+
+/// What a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// Inode number.
+    pub number: u64,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+/// A state.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Model {
+    /// The names of both directories.
+    pub names: [[Option<Entry>; NAMES]; 2],
+    /// The file that all have open.
+    pub file: u64,
+    /// The number of the second directory.
+    pub second: u64,
+    /// What the open file is full of.
+    pub byte: u8,
+    /// The second directory is removed.
+    pub is_gone: bool,
+}
+
+type Change = Result<(), Error>;
+
+impl Model {
+    /// The state before a history.
+    pub fn new(file: u64, second: u64) -> Model {
+        let mut names = [[None; NAMES]; 2];
+        names[0][0] = Some(Entry { number: file, is_directory: false });
+        names[0][SECOND_AT] = Some(Entry { number: second, is_directory: true });
+        Model { names, file, second, byte: 0, is_gone: false }
+    }
+
+    fn get(&self, at: Place) -> Option<Entry> {
+        self.names[at.0][at.1]
+    }
+
+    fn is_gone(&self, directory: usize) -> bool {
+        directory == 1 && self.is_gone
+    }
+
+    fn links(&self) -> u32 {
+        self.names.iter().flatten().flatten().filter(|entry| entry.number == self.file).count() as u32
+    }
+
+    /// Whether a directory has names in it: only the second one can.
+    fn is_full(&self, entry: Entry) -> bool {
+        entry.number == self.second && self.names[1].iter().any(Option::is_some)
+    }
+
+    fn remove(&mut self, at: Place) {
+        if let Some(entry) = self.names[at.0][at.1].take()
+            && entry.number == self.second
+        {
+            self.is_gone = true;
+        }
+    }
+
+    /// Does a call, if `answer` is what it would answer; whether it is.
+    pub fn allows(&mut self, what: Do, answer: Answer) -> bool {
+        let done = |change: Change| change.map_or_else(Answer::Refused, |()| Answer::Done) == answer;
+        match what {
+            Do::Make(at, kind) => self.make(at, kind, answer),
+            Do::Link(at) => {
+                let linked = self.link(at);
+                done(linked)
+            }
+            Do::Unlink(at) => {
+                let removed = self.unlink(at);
+                done(removed)
+            }
+            Do::Rmdir(at) => {
+                let removed = self.rmdir(at);
+                done(removed)
+            }
+            Do::Rename(from, to, how) => {
+                let renamed = self.rename(from, to, how);
+                done(renamed)
+            }
+            Do::Lookup(at) => match self.get(at) {
+                _ if self.is_gone(at.0) => answer == Answer::Refused(Error::NotFound),
+                None => answer == Answer::Refused(Error::NotFound),
+                Some(entry) => answer == Answer::File(entry.number, kind(entry)),
+            },
+            Do::Links => answer == Answer::Links(self.links()),
+            Do::Write(byte) => {
+                self.byte = byte;
+                answer == Answer::Done
+            }
+            Do::Read => answer == Answer::Bytes(Some(self.byte)),
+            Do::Crowd(_) => answer == Answer::Done,
+        }
+    }
+
+    fn make(&mut self, at: Place, kind: FileKind, answer: Answer) -> bool {
+        if self.is_gone(at.0) {
+            return answer == Answer::Refused(Error::NotFound);
+        }
+        if self.get(at).is_some() {
+            return answer == Answer::Refused(Error::Exists);
+        }
+        // Which number it gets is the file system's choice.
+        let Answer::File(number, made) = answer else { return false };
+        self.names[at.0][at.1] = Some(Entry { number, is_directory: kind == FileKind::Directory });
+        made == kind
+    }
+
+    fn link(&mut self, at: Place) -> Change {
+        if self.get(at).is_some() {
+            return Err(Error::Exists);
+        }
+        // What has no name any more does not get a new one.
+        if self.links() == 0 || self.is_gone(at.0) {
+            return Err(Error::NotFound);
+        }
+        self.names[at.0][at.1] = Some(Entry { number: self.file, is_directory: false });
+        Ok(())
+    }
+
+    fn unlink(&mut self, at: Place) -> Change {
+        match self.get(at) {
+            _ if self.is_gone(at.0) => Err(Error::NotFound),
+            None => Err(Error::NotFound),
+            Some(Entry { is_directory: true, .. }) => Err(Error::IsADirectory),
+            Some(_) => {
+                self.remove(at);
+                Ok(())
+            }
+        }
+    }
+
+    fn rmdir(&mut self, at: Place) -> Change {
+        match self.get(at) {
+            _ if self.is_gone(at.0) => Err(Error::NotFound),
+            None => Err(Error::NotFound),
+            Some(Entry { is_directory: false, .. }) => Err(Error::NotADirectory),
+            Some(entry) if self.is_full(entry) => Err(Error::NotEmpty),
+            Some(_) => {
+                self.remove(at);
+                Ok(())
+            }
+        }
+    }
+
+    fn rename(&mut self, from: Place, to: Place, how: How) -> Change {
+        if self.is_gone(from.0) || self.is_gone(to.0) {
+            return Err(Error::NotFound);
+        }
+        let source = self.get(from).ok_or(Error::NotFound)?;
+        let target = self.get(to);
+        match (target, how) {
+            (Some(_), How::Keep) => return Err(Error::Exists),
+            (None, How::Exchange) => return Err(Error::NotFound),
+            (Some(target), _) if target.number == source.number => return Ok(()),
+            (Some(target), How::Replace) if source.is_directory && !target.is_directory => {
+                return Err(Error::NotADirectory);
+            }
+            (Some(target), How::Replace) if !source.is_directory && target.is_directory => {
+                return Err(Error::IsADirectory);
+            }
+            _ => {}
+        }
+        let into_itself = |entry: Entry, to: Place| entry.number == self.second && to.0 == 1;
+        if into_itself(source, to) || (how == How::Exchange && target.is_some_and(|target| into_itself(target, from))) {
+            return Err(Error::Loop);
+        }
+        match how {
+            How::Exchange => {
+                self.names[from.0][from.1] = target;
+                self.names[to.0][to.1] = Some(source);
+            }
+            How::Replace | How::Keep => {
+                if target.is_some_and(|target| self.is_full(target)) {
+                    return Err(Error::NotEmpty);
+                }
+                self.remove(to);
+                self.names[from.0][from.1] = None;
+                self.names[to.0][to.1] = Some(source);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn kind(entry: Entry) -> FileKind {
+    if entry.is_directory { FileKind::Directory } else { FileKind::Regular }
+}

@@ -1,0 +1,508 @@
+//! Makes histories: threads that wait for each other, then make their calls at once.
+
+use super::check::{CALLS_MAX, Call, is_linearizable};
+use super::model::{Answer, Do, How, Model, NAMES, Place, SECOND_AT};
+use engine::format::FileKind;
+use engine::{AttachOptions, DirectoryHint, Error, Fs, MkfsOptions, NewNode, Node, RenameFlags, Result, Thread, mkfs};
+use pmem::{Direct, Mapping, Region};
+use posix::host::PLATFORM;
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const IMAGE_BYTES: u64 = 64 << 20;
+/// Histories on one image before it is left, checked and made anew.
+const HISTORIES_PER_IMAGE: u64 = 4000;
+/// Histories in one directory: enough for its log to be compacted while others use it.
+const HISTORIES_PER_DIRECTORY: u64 = 500;
+/// Calls of a thread in a history.
+const CALLS_PER_THREAD: u64 = 5;
+/// Bytes of the open file: several blocks, so that a write of all is more than one word.
+const FILE_BYTES: usize = 9000;
+/// Directories that only a crowd uses, and files in each: more than fit into memory together with the rest.
+const CROWDS: u64 = 40;
+const CROWD_FILES: u64 = 120;
+/// The least that the engine keeps in memory, so that the crowd drives out what nobody uses.
+const CACHED_FILES_MAX: u64 = 1;
+/// Names, the last of them long enough for several lines.
+const NAME: [&[u8]; NAMES] = [b"a", b"another name of some length", b"second"];
+
+/// What to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Races {
+    /// When to stop.
+    pub duration: Duration,
+    /// And after so many histories; 0: no limit.
+    pub histories_max: u64,
+    /// Draws the calls.
+    pub seed: u64,
+    /// Threads of a history: 2 to 6.
+    pub threads: usize,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Histories.
+    pub histories: u64,
+    /// Those in which calls of several threads overlapped.
+    pub overlapping: u64,
+    /// Calls in them.
+    pub calls: u64,
+    /// Images that were checked afterwards.
+    pub images: u64,
+    /// What went wrong, in words.
+    pub violations: Vec<String>,
+}
+
+/// Numbers that look random; the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+
+    fn place(&mut self) -> Place {
+        (usize::from(self.below(3) == 0), self.below(NAMES as u64) as usize)
+    }
+
+    fn call(&mut self) -> Do {
+        let at = self.place();
+        match self.below(20) {
+            0..=2 => Do::Make(at, FileKind::Regular),
+            3 => Do::Make(at, FileKind::Directory),
+            4..=5 => Do::Link(at),
+            6..=7 => Do::Unlink(at),
+            8..=9 => Do::Rmdir(at),
+            10..=13 => {
+                let how = [How::Replace, How::Replace, How::Keep, How::Exchange][self.below(4) as usize];
+                Do::Rename(at, self.place(), how)
+            }
+            14..=16 => Do::Lookup(at),
+            17..=18 => [Do::Write(self.below(200) as u8 + 1), Do::Read][self.below(2) as usize],
+            _ => [Do::Crowd(self.below(CROWDS)), Do::Lookup(at)][usize::from(self.below(4) != 0)],
+        }
+    }
+}
+
+/// Where threads wait for each other, briefly: they are to begin at the same moment.
+struct Meeting {
+    threads: usize,
+    arrived: AtomicUsize,
+    round: AtomicUsize,
+}
+
+impl Meeting {
+    fn meet(&self) {
+        let round = self.round.load(Acquire);
+        if self.arrived.fetch_add(1, AcqRel) + 1 == self.threads {
+            self.arrived.store(0, Relaxed);
+            self.round.store(round + 1, Release);
+            return;
+        }
+        let mut spins = 0u32;
+        while self.round.load(Acquire) == round {
+            spins += 1;
+            if spins.is_multiple_of(2000) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+    }
+}
+
+/// What all threads of a history know.
+#[derive(Debug, Clone, Copy)]
+struct Scene {
+    directories: [Node; 2],
+    file: Node,
+    seed: u64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn new_node(kind: FileKind) -> NewNode<'static> {
+    NewNode { kind, permissions: 0o755, uid: 0, gid: 0, device: 0, target: b"", extended: &[], access_list: false }
+}
+
+/// A thread in a history.
+struct Actor<'t, 'f> {
+    thread: &'t Thread<'f>,
+    scene: Scene,
+    /// What it made: open to the end, so that no number gets a second meaning.
+    made: RefCell<Vec<Node>>,
+}
+
+impl Actor<'_, '_> {
+    fn at(&self, place: Place) -> (Node, &'static [u8]) {
+        (self.scene.directories[place.0], NAME[place.1])
+    }
+
+    fn act(&self, what: Do) -> Answer {
+        self.try_act(what).unwrap_or_else(Answer::Refused)
+    }
+
+    fn try_act(&self, what: Do) -> Result<Answer> {
+        let thread = self.thread;
+        let (directory, name) = match what {
+            Do::Make(at, _) | Do::Link(at) | Do::Unlink(at) | Do::Rmdir(at) | Do::Rename(at, ..) | Do::Lookup(at) => {
+                self.at(at)
+            }
+            _ => self.at((0, 0)),
+        };
+        match what {
+            Do::Make(_, kind) => {
+                let node = thread.create(directory, name, &new_node(kind))?;
+                self.made.borrow_mut().push(node);
+                return Ok(Answer::File(node.number, kind));
+            }
+            Do::Link(_) => thread.link(self.scene.file, directory, name)?,
+            Do::Unlink(_) => thread.unlink(directory, name, |_| Ok(()))?,
+            Do::Rmdir(_) => thread.remove_directory(directory, name, |_| Ok(()))?,
+            Do::Rename(_, to, how) => {
+                let flags =
+                    RenameFlags { no_replace: how == How::Keep, exchange: how == How::Exchange, whiteout: false };
+                thread.rename((directory, name), self.at(to), flags, |_, _| Ok(()))?;
+            }
+            Do::Lookup(_) => {
+                let node = thread.lookup(directory, name)?;
+                let kind = thread.stat(node).map(|attributes| attributes.kind);
+                thread.release(node, 1);
+                return Ok(Answer::File(node.number, kind?));
+            }
+            Do::Links => return Ok(Answer::Links(thread.stat(self.scene.file)?.links)),
+            Do::Write(byte) => drop(thread.write(self.scene.file, 0, &[byte; FILE_BYTES])?),
+            Do::Read => {
+                let mut bytes = [0; FILE_BYTES];
+                let length = thread.read(self.scene.file, 0, &mut bytes)?;
+                let whole = length == FILE_BYTES && bytes.iter().all(|byte| *byte == bytes[0]);
+                return Ok(Answer::Bytes(whole.then_some(bytes[0])));
+            }
+            Do::Crowd(index) => {
+                let root = thread.root()?;
+                let crowd = thread.lookup(root, crowd_name(index).as_bytes());
+                thread.release(root, 1);
+                let crowd = crowd?;
+                let used: Result<()> = (0..CROWD_FILES).try_for_each(|file| {
+                    thread.release(thread.lookup(crowd, file.to_string().as_bytes())?, 1);
+                    Ok(())
+                });
+                thread.release(crowd, 1);
+                used?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Makes this thread's calls of a history.
+    fn play(&self, index: usize, clock: &AtomicU64) -> Vec<Call> {
+        let mut random = Random::new(self.scene.seed * 31 + index as u64);
+        let calls = (0..1 + random.below(CALLS_PER_THREAD)).map(|_| {
+            let what = random.call();
+            // A counter, and not a clock: what it orders did happen in that order.
+            let began = clock.fetch_add(1, SeqCst);
+            let answer = self.act(what);
+            Call { thread: index, what, answer, began, ended: clock.fetch_add(1, SeqCst) }
+        });
+        calls.collect()
+    }
+}
+
+/// One image and the histories on it.
+struct Stage<'f> {
+    fs: &'f Fs,
+    plan: Races,
+    meeting: Meeting,
+    clock: AtomicU64,
+    ended: AtomicBool,
+    scene: Mutex<Option<Scene>>,
+    calls: Mutex<Vec<Call>>,
+    made: Mutex<Vec<Node>>,
+}
+
+/// Makes histories until the time is over or something goes wrong. `tell` hears of progress now and then.
+pub fn races(plan: &Races, tell: &mut dyn FnMut(&Outcome)) -> Result<Outcome> {
+    let begun = Instant::now();
+    let threads = plan.threads.clamp(2, CALLS_MAX / CALLS_PER_THREAD as usize);
+    let mut outcome = Outcome::default();
+    let is_over = |outcome: &Outcome| {
+        begun.elapsed() >= plan.duration
+            || !outcome.violations.is_empty()
+            || (plan.histories_max != 0 && outcome.histories >= plan.histories_max)
+    };
+    while outcome.images == 0 || !is_over(&outcome) {
+        on_an_image(&Races { threads, ..*plan }, &mut outcome, &is_over, tell)?;
+    }
+    Ok(outcome)
+}
+
+fn on_an_image(
+    plan: &Races,
+    outcome: &mut Outcome,
+    is_over: &dyn Fn(&Outcome) -> bool,
+    tell: &mut dyn FnMut(&Outcome),
+) -> Result<()> {
+    let image = Mapping::anonymous(IMAGE_BYTES).map_err(|_| Error::NoMemory)?;
+    // SAFETY: the mapping outlives all regions, which end with this function; nobody else knows it.
+    let region = || unsafe { Region::new(image.address(), image.length(), Direct) };
+    mkfs(&region(), &MkfsOptions { inodes_max: 0, zeroed: true, ..make_options() })?;
+    let options = AttachOptions { read_only: false, cached_files_max: CACHED_FILES_MAX };
+    let layout = Fs::<Direct>::dram_layout(&region(), &options)?;
+    let dram = Mapping::anonymous(layout.length).map_err(|_| Error::NoMemory)?;
+    // SAFETY: as above.
+    let dram = unsafe { Region::new(dram.address(), dram.length(), Direct) };
+    let (fs, _) = Fs::attach_first(region(), dram, &PLATFORM, &options)?.finish()?;
+    make_crowd(&fs)?;
+    let stage = Stage {
+        fs: &fs,
+        plan: *plan,
+        meeting: Meeting { threads: plan.threads, arrived: AtomicUsize::new(0), round: AtomicUsize::new(0) },
+        clock: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+        scene: Mutex::new(None),
+        calls: Mutex::default(),
+        made: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        for index in 1..plan.threads {
+            let stage = &stage;
+            scope.spawn(move || stage.follow(index));
+        }
+        stage.lead(outcome, is_over, tell)
+    })?;
+    fs.detach_last()?;
+    let report = fsck::check(&region(), &fsck::Options { findings_max: 20, clean: Some(true) }, &mut |_| {});
+    outcome.images += 1;
+    for finding in &report.findings {
+        outcome.violations.push(format!("fsck afterwards: {finding:?}"));
+    }
+    Ok(())
+}
+
+fn make_options() -> MkfsOptions {
+    MkfsOptions {
+        uuid: *b"racing threads'.",
+        label: [0; 64],
+        inodes_max: 0,
+        owner: (0, 0),
+        permissions: 0o755,
+        now_ns: posix::host::now_ns(),
+        zeroed: true,
+    }
+}
+
+fn crowd_name(index: u64) -> String {
+    format!("crowd {index}")
+}
+
+/// Directories full of files that have nothing to do with the histories.
+fn make_crowd(fs: &Fs) -> Result<()> {
+    let thread = fs.enter()?;
+    let root = thread.root()?;
+    for index in 0..CROWDS {
+        let directory = thread.create(root, crowd_name(index).as_bytes(), &new_node(FileKind::Directory))?;
+        for file in 0..CROWD_FILES {
+            let file = thread.create(directory, format!("{file}").as_bytes(), &new_node(FileKind::Regular))?;
+            thread.release(file, 1);
+        }
+        thread.release(directory, 1);
+    }
+    thread.release(root, 1);
+    Ok(())
+}
+
+impl<'f> Stage<'f> {
+    fn actor<'t>(&'t self, thread: &'t Thread<'f>, scene: Scene) -> Actor<'t, 'f> {
+        Actor { thread, scene, made: RefCell::default() }
+    }
+
+    /// Makes the calls of one thread in one history.
+    fn take_part(&self, index: usize, thread: &Thread<'f>, scene: Scene) {
+        let actor = self.actor(thread, scene);
+        self.meeting.meet();
+        let calls = actor.play(index, &self.clock);
+        locked(&self.calls).extend(calls);
+        locked(&self.made).extend(actor.made.into_inner());
+        self.meeting.meet();
+    }
+
+    /// A thread that takes part in each history.
+    fn follow(&self, index: usize) {
+        let Ok(thread) = self.fs.enter() else { std::process::abort() };
+        loop {
+            self.meeting.meet();
+            if self.ended.load(Acquire) {
+                return;
+            }
+            let Some(scene) = *locked(&self.scene) else { return };
+            self.take_part(index, &thread, scene);
+        }
+    }
+
+    /// The thread that sets the scene, takes part, and looks at what came of it.
+    fn lead(
+        &self,
+        outcome: &mut Outcome,
+        is_over: &dyn Fn(&Outcome) -> bool,
+        tell: &mut dyn FnMut(&Outcome),
+    ) -> Result<()> {
+        let led = self.lead_all(outcome, is_over, tell);
+        self.ended.store(true, Release);
+        self.meeting.meet();
+        led
+    }
+
+    fn lead_all(
+        &self,
+        outcome: &mut Outcome,
+        is_over: &dyn Fn(&Outcome) -> bool,
+        tell: &mut dyn FnMut(&Outcome),
+    ) -> Result<()> {
+        let thread = self.fs.enter()?;
+        let root = thread.root()?;
+        for directory in 0..HISTORIES_PER_IMAGE / HISTORIES_PER_DIRECTORY {
+            let name = format!("histories {directory}");
+            let first = thread.create(root, name.as_bytes(), &new_node(FileKind::Directory))?;
+            for _ in 0..HISTORIES_PER_DIRECTORY {
+                self.history(&thread, first, outcome)?;
+                if is_over(outcome) {
+                    break;
+                }
+            }
+            tell(outcome);
+            if is_over(outcome) {
+                thread.release(first, 1);
+                break;
+            }
+            thread.remove_directory(root, name.as_bytes(), |_| Ok(()))?;
+            thread.release(first, 1);
+        }
+        thread.release(root, 1);
+        Ok(())
+    }
+
+    fn history(&self, thread: &Thread<'f>, first: Node, outcome: &mut Outcome) -> Result<()> {
+        let file = thread.create(first, NAME[0], &new_node(FileKind::Regular))?;
+        let second = thread.create(first, NAME[SECOND_AT], &new_node(FileKind::Directory))?;
+        thread.write(file, 0, &[0; FILE_BYTES])?;
+        let seed = self.plan.seed + outcome.histories;
+        let scene = Scene { directories: [first, second], file, seed };
+        *locked(&self.scene) = Some(scene);
+        self.meeting.meet();
+        self.take_part(0, thread, scene);
+        let calls = std::mem::take(&mut *locked(&self.calls));
+        outcome.histories += 1;
+        outcome.calls += calls.len() as u64;
+        outcome.overlapping += u64::from(overlaps(&calls));
+        let found = self.actor(thread, scene).look(&calls);
+        if let Err(what) = found {
+            outcome.violations.push(describe(seed, &what, &calls));
+        }
+        if outcome.violations.is_empty() {
+            let cleaned = clean(thread, &scene);
+            if let Err(error) = cleaned {
+                outcome.violations.push(describe(seed, &format!("cannot be cleaned up: {error:?}"), &calls));
+            }
+        }
+        let made = std::mem::take(&mut *locked(&self.made));
+        made.into_iter().chain([file, second]).for_each(|node| thread.release(node, 1));
+        Ok(())
+    }
+}
+
+/// Whether calls of different threads were under way at the same time.
+fn overlaps(calls: &[Call]) -> bool {
+    let at_once = |a: &Call, b: &Call| a.thread != b.thread && a.began < b.ended && b.began < a.ended;
+    calls.iter().any(|call| calls.iter().any(|other| at_once(call, other)))
+}
+
+impl Actor<'_, '_> {
+    /// Looks at what a history left, and whether its calls and that can be explained.
+    fn look(&self, calls: &[Call]) -> std::result::Result<(), String> {
+        let mut names = [[None; NAMES]; 2];
+        for (directory, names) in names.iter_mut().enumerate() {
+            for (name, number) in names.iter_mut().enumerate() {
+                *number = match self.act(Do::Lookup((directory, name))) {
+                    Answer::File(number, _) => Some(number),
+                    Answer::Refused(Error::NotFound) => None,
+                    other => return Err(format!("afterwards looking up {directory}/{name} says {other:?}")),
+                };
+            }
+            self.compare_listing(directory, names)?;
+        }
+        let links = names.iter().flatten().flatten().filter(|number| **number == self.scene.file.number).count();
+        let said = self.act(Do::Links);
+        if said != Answer::Links(links as u32) {
+            return Err(format!("afterwards the file has {links} names, but it is said: {said:?}"));
+        }
+        let byte = self.act(Do::Read);
+        let before = Model::new(self.scene.file.number, self.scene.directories[1].number);
+        let is_end = |end: &Model| {
+            let numbers = end.names.map(|names| names.map(|entry| entry.map(|entry| entry.number)));
+            numbers == names && byte == Answer::Bytes(Some(end.byte))
+        };
+        match is_linearizable(&before, calls, &is_end) {
+            true => Ok(()),
+            false => Err(format!("no order explains the answers; afterwards there are {names:?} and {byte:?}")),
+        }
+    }
+
+    /// A listing shows the same names as lookups.
+    fn compare_listing(&self, directory: usize, names: &[Option<u64>; NAMES]) -> std::result::Result<(), String> {
+        let mut listed = [None; NAMES];
+        let node = self.scene.directories[directory];
+        let read = self.thread.read_directory(node, 0, &mut DirectoryHint::default(), &mut |entry| {
+            if let Some(index) = NAME.iter().position(|name| *name == entry.name) {
+                listed[index] = Some(entry.number);
+            }
+            true
+        });
+        match read {
+            // A directory that was removed.
+            Err(Error::NotFound) if directory == 1 => Ok(()),
+            Err(error) => Err(format!("afterwards directory {directory} cannot be listed: {error:?}")),
+            Ok(()) if listed != *names => {
+                Err(format!("afterwards directory {directory} lists {listed:?}, but lookups find {names:?}"))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Removes all names of a history.
+fn clean(thread: &Thread<'_>, scene: &Scene) -> Result<()> {
+    // The second directory may be anywhere in the first: what is in it goes first.
+    for directory in [scene.directories[1], scene.directories[0]] {
+        for name in NAME {
+            let removed = match thread.stat_name(directory, name) {
+                Err(Error::NotFound) => continue,
+                Err(error) => Err(error),
+                Ok(found) if found.kind == FileKind::Directory => thread.remove_directory(directory, name, |_| Ok(())),
+                Ok(_) => thread.unlink(directory, name, |_| Ok(())),
+            };
+            removed?;
+        }
+    }
+    Ok(())
+}
+
+fn describe(seed: u64, what: &str, calls: &[Call]) -> String {
+    let mut text = format!("history of seed {seed}: {what}");
+    let mut calls = calls.to_vec();
+    calls.sort_by_key(|call| call.began);
+    for Call { thread, what, answer, began, ended } in calls {
+        let _ = write!(text, "\n    thread {thread}  {began:>8} to {ended:>8}  {what:?} -> {answer:?}");
+    }
+    text
+}
