@@ -9,6 +9,9 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Direct, Flushed, Memory, Pm, Region};
 
+/// In [`ThreadSlot::owner`]: somebody is about to put his name there.
+const CLAIMING: u64 = u64::MAX;
+
 /// A file system as this process sees it: two base addresses and what never changes. Made by attaching; see `attach`.
 pub struct Fs<M: Memory = Direct> {
     pub(crate) pm: Region<M>,
@@ -119,22 +122,44 @@ impl<M: Memory> Fs<M> {
                 return Ok(thread);
             }
         }
+        // Who ended without leaving (a process with several threads ends by one of them) left its slot behind.
+        for index in 0..SLOTS_MAX {
+            if let Some(thread) = self.enter_left_slot(index as u32)? {
+                return Ok(thread);
+            }
+        }
         Err(Error::TooManyThreads)
     }
 
     /// Claims slot `index` for the calling thread, unless somebody has it.
     pub(crate) fn enter_slot(&self, index: u32) -> Result<Option<Thread<'_, M>>> {
+        match self.dram.slot(index)?.owner.load(Relaxed) {
+            0 => self.claim_slot_of(index, 0),
+            _ => Ok(None),
+        }
+    }
+
+    /// Claims slot `index` if its owner is dead and was not inside when it died. A slot whose owner died inside stays as it is: locks may name it.
+    fn enter_left_slot(&self, index: u32) -> Result<Option<Thread<'_, M>>> {
         let slot = self.dram.slot(index)?;
-        if slot.owner.load(Relaxed) != 0 {
+        let owner = slot.owner.load(Acquire);
+        let was_inside = slot.pinned.load(Acquire) != 0 || slot.pins.load(Relaxed) != 0;
+        if was_inside || owner == 0 || owner == CLAIMING || self.slot_is_alive(index)? {
             return Ok(None);
         }
+        self.claim_slot_of(index, owner)
+    }
+
+    fn claim_slot_of(&self, index: u32, owner: u64) -> Result<Option<Thread<'_, M>>> {
+        let slot = self.dram.slot(index)?;
         let me = self.platform.identity();
-        let word = me.pid as u64 | (me.tid as u64) << 32;
-        if slot.owner.compare_exchange(0, word, AcqRel, Relaxed).is_err() {
+        // Not ours at once: with the start of the last owner's process beside our name, we would look dead.
+        if slot.owner.compare_exchange(owner, CLAIMING, AcqRel, Relaxed).is_err() {
             return Ok(None);
         }
-        slot.started.store(me.started, Release);
+        slot.started.store(me.started, Relaxed);
         slot.pins.store(0, Relaxed);
+        slot.owner.store(me.pid as u64 | (me.tid as u64) << 32, Release);
         self.header()?.slots_high.fetch_max(index as u64 + 1, AcqRel);
         Ok(Some(Thread { fs: self, index, slot, not_sync: PhantomData }))
     }
@@ -222,5 +247,47 @@ impl<M: Memory> Drop for Thread<'_, M> {
         self.fs.pm.fence(Flushed::nothing());
         self.slot.pinned.store(0, Release);
         self.slot.owner.store(0, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::dram::SLOTS_MAX;
+    use crate::error::Error;
+    use crate::testing::{Attached, TestPlatform, new_image};
+    use std::vec::Vec;
+
+    #[test]
+    fn the_slot_of_who_ended_without_leaving_is_used_when_there_is_no_other() {
+        static MORTAL: TestPlatform = TestPlatform::new();
+        let image = new_image(4 << 20, 0);
+        let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                core::mem::forget(fs.enter().expect("enters"));
+                MORTAL.kill();
+            });
+        });
+        let threads: Vec<_> = (0..SLOTS_MAX).map(|_| fs.enter().expect("enters")).collect();
+        assert_eq!(fs.enter().err(), Some(Error::TooManyThreads));
+        drop(threads);
+    }
+
+    #[test]
+    fn the_slot_of_who_died_inside_is_not_given_away() {
+        static MORTAL: TestPlatform = TestPlatform::new();
+        let image = new_image(4 << 20, 0);
+        let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let thread = fs.enter().expect("enters");
+                core::mem::forget(thread.pin());
+                core::mem::forget(thread);
+                MORTAL.kill();
+            });
+        });
+        let threads: Vec<_> = (1..SLOTS_MAX).map(|_| fs.enter().expect("enters")).collect();
+        assert_eq!(fs.enter().err(), Some(Error::TooManyThreads));
+        drop(threads);
     }
 }
