@@ -280,3 +280,45 @@ impl<M: Memory> Drop for Thread<'_, M> {
         self.slot.owner.store(0, Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::dram::SLOTS_MAX;
+    use crate::error::Error;
+    use crate::testing::{Attached, TestPlatform, new_image};
+    use std::vec::Vec;
+
+    #[test]
+    fn the_slot_of_who_ended_without_leaving_is_used_when_there_is_no_other() {
+        static MORTAL: TestPlatform = TestPlatform::new();
+        let image = new_image(4 << 20, 0);
+        let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                core::mem::forget(fs.enter().expect("enters"));
+                MORTAL.kill();
+            });
+        });
+        let threads: Vec<_> = (0..SLOTS_MAX).map(|_| fs.enter().expect("enters")).collect();
+        assert_eq!(fs.enter().err(), Some(Error::TooManyThreads));
+        drop(threads);
+    }
+
+    #[test]
+    fn the_slot_of_who_died_inside_is_put_in_order_and_used_again() {
+        static MORTAL: TestPlatform = TestPlatform::new();
+        let image = new_image(4 << 20, 0);
+        let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let thread = fs.enter().expect("enters");
+                core::mem::forget(thread.pin());
+                core::mem::forget(thread);
+                MORTAL.kill();
+            });
+        });
+        let threads: Vec<_> = (0..SLOTS_MAX).map(|_| fs.enter().expect("enters")).collect();
+        assert_eq!(fs.enter().err(), Some(Error::TooManyThreads));
+        drop(threads);
+    }
+}
