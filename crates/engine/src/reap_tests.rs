@@ -3,7 +3,7 @@
 //! `DEATHS_EVERY=n` tries only every n-th step, `DEATHS_ONLY=name` only one operation.
 
 use crate::attach::AttachOptions;
-use crate::dram::{DirectoryState, References};
+use crate::dram::{DirectoryState, FLAG_HELD, References};
 use crate::error::{Error, Result};
 use crate::file::AllocateMode;
 use crate::format::FileKind;
@@ -101,6 +101,20 @@ const OPERATIONS: &[(&str, Operation)] = &[
         let new = NewNode { target: &[b't'; 1000], ..new(FileKind::Symlink) };
         made(hand, hand.create(tree.root, b"new", &new))
     }),
+    ("create-with-attributes", |hand, tree| {
+        let extended: &[(&[u8], &[u8])] = &[(b"user.b", &[7; 100]), (b"user.c", &[8; 5000])];
+        let new = NewNode { extended, access_list: true, ..new(FileKind::Regular) };
+        made(hand, hand.create(tree.full, b"new", &new))
+    }),
+    ("create-and-remove", |hand, tree| {
+        // The same lines, number and cachelet serve two lives.
+        for _ in 0..2 {
+            made(hand, hand.create(tree.full, b"new", &new(FileKind::Symlink)))?;
+            hand.unlink(tree.full, b"new", |_| Ok(()))?;
+            hand.drain()?;
+        }
+        Ok(())
+    }),
     ("create-unnamed", |hand, tree| made(hand, hand.create_unnamed(tree.root, &new(FileKind::Regular)))),
     ("unnamed-then-link", |hand, tree| {
         let node = hand.create_unnamed(tree.root, &new(FileKind::Regular))?;
@@ -183,6 +197,25 @@ const OPERATIONS: &[(&str, Operation)] = &[
         hand.note(tree.orphan);
         hand.give_back(tree.orphan);
         hand.drain().map(drop)
+    }),
+    ("last-hold", |hand, tree| {
+        hand.note(tree.orphan);
+        hand.set_held(tree.orphan, true)?;
+        hand.give_back(tree.orphan);
+        hand.set_held(tree.orphan, false)?;
+        hand.drain().map(drop)
+    }),
+    ("unlink-held", |hand, tree| {
+        hand.set_held(tree.small, true)?;
+        hand.unlink(tree.root, b"small", |_| Ok(()))?;
+        hand.set_held(tree.small, false)
+    }),
+    ("map-and-shorten", |hand, tree| {
+        hand.set_mapped(tree.file, true)?;
+        hand.truncate(tree.file, 5000)?;
+        hand.truncate(tree.file, 9000)?;
+        hand.truncate(tree.file, 100)?;
+        hand.set_mapped(tree.file, false)
     }),
     ("look", |hand, tree| {
         let node = hand.lookup(tree.full, b"x")?;
@@ -320,6 +353,13 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, orphan_is_ours: bool) {
         hand.release(tree.orphan, 1);
     }
     hand.fs.reap_dead().expect("reaps");
+    // The tables of the layer above do this for a dead process.
+    for node in [tree.orphan, tree.small] {
+        let state = hand.cachelet(node).expect("a cachelet").references.load(Relaxed);
+        if References::from_word(state).flags & FLAG_HELD != 0 {
+            hand.set_held(node, false).expect("ends");
+        }
+    }
     // A scan drops the dentries of removed names at once, the living only with a compaction.
     for directory in [tree.root, tree.full, tree.empty] {
         let _ = hand.lookup(directory, b"nothing");
@@ -373,7 +413,7 @@ fn die(step: u64, (name, operation): (&str, Operation), prepare: &dyn Fn() -> Me
         return false;
     }
     use_everything(&hand, &tree);
-    check(world, hand, &tree, name != "last-release");
+    check(world, hand, &tree, !matches!(name, "last-release" | "last-hold"));
     true
 }
 
