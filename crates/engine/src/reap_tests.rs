@@ -217,6 +217,10 @@ const OPERATIONS: &[(&str, Operation)] = &[
         hand.truncate(tree.file, 100)?;
         hand.set_mapped(tree.file, false)
     }),
+    ("compact", |hand, tree| {
+        hand.unlink(tree.full, b"x", |_| Ok(()))?;
+        hand.compact(tree.full)
+    }),
     ("look", |hand, tree| {
         let node = hand.lookup(tree.full, b"x")?;
         hand.note(node);
@@ -348,8 +352,8 @@ fn check_cachelets(fs: &Fs<Mortal>) {
 }
 
 /// The survivor leaves; nothing is lost.
-fn check(mut world: World, hand: Hand<'_>, tree: &Tree, orphan_is_ours: bool) {
-    if orphan_is_ours {
+fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
+    if !matches!(name, "last-release" | "last-hold") {
         hand.release(tree.orphan, 1);
     }
     hand.fs.reap_dead().expect("reaps");
@@ -370,7 +374,9 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, orphan_is_ours: bool) {
     }
     drop(hand);
     let fs = world.fs();
-    assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 0, "something is lost");
+    // Of a log that was being replaced only a scan finds what had not been retired.
+    let lost = fs.header().expect("a header").abandoned.load(Relaxed) != 0;
+    assert!(!lost || name == "compact", "something is lost");
     for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
         let idle = fs.enter_slot(index).expect("a slot").expect("nobody is in it");
         idle.drain().expect("drains");
@@ -387,14 +393,18 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, orphan_is_ours: bool) {
     world.fs.take().expect("attached").detach_last().expect("detaches");
     let report = fsck::check(&world.image.region(), &fsck::Options::default(), &mut |_| {});
     let findings: String = report.findings.iter().map(|finding| format!("\n{finding}")).collect();
-    assert!(report.clean, "not left clean");
-    assert!(report.errors + report.warnings == 0, "{findings}");
+    assert_eq!(report.clean, !lost, "left clean, if nothing is lost");
+    assert!(report.errors == 0 && (report.warnings == 0 || lost), "{findings}");
     drop(Attached::new(&world.image).expect("attaches, and leaves without a word"));
     let scanned = Attached::new(&world.image).expect("attaches");
     assert!(scanned.report.scanned);
     // The lives that have ended since; removal leaves them as they are.
     assert_eq!(scanned.report.damaged, 0);
-    assert_eq!(lived, room(&scanned), "free lines and used inodes, counted by the living and by a scan");
+    let found = room(&scanned);
+    assert!(
+        lived == found || lost && lived.0 <= found.0 && lived.1 == found.1,
+        "{lived:?} {found:?}: free lines and used inodes, counted by the living and by a scan"
+    );
     drop(scanned);
     let again = Attached::new(&world.image).expect("attaches");
     assert_eq!((again.report.orphans, again.report.damaged), (0, 0), "a scan has left nothing to do");
@@ -413,7 +423,7 @@ fn die(step: u64, (name, operation): (&str, Operation), prepare: &dyn Fn() -> Me
         return false;
     }
     use_everything(&hand, &tree);
-    check(world, hand, &tree, !matches!(name, "last-release" | "last-hold"));
+    check(world, hand, &tree, name);
     true
 }
 

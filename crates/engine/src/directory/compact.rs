@@ -196,9 +196,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.own_pages(number, chain.first, boundary, number)?;
         self.own_pages(number, old_head, boundary, owned_by_slot(self.ticket()))?;
         step();
+        // Before the head changes: who dies in between must not leave the image as if nothing were lost.
+        self.slot.intent.step.store(STEP_RETIRING, Release);
+        step();
         // Crash before this is durable: the old log, whole. After: the new one. The pages of the other are free either way.
         pm.persist(pm.commit(&inode.log, head, durable));
-        self.slot.intent.step.store(STEP_RETIRING, Release);
         step();
         directory.directory.fetch_add(1 << 8, AcqRel);
         Ok(())
