@@ -102,6 +102,9 @@ fn by_node(call: &mut Call<'_>, by: By, flags: i32, last_link: LastLink, act: Ac
     if is_empty(flags, arguments[by.path])? {
         return on_directory(call, by.directory(&arguments), act);
     }
+    if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
+        return on_directory(call, descriptor, act);
+    }
     by_path(call, by, &mut |caller, place, path, walk| {
         caller.at_path(place, path, last_link, walk, |node| act(caller, node))
     })
@@ -122,6 +125,17 @@ fn on_directory(call: &mut Call<'_>, directory: Directory, act: ActOnNode<'_>) -
     }
 }
 
+/// A descriptor of ours that a call's path stands for by a link in /proc or /dev which the call follows. The kernel would find the placeholder.
+fn descriptor_behind(call: &mut Call<'_>, by: By, last_link: LastLink) -> Result<Option<Directory>> {
+    let address = call.arguments()[by.path];
+    let begins = |offset: u64| user::read::<u8>(address.wrapping_add(offset));
+    // Nearly no path does, and nobody else pays for it.
+    let may_be = last_link == LastLink::Follow && begins(0) == Ok(b'/') && matches!(begins(1), Ok(b'p' | b'd'));
+    let Some(fd) = may_be.then(|| descriptor_by_name(address)).flatten() else { return Ok(None) };
+    let Inside { who, .. } = call.begin()?;
+    Ok(who.process.file(who.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
+}
+
 fn follow(flags: i32, if_set: i32, then: LastLink) -> LastLink {
     let otherwise = if then == LastLink::Stay { LastLink::Follow } else { LastLink::Stay };
     if flags & if_set != 0 { then } else { otherwise }
@@ -135,6 +149,11 @@ fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
+    if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
+        return on_directory(call, descriptor, &mut |caller, node| {
+            user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+        });
+    }
     by_path(call, by, &mut |caller, place, path, walk| {
         Ok(match caller.stat_path(place, path, last_link, walk)? {
             Outcome::Inside(attributes) => {
@@ -196,7 +215,8 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         if contradicts { Err(Errno::EINVAL) } else { check_flags(flags, known) }
     };
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    if mask & libc::STATX_BTIME == 0 && !is_empty(flags, call.frame.rsi)? {
+    let by_name = !is_empty(flags, call.frame.rsi)? && descriptor_behind(call, at(0), last_link)?.is_none();
+    if mask & libc::STATX_BTIME == 0 && by_name {
         return by_path(call, at(0), &mut |caller, place, path, walk| {
             check()?;
             Ok(match caller.stat_path(place, path, last_link, walk)? {
@@ -222,7 +242,7 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
         Ok(if effective { identity::credentials() } else { identity::real_credentials() })
     };
     let want = Want(mode as u32);
-    if is_empty(flags, call.arguments()[by.path])? {
+    if is_empty(flags, call.arguments()[by.path])? || descriptor_behind(call, by, last_link)?.is_some() {
         return by_node(call, by, flags, last_link, &mut |caller, node| {
             Caller { credentials: check()?, ..*caller }.access(node, want).map(|()| 0)
         });
