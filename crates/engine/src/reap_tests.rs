@@ -147,6 +147,19 @@ const OPERATIONS: &[(&str, Operation)] = &[
         hand.remove_directory(tree.full, b"inner", |_| Ok(()))?;
         hand.drain().map(drop)
     }),
+    ("recycle-with-log-and-attributes", |hand, tree| {
+        // Both name bodies that the first phase of recycling takes away.
+        let extended: &[(&[u8], &[u8])] = &[(b"user.b", &[7; 9000])];
+        let (mut file, mut directory) = (new(FileKind::Regular), new(FileKind::Directory));
+        (file.extended, directory.extended) = (extended, extended);
+        let node = hand.create(tree.full, b"new", &directory)?;
+        hand.note(node);
+        made(hand, hand.create(node, LONG, &file))?;
+        hand.unlink(node, LONG, |_| Ok(()))?;
+        hand.give_back(node);
+        hand.remove_directory(tree.full, b"new", |_| Ok(()))?;
+        hand.drain().map(drop)
+    }),
     ("rename", |hand, tree| rename(hand, (tree.root, b"small"), (tree.root, b"new"))),
     ("rename-across", |hand, tree| rename(hand, (tree.root, b"small"), (tree.full, b"new"))),
     ("rename-over", |hand, tree| rename(hand, (tree.root, b"small"), (tree.full, b"x"))),
@@ -368,6 +381,11 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     for directory in [tree.root, tree.full, tree.empty] {
         let _ = hand.lookup(directory, b"nothing");
         hand.compact(directory).expect("compacts");
+    }
+    if let Ok(made) = hand.lookup(tree.full, b"new") {
+        let _ = hand.lookup(made, b"nothing");
+        hand.compact(made).expect("compacts");
+        hand.release(made, 1);
     }
     for node in [tree.root, tree.full, tree.empty, tree.file, tree.small, tree.linked] {
         hand.release(node, 1);
