@@ -432,8 +432,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash here: links are recounted from dentries, and the name is there or not.
         self.fs.pm.fence(attributes.and(dentry));
         self.publish_property(cachelet, &property);
-        drop(file);
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
+        // Not before: who removes another name of the file waits for this lock, and this name must be there when he returns.
+        drop(file);
         drop(held);
         self.touch_directory(prepared.directory, moment_ns);
         Ok(())
