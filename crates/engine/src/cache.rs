@@ -285,8 +285,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Notes that the calling thread has a reference which it will give back by [`Thread::give_back`]; if it dies before, its reaper does. For references that live no longer than a call of the layer above. No note if there are too many: then the
-    /// reference stays with the dead.
+    /// Notes that the calling thread has a reference which it will give back by [`Thread::give_back`]; if it dies before, its reaper does. For references
+    /// that live no longer than a call of the layer above. No note if there are too many: then the reference stays with the dead.
     #[inline]
     pub fn note(&self, node: Node) {
         if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == 0) {

@@ -472,6 +472,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.publish_property(cachelet, &property);
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
         self.take_effect();
+        // Not before: who removes another name of the file waits for this lock, and this name must be there when he returns.
         drop(file);
         drop(held);
         self.touch_directory(prepared.directory, moment_ns);

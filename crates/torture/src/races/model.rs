@@ -222,17 +222,25 @@ impl Model {
             (Some(_), How::Keep) => return Err(Error::Exists),
             (None, How::Exchange) => return Err(Error::NotFound),
             (Some(target), _) if target.number == source.number => return Ok(()),
-            (Some(target), How::Replace) if source.is_directory && !target.is_directory => {
+            _ => {}
+        }
+        // What is above comes before what kind it is.
+        let is_above = |entry: Entry, directory: usize| entry.number == self.second && directory == 1;
+        let takes_parent = target.is_some_and(|target| is_above(target, from.0));
+        if is_above(source, to.0) || (how == How::Exchange && takes_parent) {
+            return Err(Error::Loop);
+        }
+        if takes_parent {
+            return Err(Error::NotEmpty);
+        }
+        match target {
+            Some(target) if how == How::Replace && source.is_directory && !target.is_directory => {
                 return Err(Error::NotADirectory);
             }
-            (Some(target), How::Replace) if !source.is_directory && target.is_directory => {
+            Some(target) if how == How::Replace && !source.is_directory && target.is_directory => {
                 return Err(Error::IsADirectory);
             }
             _ => {}
-        }
-        let into_itself = |entry: Entry, to: Place| entry.number == self.second && to.0 == 1;
-        if into_itself(source, to) || (how == How::Exchange && target.is_some_and(|target| into_itself(target, from))) {
-            return Err(Error::Loop);
         }
         match how {
             How::Exchange => {
