@@ -43,9 +43,13 @@ fn search(
     open().filter(|(_, call)| call.began <= earliest_end).any(|(index, call)| {
         let mut next = state.clone();
         let done = done | 1 << index;
-        (next.allows(call.what, call.answer) || finds_it_dying(calls, call))
-            && seen.insert((done, next.clone()))
-            && search(&next, calls, done, is_end, seen)
+        let mut fits = next.allows(call.what, call.answer);
+        if !fits && finds_it_dying(calls, call) {
+            // It changed nothing.
+            next.clone_from(state);
+            fits = true;
+        }
+        fits && seen.insert((done, next.clone())) && search(&next, calls, done, is_end, seen)
     })
 }
 
