@@ -98,7 +98,7 @@ fn measure_engine(arguments: &Bench) -> Result<Report> {
     Ok(Report {
         version: env!("CARGO_PKG_VERSION"),
         subject: "DirectFS, in this process".into(),
-        medium: "image and DRAM region in memory, pages of 4 KiB; one thread; calls by directory and name".into(),
+        medium: "image and DRAM region in memory; one thread; calls by directory and name".into(),
         machine: machine(),
         floor,
         load_before,

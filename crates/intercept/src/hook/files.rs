@@ -6,10 +6,10 @@ use super::call::{Call, waiting};
 use super::context::{COPY_BYTES, Inside};
 use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
-use super::names::{self, Calling};
+use super::names::Calling;
 use super::open::LARGE_FILE;
 use super::processes::Who;
-use super::{descriptors, environment, locks, status, sys, user};
+use super::{attributes, descriptors, environment, locks, status, sys, user};
 use engine::format::FileKind;
 use posix::{Errno, OpenFile, Result, Whence};
 
@@ -502,31 +502,33 @@ pub fn fchmod(call: &mut Call<'_>) -> Result<Verdict> {
 /// fchown(fd, user, group).
 pub fn fchown(call: &mut Call<'_>) -> Result<Verdict> {
     let (user, group) = (call.frame.rsi, call.frame.rdx);
-    with_open_file(call, |caller, file| caller.chown(file.node(), names::id(user), names::id(group)).map(|_| 0))
+    with_open_file(call, |caller, file| {
+        caller.chown(file.node(), attributes::id(user), attributes::id(group)).map(|_| 0)
+    })
 }
 
 /// fsetxattr(fd, name, value, length, flags).
 pub fn fsetxattr(call: &mut Call<'_>) -> Result<Verdict> {
     let [_, name, value, length, flags, _] = call.arguments();
-    with_open_file(call, |caller, file| names::set_attribute(caller, file.node(), [name, value, length, flags]))
+    with_open_file(call, |caller, file| attributes::set_attribute(caller, file.node(), [name, value, length, flags]))
 }
 
 /// fgetxattr(fd, name, value, room).
 pub fn fgetxattr(call: &mut Call<'_>) -> Result<Verdict> {
     let [_, name, value, room, ..] = call.arguments();
-    with_open_file(call, |caller, file| names::get_attribute(caller, file.node(), [name, value, room]))
+    with_open_file(call, |caller, file| attributes::get_attribute(caller, file.node(), [name, value, room]))
 }
 
 /// flistxattr(fd, names, room).
 pub fn flistxattr(call: &mut Call<'_>) -> Result<Verdict> {
     let [_, list, room, ..] = call.arguments();
-    with_open_file(call, |caller, file| names::list_attributes(caller, file.node(), [list, room]))
+    with_open_file(call, |caller, file| attributes::list_attributes(caller, file.node(), [list, room]))
 }
 
 /// fremovexattr(fd, name).
 pub fn fremovexattr(call: &mut Call<'_>) -> Result<Verdict> {
     let name = call.frame.rsi;
-    with_open_file(call, |caller, file| names::remove_attribute(caller, file.node(), name))
+    with_open_file(call, |caller, file| attributes::remove_attribute(caller, file.node(), name))
 }
 
 /// cachestat(fd, range, statistics, flags), quotactl_fd and others that have no meaning here.

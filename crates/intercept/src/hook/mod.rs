@@ -45,6 +45,7 @@
 //! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
 //! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
 
+pub mod attributes;
 pub mod call;
 pub mod context;
 pub mod counts;

@@ -14,7 +14,7 @@ use engine::{Attributes, Node};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
 use pmem::Direct;
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, Place};
-use posix::{Caller, Errno, Held, Moment, Result, Want};
+use posix::{Caller, Errno, Held, Result, Want};
 
 /// A thread acting for somebody, here.
 pub type Calling<'c> = Caller<'c, 'static>;
@@ -97,7 +97,13 @@ fn is_empty(flags: i32, address: u64) -> Result<bool> {
 }
 
 /// Does something with the file of a path; with AT_EMPTY_PATH among the flags perhaps with that of a descriptor.
-fn by_node(call: &mut Call<'_>, by: By, flags: i32, last_link: LastLink, act: ActOnNode<'_>) -> Result<Verdict> {
+pub(super) fn by_node(
+    call: &mut Call<'_>,
+    by: By,
+    flags: i32,
+    last_link: LastLink,
+    act: ActOnNode<'_>,
+) -> Result<Verdict> {
     let arguments = call.arguments();
     if is_empty(flags, arguments[by.path])? {
         return on_directory(call, by.directory(&arguments), act);
@@ -111,7 +117,7 @@ fn by_node(call: &mut Call<'_>, by: By, flags: i32, last_link: LastLink, act: Ac
 }
 
 /// Does something with a descriptor, or the working directory.
-fn on_directory(call: &mut Call<'_>, directory: Directory, act: ActOnNode<'_>) -> Result<Verdict> {
+pub(super) fn on_directory(call: &mut Call<'_>, directory: Directory, act: ActOnNode<'_>) -> Result<Verdict> {
     let Inside { who, .. } = call.begin()?;
     match directory {
         Directory::Working => match who.process.directory() {
@@ -136,12 +142,12 @@ fn descriptor_behind(call: &mut Call<'_>, by: By, last_link: LastLink) -> Result
     Ok(who.process.file(who.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
 }
 
-fn follow(flags: i32, if_set: i32, then: LastLink) -> LastLink {
+pub(super) fn follow(flags: i32, if_set: i32, then: LastLink) -> LastLink {
     let otherwise = if then == LastLink::Stay { LastLink::Follow } else { LastLink::Stay };
     if flags & if_set != 0 { then } else { otherwise }
 }
 
-fn check_flags(flags: i32, known: i32) -> Result<()> {
+pub(super) fn check_flags(flags: i32, known: i32) -> Result<()> {
     if flags & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
@@ -638,242 +644,6 @@ pub fn link(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn linkat(call: &mut Call<'_>) -> Result<Verdict> {
     let flags = call.frame.r8 as i32;
     link_by(call, at(0), at(2), flags)
-}
-
-// Attributes.
-
-fn chmod_by(call: &mut Call<'_>, by: By, mode: u64, flags: i32) -> Result<Verdict> {
-    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    by_node(call, by, flags, last_link, &mut |caller, node| {
-        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
-        caller.chmod(node, mode as u32).map(|_| 0)
-    })
-}
-
-/// chmod(path, mode).
-pub fn chmod(call: &mut Call<'_>) -> Result<Verdict> {
-    let mode = call.frame.rsi;
-    chmod_by(call, path(0), mode, 0)
-}
-
-/// fchmodat(directory, path, mode).
-pub fn fchmodat(call: &mut Call<'_>) -> Result<Verdict> {
-    let mode = call.frame.rdx;
-    chmod_by(call, at(0), mode, 0)
-}
-
-/// fchmodat2(directory, path, mode, flags).
-pub fn fchmodat2(call: &mut Call<'_>) -> Result<Verdict> {
-    let (mode, flags) = (call.frame.rdx, call.frame.r10 as i32);
-    chmod_by(call, at(0), mode, flags)
-}
-
-/// An id to set; -1 leaves it.
-pub fn id(argument: u64) -> Option<u32> {
-    Some(argument as u32).filter(|&id| id != u32::MAX)
-}
-
-fn chown_by(call: &mut Call<'_>, by: By, owner: (u64, u64), flags: i32) -> Result<Verdict> {
-    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    by_node(call, by, flags, last_link, &mut |caller, node| {
-        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
-        caller.chown(node, id(owner.0), id(owner.1)).map(|_| 0)
-    })
-}
-
-/// chown(path, user, group).
-pub fn chown(call: &mut Call<'_>) -> Result<Verdict> {
-    let owner = (call.frame.rsi, call.frame.rdx);
-    chown_by(call, path(0), owner, 0)
-}
-
-/// lchown(path, user, group).
-pub fn lchown(call: &mut Call<'_>) -> Result<Verdict> {
-    let owner = (call.frame.rsi, call.frame.rdx);
-    chown_by(call, path(0), owner, AT_SYMLINK_NOFOLLOW)
-}
-
-/// fchownat(directory, path, user, group, flags).
-pub fn fchownat(call: &mut Call<'_>) -> Result<Verdict> {
-    let (owner, flags) = ((call.frame.rdx, call.frame.r10), call.frame.r8 as i32);
-    chown_by(call, at(0), owner, flags)
-}
-
-type Times = (Moment, Moment);
-const NOW: Times = (Moment::Now, Moment::Now);
-
-/// Times as utimes and futimesat give them; null means now.
-fn microseconds(address: u64) -> Result<Times> {
-    if address == 0 {
-        return Ok(NOW);
-    }
-    let times: [[i64; 2]; 2] = user::read(address)?;
-    let moment = |[seconds, micro]: [i64; 2]| match micro {
-        0..=999_999 => Moment::from_timespec(seconds, micro * 1000),
-        _ => Err(Errno::EINVAL),
-    };
-    Ok((moment(times[0])?, moment(times[1])?))
-}
-
-fn utime_by(call: &mut Call<'_>, by: By, times: Result<Times>) -> Result<Verdict> {
-    by_node(call, by, 0, LastLink::Follow, &mut |caller, node| {
-        let (accessed, modified) = times?;
-        caller.set_times(node, accessed, modified).map(|_| 0)
-    })
-}
-
-/// utime(path, times).
-pub fn utime(call: &mut Call<'_>) -> Result<Verdict> {
-    let address = call.frame.rsi;
-    let times = match address {
-        0 => Ok(NOW),
-        address => user::read::<[i64; 2]>(address).and_then(|[accessed, modified]| {
-            Ok((Moment::from_timespec(accessed, 0)?, Moment::from_timespec(modified, 0)?))
-        }),
-    };
-    utime_by(call, path(0), times)
-}
-
-/// utimes(path, times).
-pub fn utimes(call: &mut Call<'_>) -> Result<Verdict> {
-    let times = microseconds(call.frame.rsi);
-    utime_by(call, path(0), times)
-}
-
-/// futimesat(directory, path, times).
-pub fn futimesat(call: &mut Call<'_>) -> Result<Verdict> {
-    let times = microseconds(call.frame.rdx);
-    utime_by(call, at(0), times)
-}
-
-/// utimensat(directory, path, times, flags). Without a path: the descriptor itself.
-pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
-    let (address, times, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
-    let times: Result<Times> = match times {
-        0 => Ok(NOW),
-        times => user::read::<[[i64; 2]; 2]>(times).and_then(|[accessed, modified]| {
-            Ok((Moment::from_timespec(accessed[0], accessed[1])?, Moment::from_timespec(modified[0], modified[1])?))
-        }),
-    };
-    let mut set = |caller: &Calling<'_>, node| {
-        let (accessed, modified) = times?;
-        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
-        caller.set_times(node, accessed, modified).map(|_| 0)
-    };
-    if address == 0 {
-        let Directory::Descriptor(fd) = Directory::from_raw(call.frame.rdi) else { return Ok(NATIVE) };
-        if flags & !AT_EMPTY_PATH != 0 {
-            return Err(Errno::EINVAL);
-        }
-        return on_directory(call, Directory::Descriptor(fd), &mut set);
-    }
-    // With both omitted the kernel does not even look at the path.
-    if times == Ok((Moment::Omit, Moment::Omit)) {
-        return Ok(done(0));
-    }
-    by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut set)
-}
-
-/// truncate(path, length).
-pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
-    let length = call.frame.rsi as i64;
-    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| caller.truncate(node, length).map(|()| 0))
-}
-
-// Extended attributes.
-
-/// Longest name of an attribute with its zero.
-const NAME_ROOM_BYTES: usize = posix::XATTR_NAME_BYTES_MAX + 1;
-
-/// The name of an attribute.
-pub struct AttributeName {
-    bytes: [u8; NAME_ROOM_BYTES],
-    length: usize,
-}
-
-impl AttributeName {
-    /// Copies it from the program.
-    pub fn copy(address: u64) -> Result<AttributeName> {
-        let mut bytes = [0; NAME_ROOM_BYTES];
-        match user::copy_string(address, &mut bytes) {
-            Ok(length) => Ok(AttributeName { bytes, length }),
-            Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
-            Err(other) => Err(other),
-        }
-    }
-
-    /// Without the zero.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
-
-/// setxattr of a file.
-pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, flags]: [u64; 4]) -> Result<i64> {
-    let name = AttributeName::copy(name)?;
-    if length > posix::VALUE_BYTES_MAX as u64 {
-        return Err(Errno::E2BIG);
-    }
-    // SAFETY: used for this call only.
-    let value = unsafe { user::bytes(value, length)? };
-    caller.set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
-}
-
-/// getxattr of a file.
-pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64; 3]) -> Result<i64> {
-    let name = AttributeName::copy(name)?;
-    // SAFETY: used for this call only.
-    let value = unsafe { user::bytes_mut(value, room.min(posix::VALUE_BYTES_MAX as u64))? };
-    caller.get_attribute(node, name.bytes(), value).map(|length| length as i64)
-}
-
-/// listxattr of a file.
-pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
-    // SAFETY: used for this call only.
-    let names = unsafe { user::bytes_mut(names, room.min(posix::VALUE_BYTES_MAX as u64))? };
-    caller.list_attributes(node, names).map(|length| length as i64)
-}
-
-/// removexattr of a file.
-pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i64> {
-    let name = AttributeName::copy(name)?;
-    caller.remove_attribute(node, name.bytes()).map(|()| 0)
-}
-
-fn xattr(
-    call: &mut Call<'_>,
-    last_link: LastLink,
-    act: fn(&Calling<'_>, Node, &[u64; 6]) -> Result<i64>,
-) -> Result<Verdict> {
-    let arguments = call.arguments();
-    by_node(call, path(0), 0, last_link, &mut |caller, node| act(caller, node, &arguments))
-}
-
-macro_rules! xattr_calls {
-    ($($name:ident, $link_name:ident, $act:expr, $text:literal;)*) => {
-        $(
-            #[doc = $text]
-            pub fn $name(call: &mut Call<'_>) -> Result<Verdict> {
-                xattr(call, LastLink::Follow, $act)
-            }
-            #[doc = $text]
-            #[doc = " Of a symbolic link itself."]
-            pub fn $link_name(call: &mut Call<'_>) -> Result<Verdict> {
-                xattr(call, LastLink::Stay, $act)
-            }
-        )*
-    };
-}
-
-xattr_calls! {
-    setxattr, lsetxattr, |caller, node, &[_, name, value, length, flags, _]| set_attribute(caller, node, [name, value, length, flags]),
-        "setxattr(path, name, value, length, flags).";
-    getxattr, lgetxattr, |caller, node, &[_, name, value, room, ..]| get_attribute(caller, node, [name, value, room]),
-        "getxattr(path, name, value, room).";
-    listxattr, llistxattr, |caller, node, &[_, names, room, ..]| list_attributes(caller, node, [names, room]),
-        "listxattr(path, names, room).";
-    removexattr, lremovexattr, |caller, node, &[_, name, ..]| remove_attribute(caller, node, name),
-        "removexattr(path, name).";
 }
 
 // What is not to be had.

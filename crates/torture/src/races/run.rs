@@ -256,7 +256,7 @@ fn on_an_image(
     let image = Mapping::anonymous(IMAGE_BYTES).map_err(|_| Error::NoMemory)?;
     // SAFETY: the mapping outlives all regions, which end with this function; nobody else knows it.
     let region = || unsafe { Region::new(image.address(), image.length(), Direct) };
-    mkfs(&region(), &MkfsOptions { inodes_max: 0, zeroed: true, ..make_options() })?;
+    mkfs(&region(), &make_options())?;
     let options = AttachOptions { read_only: false, cached_files_max: CACHED_FILES_MAX };
     let layout = Fs::<Direct>::dram_layout(&region(), &options)?;
     let dram = Mapping::anonymous(layout.length).map_err(|_| Error::NoMemory)?;

@@ -1,0 +1,246 @@
+//! Calls by path that change or tell attributes: modes, owners, times, lengths, extended attributes.
+
+use super::call::Call;
+use super::dispatch::{NATIVE, done};
+use super::entry::Verdict;
+use super::names::{By, Calling, at, by_node, check_flags, follow, on_directory, path};
+use super::paths::Directory;
+use super::user;
+use engine::Node;
+use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use posix::path::LastLink;
+use posix::{Errno, Moment, Result};
+
+fn chmod_by(call: &mut Call<'_>, by: By, mode: u64, flags: i32) -> Result<Verdict> {
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    by_node(call, by, flags, last_link, &mut |caller, node| {
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.chmod(node, mode as u32).map(|_| 0)
+    })
+}
+
+/// chmod(path, mode).
+pub fn chmod(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rsi;
+    chmod_by(call, path(0), mode, 0)
+}
+
+/// fchmodat(directory, path, mode).
+pub fn fchmodat(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rdx;
+    chmod_by(call, at(0), mode, 0)
+}
+
+/// fchmodat2(directory, path, mode, flags).
+pub fn fchmodat2(call: &mut Call<'_>) -> Result<Verdict> {
+    let (mode, flags) = (call.frame.rdx, call.frame.r10 as i32);
+    chmod_by(call, at(0), mode, flags)
+}
+
+/// An id to set; -1 leaves it.
+pub fn id(argument: u64) -> Option<u32> {
+    Some(argument as u32).filter(|&id| id != u32::MAX)
+}
+
+fn chown_by(call: &mut Call<'_>, by: By, owner: (u64, u64), flags: i32) -> Result<Verdict> {
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    by_node(call, by, flags, last_link, &mut |caller, node| {
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.chown(node, id(owner.0), id(owner.1)).map(|_| 0)
+    })
+}
+
+/// chown(path, user, group).
+pub fn chown(call: &mut Call<'_>) -> Result<Verdict> {
+    let owner = (call.frame.rsi, call.frame.rdx);
+    chown_by(call, path(0), owner, 0)
+}
+
+/// lchown(path, user, group).
+pub fn lchown(call: &mut Call<'_>) -> Result<Verdict> {
+    let owner = (call.frame.rsi, call.frame.rdx);
+    chown_by(call, path(0), owner, AT_SYMLINK_NOFOLLOW)
+}
+
+/// fchownat(directory, path, user, group, flags).
+pub fn fchownat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (owner, flags) = ((call.frame.rdx, call.frame.r10), call.frame.r8 as i32);
+    chown_by(call, at(0), owner, flags)
+}
+
+type Times = (Moment, Moment);
+const NOW: Times = (Moment::Now, Moment::Now);
+
+/// Times as utimes and futimesat give them; null means now.
+fn microseconds(address: u64) -> Result<Times> {
+    if address == 0 {
+        return Ok(NOW);
+    }
+    let times: [[i64; 2]; 2] = user::read(address)?;
+    let moment = |[seconds, micro]: [i64; 2]| match micro {
+        0..=999_999 => Moment::from_timespec(seconds, micro * 1000),
+        _ => Err(Errno::EINVAL),
+    };
+    Ok((moment(times[0])?, moment(times[1])?))
+}
+
+fn utime_by(call: &mut Call<'_>, by: By, times: Result<Times>) -> Result<Verdict> {
+    by_node(call, by, 0, LastLink::Follow, &mut |caller, node| {
+        let (accessed, modified) = times?;
+        caller.set_times(node, accessed, modified).map(|_| 0)
+    })
+}
+
+/// utime(path, times).
+pub fn utime(call: &mut Call<'_>) -> Result<Verdict> {
+    let address = call.frame.rsi;
+    let times = match address {
+        0 => Ok(NOW),
+        address => user::read::<[i64; 2]>(address).and_then(|[accessed, modified]| {
+            Ok((Moment::from_timespec(accessed, 0)?, Moment::from_timespec(modified, 0)?))
+        }),
+    };
+    utime_by(call, path(0), times)
+}
+
+/// utimes(path, times).
+pub fn utimes(call: &mut Call<'_>) -> Result<Verdict> {
+    let times = microseconds(call.frame.rsi);
+    utime_by(call, path(0), times)
+}
+
+/// futimesat(directory, path, times).
+pub fn futimesat(call: &mut Call<'_>) -> Result<Verdict> {
+    let times = microseconds(call.frame.rdx);
+    utime_by(call, at(0), times)
+}
+
+/// utimensat(directory, path, times, flags). Without a path: the descriptor itself.
+pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, times, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
+    let times: Result<Times> = match times {
+        0 => Ok(NOW),
+        times => user::read::<[[i64; 2]; 2]>(times).and_then(|[accessed, modified]| {
+            Ok((Moment::from_timespec(accessed[0], accessed[1])?, Moment::from_timespec(modified[0], modified[1])?))
+        }),
+    };
+    let mut set = |caller: &Calling<'_>, node| {
+        let (accessed, modified) = times?;
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.set_times(node, accessed, modified).map(|_| 0)
+    };
+    if address == 0 {
+        let Directory::Descriptor(fd) = Directory::from_raw(call.frame.rdi) else { return Ok(NATIVE) };
+        if flags & !AT_EMPTY_PATH != 0 {
+            return Err(Errno::EINVAL);
+        }
+        return on_directory(call, Directory::Descriptor(fd), &mut set);
+    }
+    // With both omitted the kernel does not even look at the path.
+    if times == Ok((Moment::Omit, Moment::Omit)) {
+        return Ok(done(0));
+    }
+    by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut set)
+}
+
+/// truncate(path, length).
+pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
+    let length = call.frame.rsi as i64;
+    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| caller.truncate(node, length).map(|()| 0))
+}
+
+// Extended attributes.
+
+/// Longest name of an attribute with its zero.
+const NAME_ROOM_BYTES: usize = posix::XATTR_NAME_BYTES_MAX + 1;
+
+/// The name of an attribute.
+pub struct AttributeName {
+    bytes: [u8; NAME_ROOM_BYTES],
+    length: usize,
+}
+
+impl AttributeName {
+    /// Copies it from the program.
+    pub fn copy(address: u64) -> Result<AttributeName> {
+        let mut bytes = [0; NAME_ROOM_BYTES];
+        match user::copy_string(address, &mut bytes) {
+            Ok(length) => Ok(AttributeName { bytes, length }),
+            Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Without the zero.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// setxattr of a file.
+pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, flags]: [u64; 4]) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    if length > posix::VALUE_BYTES_MAX as u64 {
+        return Err(Errno::E2BIG);
+    }
+    // SAFETY: used for this call only.
+    let value = unsafe { user::bytes(value, length)? };
+    caller.set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
+}
+
+/// getxattr of a file.
+pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64; 3]) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    // SAFETY: used for this call only.
+    let value = unsafe { user::bytes_mut(value, room.min(posix::VALUE_BYTES_MAX as u64))? };
+    caller.get_attribute(node, name.bytes(), value).map(|length| length as i64)
+}
+
+/// listxattr of a file.
+pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
+    // SAFETY: used for this call only.
+    let names = unsafe { user::bytes_mut(names, room.min(posix::VALUE_BYTES_MAX as u64))? };
+    caller.list_attributes(node, names).map(|length| length as i64)
+}
+
+/// removexattr of a file.
+pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    caller.remove_attribute(node, name.bytes()).map(|()| 0)
+}
+
+fn xattr(
+    call: &mut Call<'_>,
+    last_link: LastLink,
+    act: fn(&Calling<'_>, Node, &[u64; 6]) -> Result<i64>,
+) -> Result<Verdict> {
+    let arguments = call.arguments();
+    by_node(call, path(0), 0, last_link, &mut |caller, node| act(caller, node, &arguments))
+}
+
+macro_rules! xattr_calls {
+    ($($name:ident, $link_name:ident, $act:expr, $text:literal;)*) => {
+        $(
+            #[doc = $text]
+            pub fn $name(call: &mut Call<'_>) -> Result<Verdict> {
+                xattr(call, LastLink::Follow, $act)
+            }
+            #[doc = $text]
+            #[doc = " Of a symbolic link itself."]
+            pub fn $link_name(call: &mut Call<'_>) -> Result<Verdict> {
+                xattr(call, LastLink::Stay, $act)
+            }
+        )*
+    };
+}
+
+xattr_calls! {
+    setxattr, lsetxattr, |caller, node, &[_, name, value, length, flags, _]| set_attribute(caller, node, [name, value, length, flags]),
+        "setxattr(path, name, value, length, flags).";
+    getxattr, lgetxattr, |caller, node, &[_, name, value, room, ..]| get_attribute(caller, node, [name, value, room]),
+        "getxattr(path, name, value, room).";
+    listxattr, llistxattr, |caller, node, &[_, names, room, ..]| list_attributes(caller, node, [names, room]),
+        "listxattr(path, names, room).";
+    removexattr, lremovexattr, |caller, node, &[_, name, ..]| remove_attribute(caller, node, name),
+        "removexattr(path, name).";
+}
