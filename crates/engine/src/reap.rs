@@ -23,8 +23,9 @@ use crate::format::{Dentry, FileKind, JournalRecord, LogPage, PROPERTY_INLINE, S
 use crate::fs::{Fs, Thread};
 use crate::mindex::{NameHash, Target};
 use crate::step::step;
+use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Looks in a row before a thread that waits begins to sleep between them.
@@ -47,7 +48,7 @@ impl Patience {
     pub(crate) fn lose<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < SPINS {
-            core::hint::spin_loop();
+            spin_loop();
             return Ok(());
         }
         self.look(fs)

@@ -33,8 +33,8 @@ use crate::format::{
     Valid, dentry_lines, short_generation, slot_address, slot_tag, slot_word,
 };
 use crate::fs::Fs;
+use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use pmem::{BLOCK_BYTES, Cell64, Commit64, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Indexes of `DramHeader::recovery_counts`.
@@ -185,7 +185,7 @@ impl<M: Memory> Fs<M> {
             if looks.is_multiple_of(10_000) {
                 self.platform.wait(&nobody_wakes, 0, 1);
             }
-            core::hint::spin_loop();
+            spin_loop();
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The header of a DRAM region: whose it is, whether it is ready, and the counters that all share.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// `DFSDRAM` and a zero.
