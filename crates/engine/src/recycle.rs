@@ -24,9 +24,10 @@ use crate::fs::Thread;
 use crate::grace::GRACE_EPOCHS;
 use crate::redo::Change;
 use crate::step::step;
+use crate::sync::AtomicU64;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU64, fence};
+use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Records that fit into the queue after `make_room`.
@@ -317,11 +318,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn mark_queued(&self, owner: u64) -> Result<()> {
         let first = self.slot.retired_first.load(Relaxed);
         for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
-            let mut mark = |first, count| self.fs.mark_reached(BlockRun { first, count }, owner);
             match item.kind {
-                RetiredKind::Blocks => mark(item.a, item.b)?,
-                RetiredKind::Body => crate::file::mark_body(self.fs, item.a, &mut mark)?,
-                RetiredKind::Log => self.for_old_pages(item.a, item.b, |_, run| mark(run.first, run.count))?,
+                RetiredKind::Blocks => self.fs.mark_reached(BlockRun { first: item.a, count: item.b }, owner)?,
+                RetiredKind::Body => {
+                    crate::file::mark_body(self.fs, item.a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))?;
+                }
+                RetiredKind::Log => self.for_old_pages(item.a, item.b, |_, run| self.fs.mark_reached(run, owner))?,
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 //! The header of a DRAM region: whose it is, whether it is ready, and the counters that all share.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// `DFSDRAM` and a zero.
@@ -116,8 +116,10 @@ pub struct DramHeader {
     pub overflow_waiters: AtomicU32,
     /// Slots that were reaped.
     pub reaped: AtomicU64,
+    /// 1 once a block had several pointers.
+    pub blocks_shared: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 452],
+    pub reserved3: [AtomicU64; 451],
 }
 const _: () = assert!(size_of::<DramHeader>() == 4096);
 const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);
