@@ -280,9 +280,10 @@ impl Files {
         let node = self.node(number)?;
         // The kernel has done what these ask for.
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
+        let open = |caller: Calling<'_, '_>| caller.open_node(node, flags).inspect(|file| caller.keep(file));
         let file = match flags & libc::O_TRUNC {
-            0 => self.call(asker, |caller| caller.open_node(node, flags))?,
-            _ => self.call_changing(asker, node, |caller| caller.open_node(node, flags))?,
+            0 => self.call(asker, open)?,
+            _ => self.call_changing(asker, node, open)?,
         };
         let handle = self.keep(file);
         if let Some(inherited) = &self.inherited {
@@ -321,7 +322,10 @@ impl Files {
                 .map_err(Errno::from)
                 .and_then(|()| self.tell(caller, Held::owned(caller.thread, opened.file.node())));
             match told {
-                Ok(attributes) => Ok((attributes, self.keep(opened.file))),
+                Ok(attributes) => {
+                    caller.keep(&opened.file);
+                    Ok((attributes, self.keep(opened.file)))
+                }
                 Err(error) => {
                     caller.close(&opened.file);
                     Err(error)

@@ -170,7 +170,10 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     fn is_slot_alive(&self, slot: &Slot) -> bool {
-        self.is_alive(slot.pid(), slot.started.load(Acquire))
+        let pid = slot.pid();
+        let started = slot.started.load(Acquire);
+        // A child that takes the slot over right now has put its start beside its parent's number.
+        slot.pid() != pid || self.is_alive(pid, started)
     }
 
     fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
