@@ -253,7 +253,9 @@ fn exhaust(shortage: &Shortage) {
         for left in 0.. {
             match try_with(&machine, &empty, shortage, left, operation) {
                 Ok(true) => break,
-                Ok(false) if needs_nothing(shortage, operation.name) => failures.push(format!("{}: is refused", operation.name)),
+                Ok(false) if needs_nothing(shortage, operation.name) => {
+                    failures.push(format!("{}: is refused", operation.name))
+                }
                 Ok(false) if left == shortage.most => failures.push(format!("{}: always refused", operation.name)),
                 Ok(false) => {
                     refusals += 1;
