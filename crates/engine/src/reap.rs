@@ -673,7 +673,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 let mut after = property;
                 after.links = References::from_word(cachelet.references.load(Acquire)).links;
                 if has_body && property.flags & PROPERTY_INLINE == 0 {
-                    let mut mark = |first, count| self.fs.mark_reached(crate::alloc::BlockRun { first, count }, number);
+                    let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
                     after.blocks = crate::file::recover_body(self.fs, inode, &property, &mut mark)?;
                 }
                 if after != property {
@@ -683,7 +683,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
             }
         }
-        let mut mark = |first, count| self.fs.mark_reached(crate::alloc::BlockRun { first, count }, number);
+        let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
         crate::file::mark_body(self.fs, inode.xattrs.load_acquire(), &mut mark)?;
         self.sweep_blocks(number)
     }
