@@ -1,6 +1,6 @@
 //! Programs see a lab system through the kernel as they see any file system.
 
-use lab::mount::{FrontKind, ImageError, make, serve, system_of};
+use lab::mount::{FrontKind, ImageError, Kind, kind_of, make, serve};
 use lab::physical::MkfsOptions;
 use lab::substrate::System;
 use std::fs;
@@ -39,15 +39,13 @@ fn look_again(root: &Path) {
     assert_eq!(fs::metadata(root.join("hard")).unwrap().nlink(), 1);
 }
 
-fn mounted(image: &Path, system: System, front: FrontKind, run: fn(&Path)) -> Result<(), ImageError> {
+fn mounted(image: &Path, kind: Kind, run: fn(&Path)) -> Result<(), ImageError> {
     let directory = tempfile::tempdir().unwrap();
     let (ready, wait) = channel();
     std::thread::scope(|scope| {
         let place = directory.path();
         let server = scope.spawn(move || {
-            serve(image, system, front, place, &fuse::MountOptions::default(), |path| {
-                ready.send(path.to_owned()).unwrap()
-            })
+            serve(image, kind, place, &fuse::MountOptions::default(), |path| ready.send(path.to_owned()).unwrap())
         });
         if let Ok(path) = wait.recv() {
             let used = std::panic::catch_unwind(|| run(&path));
@@ -67,16 +65,28 @@ fn a_mount_is_a_file_system_and_keeps_its_files() {
         return;
     }
     for system in System::ALL {
-        for front in [FrontKind::Conventional, FrontKind::ByVfs, FrontKind::Cachelet] {
+        for front in FrontKind::ALL {
             println!("{} {front:?}", system.name());
             let directory = tempfile::tempdir().unwrap();
             let image = directory.path().join("image");
-            make(&image, system, LENGTH, &MkfsOptions::default(), false).unwrap();
-            assert_eq!(system_of(&image), Some(system));
-            let again = make(&image, system, LENGTH, &MkfsOptions::default(), false);
+            let kind = Kind { system, front };
+            make(&image, kind, LENGTH, &MkfsOptions::default(), false).unwrap();
+            assert_eq!(kind_of(&image), Some(kind), "the image tells how it is to be mounted");
+            let again = make(&image, kind, LENGTH, &MkfsOptions::default(), false);
             assert!(matches!(again, Err(ImageError::Exists { .. })));
-            mounted(&image, system, front, use_it).unwrap();
-            mounted(&image, system, front, look_again).unwrap();
+            mounted(&image, kind, use_it).unwrap();
+            mounted(&image, kind, look_again).unwrap();
+            assert_eq!(kind_of(&image), Some(kind));
         }
     }
+}
+
+#[test]
+fn the_papers_names_mean_what_the_papers_compare() {
+    let kind = |system, front| Some(Kind { system, front });
+    assert_eq!(Kind::parse("byvfs"), kind(System::Nova, FrontKind::ByVfs));
+    assert_eq!(Kind::parse("conventional"), kind(System::Nova, FrontKind::Conventional));
+    assert_eq!(Kind::parse("soupfs"), kind(System::SoupFs, FrontKind::Conventional));
+    assert!(Kind::NAMES.into_iter().all(|name| Kind::parse(name).is_some()));
+    assert_eq!(Kind::parse("ext4"), None);
 }
