@@ -34,7 +34,12 @@ fn main() -> ExitCode {
     // What runs long, or serves, must not end without cleaning up because nobody reads what it says.
     if !matches!(
         command,
-        Command::Run(_) | Command::Mount(_) | Command::Bench(_) | Command::Demo(_) | Command::CopyTree(_)
+        Command::Run(_)
+            | Command::Mount(_)
+            | Command::Bench(_)
+            | Command::Demo(_)
+            | Command::Lab(_)
+            | Command::CopyTree(_)
     ) {
         terminal::end_with_reader();
     }
@@ -84,6 +89,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
+        Command::Lab(arguments) => commands::lab::run(arguments),
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
         Command::CopyTree(arguments) => demo::copy_tree(arguments),
