@@ -13,7 +13,7 @@ use super::BlockRun;
 use super::lines::SLAB_LISTED;
 use crate::error::Result;
 use crate::format::{
-    Geometry, INODES_PER_SEGMENT, SEGMENT_BLOCKS, LIST_PAGE_ENTRIES, ListPage, Snapshot, State, Superblock,
+    Geometry, INODES_PER_SEGMENT, LIST_PAGE_ENTRIES, ListPage, SEGMENT_BLOCKS, Snapshot, State, Superblock,
 };
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -56,7 +56,6 @@ impl Copied {
     }
 }
 
-
 impl<'f, M: Memory> Thread<'f, M> {
     /// Gives the range of `target` at offset `to.1` the blocks of `from.0` at offset `from.1`: `length` bytes, or all up to the end of the
     /// source. How many bytes that were. Atomic, and persistent when it returns.
@@ -132,8 +131,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let body = map.root(self.body_property(source)?.root)?;
         let change = Change::Share(Shared { body, first: copied.from / BLOCK_BYTES });
-        let edit =
-            Edit { change, from: copied.to, to: copied.to + copied.bytes, size_bytes: property.size_bytes };
+        let edit = Edit { change, from: copied.to, to: copied.to + copied.bytes, size_bytes: property.size_bytes };
         self.replace(target, &property, edit, copied.size_after).map(drop)
     }
 }

@@ -6,8 +6,8 @@ pub mod engine_support;
 pub mod stories;
 
 use engine::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
-    ListPage, LogPageKind, Property, ROOT_INODE, Snapshot, State, Superblock, Valid, slot_address,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, ListPage,
+    LogPage, LogPageKind, Property, ROOT_INODE, Snapshot, State, Superblock, Valid, slot_address,
 };
 use engine::{NewNode, RenameFlags};
 use engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
