@@ -198,7 +198,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             RetiredKind::Blocks => b,
             RetiredKind::Body => HEAVY_BLOCKS as u64,
-            RetiredKind::Cachelet | RetiredKind::Dentry => 0,
+            RetiredKind::Cachelet | RetiredKind::Dentry | RetiredKind::Log => 0,
         };
         blocks.min(HEAVY_BLOCKS as u64) as u32
     }
