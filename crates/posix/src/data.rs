@@ -190,12 +190,14 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// truncate by node, with the permission check of the call by path.
     pub fn truncate(&self, node: Node, length: i64) -> Result<()> {
         let length = offset_of(length)?;
-        match self.thread.stat(node)?.kind {
+        let file = self.thread.stat(node)?;
+        match file.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
         self.check(node, Want::WRITE)?;
+        self.check_not_running(&file)?;
         self.strip_privileges(node)?;
         Ok(self.thread.truncate(node, length)?)
     }

@@ -295,8 +295,11 @@ directfs_slots:
     .section .text.directfs_entry,"ax",@progbits
     .p2align 6
     .globl directfs_entry
-    .hidden directfs_entry
+    .hidden directfs_entry, directfs_filter, directfs_filter_end, directfs_filter_native
+    .globl directfs_filter, directfs_filter_end, directfs_filter_native
     .type directfs_entry, @function
+    // From here to its end the filter may meet a path that is not there: see fault.rs.
+directfs_filter:
 directfs_entry:
     .cfi_startproc
     .cfi_def_cfa rsp, 0
@@ -376,6 +379,8 @@ directfs_entry:
     jne 90f
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
+directfs_filter_end:
+directfs_filter_native:
 95: // Not ours.
     .cfi_remember_state
     RESTORE

@@ -25,6 +25,7 @@ use engine::Node;
 use engine::format::FileKind;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
+use posix::process::{Processes, Program};
 use posix::{Errno, Held, Result, Want};
 
 /// Entries of most lists: 4 KiB.
@@ -106,11 +107,17 @@ enum File<'t> {
 
 fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict> {
     let plan = plan(call, by, lists, flags)?;
+    let process = call.begin()?.who.process;
+    let running = process.program();
+    process.set_program(plan.runs);
     // The new program enters by itself; if there is none after all, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
     let Plan { target, process, program, .. } = plan;
     let verdict = Start { target, before, skip: plan.skip, process: Some(process), program }.go();
+    if let Ok(inside) = call.begin() {
+        inside.who.process.set_program(running);
+    }
     if let Some(copied) = plan.copied {
         // SAFETY: a descriptor that was made for this, and that nobody else knows.
         unsafe { sys::call(libc::SYS_close, [copied as u64, 0, 0, 0, 0, 0]) };
@@ -126,6 +133,8 @@ struct Plan {
     skip: usize,
     process: u32,
     program: Option<*const u8>,
+    /// The same, if it is a file of ours.
+    runs: Option<Program>,
     copied: Option<i32>,
 }
 
@@ -230,8 +239,12 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             let arguments = [binary, original[lists], original[lists + 1], 0, 0, 0];
             let target = Target { number: libc::SYS_execve, arguments, lists: 1 };
             let (before, start) = (before.list, before.start);
-            return Ok(Plan { target, before, start, skip, process, program: None, copied: None });
+            return Ok(Plan { target, before, start, skip, process, program: None, runs: None, copied: None });
         }
+        let runs = match &file {
+            File::Ours(held) => Some(Program::of(&who.caller.stat(held.node())?)),
+            File::Theirs => None,
+        };
         let (target, start, program, copied) = match file {
             File::Theirs => {
                 let (target, start) = anchor.unwrap_or((target, before.start));
@@ -251,7 +264,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             }
         };
         let skip = usize::from(start < BEFORE_MAX);
-        return Ok(Plan { target, before: before.list, start, skip, process, program, copied });
+        return Ok(Plan { target, before: before.list, start, skip, process, program, runs, copied });
     }
     Err(Errno::ELOOP)
 }
@@ -303,6 +316,9 @@ fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize>
         _ => return Err(Errno::EACCES),
     }
     caller.access(node, Want::EXECUTE)?;
+    if Processes::new(caller.thread.fs())?.is_written(caller.thread, file.number)? {
+        return Err(Errno::ETXTBSY);
+    }
     Ok(caller.thread.read(node, 0, head)?)
 }
 

@@ -39,44 +39,51 @@ fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile)
 
 // Content.
 
+/// Reads into the program's buffer, at the position if there is no offset. Whatever else is wrong comes before a buffer that is not there, as does the end of the file.
+fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
+    // SAFETY: used for this call only.
+    match (unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX)) }, offset) {
+        (Ok(into), Some(offset)) => caller.read_at(file, offset, into),
+        (Ok(into), None) => caller.read(file, into),
+        (Err(refused), _) => match caller.read_at(file, offset.unwrap_or(file.position() as i64), &mut [0])? {
+            0 => Ok(0),
+            _ => Err(refused),
+        },
+    }
+}
+
+/// Writes from the program's buffer, at the position if there is no offset.
+fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
+    // SAFETY: used for this call only.
+    match (unsafe { user::bytes_there(buffer, length.min(LENGTH_MAX)) }, offset) {
+        (Ok(from), Some(offset)) => caller.write_at(file, offset, from),
+        (Ok(from), None) => caller.write(file, from),
+        (Err(refused), _) => caller.write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
+    }
+}
+
 /// read(fd, buffer, length).
 pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX))? };
-        caller.read(file, into).map(|count| count as i64)
-    })
+    with_file(call, |caller, file| read_into(caller, file, None, buffer, length).map(|count| count as i64))
 }
 
 /// write(fd, buffer, length).
 pub fn write(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let from = unsafe { user::bytes(buffer, length.min(LENGTH_MAX))? };
-        caller.write(file, from).map(|count| count as i64)
-    })
+    with_file(call, |caller, file| write_from(caller, file, None, buffer, length).map(|count| count as i64))
 }
 
 /// pread64(fd, buffer, length, offset).
 pub fn pread(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX))? };
-        caller.read_at(file, offset, into).map(|count| count as i64)
-    })
+    with_file(call, |caller, file| read_into(caller, file, Some(offset), buffer, length).map(|count| count as i64))
 }
 
 /// pwrite64(fd, buffer, length, offset).
 pub fn pwrite(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let from = unsafe { user::bytes(buffer, length.min(LENGTH_MAX))? };
-        caller.write_at(file, offset, from).map(|count| count as i64)
-    })
+    with_file(call, |caller, file| write_from(caller, file, Some(offset), buffer, length).map(|count| count as i64))
 }
 
 /// A list of buffers, as readv and writev take it.
@@ -135,13 +142,8 @@ fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
     let (address, count) = (call.frame.rsi, call.frame.rdx);
     with_file(call, |caller, file| {
         Vector::new(address, count)?.each(|address, length, done| {
-            // SAFETY: used for this call only.
-            let into = unsafe { user::bytes_mut(address, length)? };
-            let count = match offset {
-                Some(offset) => caller.read_at(file, offset.saturating_add(done as i64), into)?,
-                None => caller.read(file, into)?,
-            };
-            Ok(count as u64)
+            let offset = offset.map(|offset| offset.saturating_add(done as i64));
+            read_into(caller, file, offset, address, length).map(|count| count as u64)
         })
     })
 }

@@ -21,6 +21,7 @@
 //! | [`descriptors`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
 //! | [`signals`] | handlers that interrupt all this |
+//! | [`user`], [`fault`] | the program's memory, which may not be there |
 //!
 //! Invariants:
 //!
@@ -41,7 +42,6 @@
 //! - *Libraries that a program needs from the start* and that lie in the mount are not found: the loader looks for them before this library runs. (What is loaded later, by
 //!   dlopen, is.)
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
-//! - *Bad pointers.* Those into the first page or the kernel's half are refused with EFAULT; others that cannot be read cost a program a signal where it would have got EFAULT.
 //! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
 //! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
 
@@ -54,6 +54,7 @@ pub mod dispatch;
 pub mod entry;
 pub mod environment;
 pub mod exec;
+pub mod fault;
 pub mod files;
 pub mod identity;
 pub mod links;

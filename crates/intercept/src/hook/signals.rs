@@ -6,6 +6,8 @@
 //!
 //! Not deferred: what the processor raises (a fault comes again at once), and everything while the kernel does a call for us that may wait: then the thread holds nothing.
 //!
+//! Faults have a handler of ours from the start, since those of our own looks at the program's memory are answers (see fault.rs). All others are the program's: what it set happens.
+//!
 //! Invariants
 //! - What the program asks about its actions is what it set.
 //! - A signal is in `deferred` of a thread's words as long as that thread has it blocked for us, and no longer.
@@ -14,7 +16,7 @@
 use super::call::{Call, native_with};
 use super::dispatch::NATIVE;
 use super::entry::{Verdict, directfs_entry, thread_words};
-use super::{maps, sys, user};
+use super::{fault, maps, sys, user};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -65,6 +67,29 @@ fn is_in(range: &[AtomicUsize; 2], address: usize) -> bool {
     (range[0].load(Relaxed)..range[1].load(Relaxed)).contains(&address)
 }
 
+/// What may come of a look at memory.
+const FAULTS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// The kernel's action for a fault about which the program has said nothing but to ignore it or to end.
+fn fault_action() -> Action {
+    const SA_RESTORER: u64 = 0x0400_0000;
+    let flags = SA_RESTORER | (SA_SIGINFO | SA_RESTART) as u64;
+    let restorer = fault::directfs_restore as *const () as u64;
+    Action { handler: directfs_signal as *const () as u64, flags, restorer, mask: 0 }
+}
+
+/// For the constructor: from here on we hear of faults.
+pub fn hear_of_faults() {
+    let action = fault_action();
+    for signal in FAULTS {
+        let mut before = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
+        let arguments = [signal as u64, &raw const action as u64, &raw mut before as u64, SET_BYTES, 0, 0];
+        // SAFETY: the kernel reads one action and writes the other; the handler does what the program's would, see `end_by`.
+        unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
+        ACTIONS[signal as usize].handler.store(before.handler, Release);
+    }
+}
+
 /// rt_sigaction(signal, new, old, size).
 pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     let [signal, new, old, size, ..] = call.arguments();
@@ -85,6 +110,10 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
             // Blocked while it runs in any case: what is sent again from there must wait.
             let flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64;
             arguments[1] = &raw const *ours.insert(Action { handler: trampoline, flags, ..wanted }) as u64;
+        } else if FAULTS.contains(&(signal as i32)) {
+            known.flags.store(wanted.flags, Release);
+            known.handler.store(wanted.handler, Release);
+            arguments[1] = &raw const *ours.insert(Action { mask: wanted.mask, ..fault_action() }) as u64;
         }
     }
     let mut told = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
@@ -154,6 +183,10 @@ fn is_fault(signal: i32, info: *const siginfo_t) -> bool {
 /// # Safety
 /// Called by the kernel.
 pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel made info and context.
+    if FAULTS.contains(&signal) && is_fault(signal, info) && unsafe { go_on(context) } {
+        return;
+    }
     if !is_fault(signal, info) && is_inside(context) {
         // SAFETY: the kernel made info and context; the words are this thread's.
         unsafe { defer(signal, info, context) };
@@ -165,6 +198,10 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         known.handler.store(libc::SIG_DFL as u64, Release);
     }
     if handler <= libc::SIG_IGN as u64 {
+        if FAULTS.contains(&signal) && (handler == libc::SIG_DFL as u64 || is_fault(signal, info)) {
+            // SAFETY: as above; the program has no handler.
+            unsafe { end_by(signal, info) };
+        }
         return;
     }
     if flags & SA_NODEFER as u64 != 0 {
@@ -179,6 +216,32 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         let handler: extern "C" fn(i32, *mut siginfo_t, *mut c_void) = core::mem::transmute(handler as usize);
         handler(signal, info, context);
         (*words).passive = passive;
+    }
+}
+
+/// Lets a look at the program's memory go on with what it found: nothing.
+unsafe fn go_on(context: *mut c_void) -> bool {
+    // SAFETY: as in `directfs_signal`.
+    let address = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    match fault::continuation(*address as u64) {
+        Some(there) => {
+            *address = there as i64;
+            true
+        }
+        None => false,
+    }
+}
+
+/// What the kernel does with a signal of which the program does not want to hear: the same instruction raises it again, or it is sent again.
+unsafe fn end_by(signal: i32, info: *mut siginfo_t) {
+    let action = Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: as in `directfs_signal`. It is blocked until the handler returns.
+    unsafe {
+        sys::call(libc::SYS_rt_sigaction, [signal as u64, &raw const action as u64, 0, SET_BYTES, 0, 0]);
+        if !is_fault(signal, info) {
+            let (process, thread) = (sys::process_id() as u64, sys::thread_id() as u64);
+            sys::call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as u64, info as u64, 0, 0]);
+        }
     }
 }
 

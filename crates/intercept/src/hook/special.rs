@@ -30,8 +30,13 @@ fn open_fifo(number: u64, generation: u32, flags: i32) -> Result<Verdict> {
     let here = libc::AT_FDCWD as u64;
     // SAFETY: terminated paths; these calls change no memory.
     unsafe {
-        sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
-        sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]);
+        // The umask of whoever comes first must not keep others out; whether they may, the file in the mount has said.
+        if sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]) == 0 {
+            sys::call(libc::SYS_fchmodat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
+        }
+        if sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]) == 0 {
+            sys::call(libc::SYS_fchmodat, [here, path.as_ptr() as u64, 0o666, 0, 0, 0]);
+        }
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
         Ok(done(waiting(libc::SYS_openat, [here, path.as_ptr() as u64, flags as u64, 0, 0, 0])))
     }

@@ -50,6 +50,7 @@ pub unsafe fn start(environment: *const *const u8) {
         unsafe { server::start(&contract, environment::value(contract::MOUNT).unwrap_or_default()) };
         if let Some(server) = server::get() {
             processes::start(server, process, environment::start_directory());
+            signals::hear_of_faults();
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The program's memory: what its pointers lead to.
 //!
-//! Invariants: nothing that a pointer says is believed but that it can be read: strings are copied once and then looked at; structures are copied by value. Pointers
-//! into the first page or the kernel's half are refused with EFAULT. Others that cannot be accessed are a fault of the program, which gets the signal that it would get if it
-//! used them itself.
+//! Invariants: nothing that a pointer says is believed: strings are copied once and then looked at; structures are copied by value; and before memory is used it is tried, page by page
+//! ([`fault`]). What cannot be accessed is EFAULT. Only a program that takes memory away from a call in another thread gets a signal.
 
+use super::fault;
 use core::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_load_si128, _mm_movemask_epi8, _mm_setzero_si128};
 use posix::{Errno, Result};
 
@@ -14,11 +14,27 @@ pub const PATH_BYTES_MAX: usize = posix::path::PATH_BYTES_MAX;
 
 /// EFAULT if a range begins or ends where no program has memory.
 #[inline]
-pub fn check(address: u64, bytes: u64) -> Result<()> {
+fn check(address: u64, bytes: u64) -> Result<()> {
     const FIRST_PAGE: u64 = 4096;
     const KERNEL: u64 = 1 << 47;
     let fits = (FIRST_PAGE..KERNEL).contains(&address) && bytes <= KERNEL - address;
     if fits { Ok(()) } else { Err(EFAULT) }
+}
+
+const PAGE_BYTES: u64 = 4096;
+
+/// EFAULT unless all these bytes can be read.
+#[inline]
+fn readable(address: u64, bytes: u64) -> Result<()> {
+    check(address, bytes)?;
+    if bytes == 0 || fault::readable(address, bytes) == bytes { Ok(()) } else { Err(EFAULT) }
+}
+
+/// EFAULT unless all these bytes can be written.
+#[inline]
+fn writable(address: u64, bytes: u64) -> Result<()> {
+    check(address, bytes)?;
+    if bytes == 0 || fault::writable(address, bytes) == bytes { Ok(()) } else { Err(EFAULT) }
 }
 
 /// Copies a string, without its zero, into `into`; its length. ENAMETOOLONG if it does not fit with its zero.
@@ -38,9 +54,9 @@ fn string_length(address: u64, limit: usize) -> Result<usize> {
     const PIECE: u64 = 16;
     let mut at = address & !(PIECE - 1);
     let mut skipped = (address - at) as u32;
+    readable(address, 1)?;
     loop {
-        // SAFETY: the piece holds the string's first byte, or follows pieces without a zero: so it lies in memory that the program says is its
-        // own, as far as the page goes.
+        // SAFETY: the piece lies in a page of which a byte could be read.
         let zeros = unsafe {
             let piece: __m128i = _mm_load_si128(at as *const __m128i);
             _mm_movemask_epi8(_mm_cmpeq_epi8(piece, _mm_setzero_si128())) as u32
@@ -55,38 +71,52 @@ fn string_length(address: u64, limit: usize) -> Result<usize> {
         if at - address >= limit as u64 {
             return Err(Errno::ENAMETOOLONG);
         }
+        if at.is_multiple_of(PAGE_BYTES) {
+            readable(at, 1)?;
+        }
     }
 }
 
 /// Copies a structure.
 pub fn read<T: Copy>(address: u64) -> Result<T> {
-    check(address, size_of::<T>() as u64)?;
-    // SAFETY: the program says that a value is there; callers ask only for types of which every bit pattern is a value.
+    readable(address, size_of::<T>() as u64)?;
+    // SAFETY: the bytes can be read; callers ask only for types of which every bit pattern is a value.
     Ok(unsafe { (address as *const T).read_unaligned() })
 }
 
 /// Stores a structure.
 pub fn write<T: Copy>(address: u64, value: &T) -> Result<()> {
-    check(address, size_of::<T>() as u64)?;
-    // SAFETY: the program says that there is room.
+    writable(address, size_of::<T>() as u64)?;
+    // SAFETY: the bytes can be written, and the program says that there is room.
     unsafe { (address as *mut T).write_unaligned(*value) };
     Ok(())
 }
 
-/// The program's buffer, to read from. Another thread of the program that writes it meanwhile gets what it deserves.
+/// The program's buffer, to read from: EFAULT unless all of it is there. Another thread of the program that writes it meanwhile gets what it deserves.
 ///
 /// # Safety
 /// Used only for as long as the call lasts.
 pub unsafe fn bytes<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
+    // SAFETY: by the caller's promise.
+    let bytes = unsafe { bytes_there(address, length)? };
+    if bytes.len() as u64 == length { Ok(bytes) } else { Err(EFAULT) }
+}
+
+/// The program's buffer, to read from, as far as it is there: EFAULT if that is nowhere.
+///
+/// # Safety
+/// As for [`bytes`].
+pub unsafe fn bytes_there<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
     if length == 0 {
         return Ok(&[]);
     }
     check(address, length)?;
-    // SAFETY: the program says that the bytes are there; by the caller's promise nobody keeps them.
+    let length = Some(fault::readable(address, length)).filter(|&length| length > 0).ok_or(EFAULT)?;
+    // SAFETY: so many bytes can be read; by the caller's promise nobody keeps them.
     Ok(unsafe { core::slice::from_raw_parts(address as *const u8, length as usize) })
 }
 
-/// The program's buffer, to write into.
+/// The program's buffer, to write into, as far as it is there: EFAULT if that is nowhere.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -95,7 +125,8 @@ pub unsafe fn bytes_mut<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
         return Ok(&mut []);
     }
     check(address, length)?;
-    // SAFETY: as in `bytes`.
+    let length = Some(fault::writable(address, length)).filter(|&length| length > 0).ok_or(EFAULT)?;
+    // SAFETY: as in `bytes_there`.
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, length as usize) })
 }
 
