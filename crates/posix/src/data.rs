@@ -134,6 +134,15 @@ impl<M: Memory> Caller<'_, '_, M> {
         written
     }
 
+    /// Writes at the end whatever the flags of the description say (RWF_APPEND); where the bytes begin. The position stays.
+    pub fn append(&self, file: &OpenFile, from: &[u8]) -> Result<u64> {
+        self.check_writes(file)?;
+        if !from.is_empty() {
+            self.strip_privileges(file.node())?;
+        }
+        Ok(self.thread.append(file.node(), from)?)
+    }
+
     /// Writes what a kernel kept of a shared mapping, after it was changed there: at its place whatever flags the file was opened with, and
     /// without touching set-id bits, which fell when the page was made writable.
     pub fn write_back(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
@@ -184,7 +193,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     fn add(base: u64, offset: i64) -> Result<i64> {
-        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EOVERFLOW)
+        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EINVAL)
     }
 
     /// truncate by node, with the permission check of the call by path.
@@ -280,7 +289,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 }
 
-/// The mode of fallocate: EOPNOTSUPP for unknown bits and for a hole that would change the length, EINVAL for other contradictions.
+/// The mode of fallocate: EOPNOTSUPP for unknown bits and for contradictions.
 fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     const KNOWN: i32 = KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE | COLLAPSE_RANGE | INSERT_RANGE;
     if mode & !KNOWN != 0 {
@@ -290,11 +299,9 @@ fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     match mode & !KEEP_SIZE {
         0 => Ok(AllocateMode::Allocate { keep_size }),
         PUNCH_HOLE if keep_size => Ok(AllocateMode::PunchHole),
-        PUNCH_HOLE => Err(Errno::EOPNOTSUPP),
         ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size }),
         COLLAPSE_RANGE if !keep_size => Ok(AllocateMode::CollapseRange),
         INSERT_RANGE if !keep_size => Ok(AllocateMode::InsertRange),
-        both if both & (PUNCH_HOLE | ZERO_RANGE) == PUNCH_HOLE | ZERO_RANGE => Err(Errno::EOPNOTSUPP),
-        _ => Err(Errno::EINVAL),
+        _ => Err(Errno::EOPNOTSUPP),
     }
 }

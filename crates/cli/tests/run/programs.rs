@@ -187,6 +187,7 @@ macro_rules! scripts {
 }
 
 scripts!(
+    access_lists,
     archives,
     bash_jobs,
     bash_redirections,

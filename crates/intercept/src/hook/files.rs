@@ -148,15 +148,22 @@ fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
     })
 }
 
-fn write_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
+fn write_vector(call: &mut Call<'_>, target: Target) -> Result<Verdict> {
     let (fd, address, count) = (call.frame.rdi as u32, call.frame.rsi, call.frame.rdx);
     let Inside { who, copy, .. } = call.begin()?;
     let Some(file) = who.process.file(who.caller.thread, fd) else { return theirs(fd) };
     let caller = &who.caller;
     let write = |from: &[u8], done: u64| -> Result<u64> {
-        let count = match offset {
-            Some(offset) => caller.write_at(&file, offset.saturating_add(done as i64), from)?,
-            None => caller.write(&file, from)?,
+        let count = match target {
+            Target::Offset(offset) => caller.write_at(&file, offset.saturating_add(done as i64), from)?,
+            Target::Position => caller.write(&file, from)?,
+            Target::End { moves } => {
+                let start = caller.append(&file, from)?;
+                if moves {
+                    file.set_position(start + from.len() as u64);
+                }
+                from.len()
+            }
         };
         Ok(count as u64)
     };
@@ -184,7 +191,7 @@ pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// writev(fd, vector, count).
 pub fn writev(call: &mut Call<'_>) -> Result<Verdict> {
-    write_vector(call, None)
+    write_vector(call, Target::Position)
 }
 
 /// preadv(fd, vector, count, offset).
@@ -196,34 +203,42 @@ pub fn preadv(call: &mut Call<'_>) -> Result<Verdict> {
 /// pwritev(fd, vector, count, offset).
 pub fn pwritev(call: &mut Call<'_>) -> Result<Verdict> {
     let offset = call.frame.r10 as i64;
-    write_vector(call, Some(offset))
-}
-
-/// Whether the flags of preadv2 and pwritev2 ask for nothing that is not so anyway: writes are persistent and never wait.
-fn plain_flags(flags: u64) -> bool {
-    const HIPRI: i32 = 1;
-    const DSYNC: i32 = 2;
-    const SYNC: i32 = 4;
-    const NOWAIT: i32 = 8;
-    flags as i32 & !(HIPRI | DSYNC | SYNC | NOWAIT) == 0
+    write_vector(call, Target::Offset(offset))
 }
 
 /// preadv2(fd, vector, count, offset, 0, flags).
 pub fn preadv2(call: &mut Call<'_>) -> Result<Verdict> {
-    vector2(call, read_vector)
+    let Some((offset, _)) = vector_request(call) else { return with_file(call, |_, _| Err(Errno::EOPNOTSUPP)) };
+    read_vector(call, offset)
 }
 
 /// pwritev2(fd, vector, count, offset, 0, flags).
 pub fn pwritev2(call: &mut Call<'_>) -> Result<Verdict> {
-    vector2(call, write_vector)
+    match vector_request(call) {
+        Some((offset, false)) => write_vector(call, offset.map_or(Target::Position, Target::Offset)),
+        Some((offset, true)) => write_vector(call, Target::End { moves: offset.is_none() }),
+        None => with_file(call, |_, _| Err(Errno::EOPNOTSUPP)),
+    }
 }
 
-fn vector2(call: &mut Call<'_>, act: fn(&mut Call<'_>, Option<i64>) -> Result<Verdict>) -> Result<Verdict> {
-    let (offset, flags) = (call.frame.r10 as i64, call.frame.r9);
-    if !plain_flags(flags) {
-        return with_file(call, |_, _| Err(Errno::EOPNOTSUPP));
-    }
-    act(call, Some(offset).filter(|&offset| offset != -1))
+/// The offset of preadv2 and pwritev2, if there is one, and whether RWF_APPEND is asked for. None: flags that mean something that is not so anyway; writes are persistent, and nothing
+/// waits.
+fn vector_request(call: &Call<'_>) -> Option<(Option<i64>, bool)> {
+    const APPEND: i32 = libc::RWF_APPEND;
+    const PLAIN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+    let (offset, flags) = (call.frame.r10 as i64, call.frame.r9 as i32);
+    (flags & !(APPEND | PLAIN) == 0).then_some((Some(offset).filter(|&offset| offset != -1), flags & APPEND != 0))
+}
+
+/// Where a vector is written to.
+#[derive(Clone, Copy)]
+enum Target {
+    Position,
+    Offset(i64),
+    /// The end, and whether the position moves there.
+    End {
+        moves: bool,
+    },
 }
 
 /// lseek(fd, offset, whence).
@@ -280,9 +295,24 @@ pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// posix_fadvise, readahead: everything is in memory already.
+/// fadvise64(fd, offset, length, advice): everything is in memory already.
 pub fn advise(call: &mut Call<'_>) -> Result<Verdict> {
-    with_open_file(call, |_, file| if file.kind() == FileKind::Fifo { Err(Errno::ESPIPE) } else { Ok(0) })
+    let (length, advice) = (call.frame.rdx as i64, call.frame.r10 as i32);
+    let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+    with_open_file(call, |_, file| match file.kind() {
+        FileKind::Fifo => Err(Errno::ESPIPE),
+        _ if length < 0 || !known => Err(Errno::EINVAL),
+        _ => Ok(0),
+    })
+}
+
+/// readahead(fd, offset, length).
+pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
+    with_file(call, |_, file| match file.kind() {
+        _ if !file.reads() => Err(Errno::EBADF),
+        FileKind::Regular => Ok(0),
+        _ => Err(Errno::EINVAL),
+    })
 }
 
 // From one to the other.
@@ -381,14 +411,19 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     let thread = who.caller.thread;
     let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
     let (Some(from), Some(to)) = (&from, &to) else {
+        if from.is_none() && to.is_none() {
+            return theirs(source as u32);
+        }
+        let other = if from.is_none() { source } else { target };
         // Programs fall back to reading and writing.
-        return if from.is_none() && to.is_none() { theirs(source as u32) } else { Err(Errno::EXDEV) };
+        return Err(sys::status(other as u32 as i32).map_or_else(|error| Errno(-error as i32), |_| Errno::EXDEV));
     };
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     let places = (offset_at(source_offset)?, offset_at(target_offset)?);
     let at = |given: Option<i64>, file: &OpenFile| match given {
+        Some(offset) if (offset as u64).checked_add(length).is_none() => Err(Errno::EOVERFLOW),
         Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
         None => Ok(file.position()),
     };
@@ -421,6 +456,9 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
     let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
     if from.is_none() && to.is_none() {
         return theirs(source as u32);
+    }
+    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+        return Err(Errno::EINVAL);
     }
     let offset = offset_at(offset_address)?;
     let source = end_of(from.as_deref(), source);
@@ -533,7 +571,12 @@ pub fn fremovexattr(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |caller, file| attributes::remove_attribute(caller, file.node(), name))
 }
 
-/// cachestat(fd, range, statistics, flags), quotactl_fd and others that have no meaning here.
+/// quotactl_fd(fd, ...): as in any file system without quotas.
+pub fn quotactl_fd(call: &mut Call<'_>) -> Result<Verdict> {
+    with_open_file(call, |_, _| Err(Errno::ENOSYS))
+}
+
+/// cachestat(fd, range, statistics, flags) and others that have no meaning here.
 pub fn unsupported(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |_, _| Err(Errno::EOPNOTSUPP))
 }
@@ -632,6 +675,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         }
         // Nobody is told of anything, so whom to tell does not matter.
         libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
+        libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => with_file(call, |_, _| Err(Errno::EBADF)),
         libc::F_GETLEASE => with_open_file(call, |_, _| Ok(i64::from(libc::F_UNLCK))),
         _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
     }

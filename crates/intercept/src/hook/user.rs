@@ -173,4 +173,32 @@ mod tests {
         assert_eq!(check(4096, u64::MAX), Err(EFAULT));
         assert_eq!(check((1 << 47) - 8, 9), Err(EFAULT));
     }
+    #[test]
+    fn memory_that_is_not_there_is_an_answer() {
+        crate::hook::signals::hear_of_faults();
+        const NOWHERE: u64 = 0xdead_c0de;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let pages = crate::hook::sys::map(8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1).unwrap();
+        // SAFETY: two new pages, of which the second goes away again.
+        unsafe {
+            pages.write_bytes(b'x', 4096);
+            crate::hook::sys::unmap(pages.add(4096), 4096);
+        }
+        let start = pages as u64;
+        let mut copy = [0u8; 8192];
+        for address in [NOWHERE, start + 4000] {
+            assert_eq!(copy_string(address, &mut copy), Err(EFAULT));
+        }
+        assert_eq!(read::<u64>(start + 4092), Err(EFAULT));
+        assert_eq!(write(start + 4092, &0u64), Err(EFAULT));
+        assert_eq!(read::<u64>(start + 4088), Ok(u64::from_ne_bytes(*b"xxxxxxxx")));
+        // SAFETY: used here only.
+        unsafe {
+            assert_eq!(bytes(start, 5000), Err(EFAULT));
+            assert_eq!(bytes_there(start + 96, 5000).map(<[u8]>::len), Ok(4000));
+            assert_eq!(bytes_mut(start + 96, 5000).map(|bytes| bytes.len()), Ok(4000));
+            assert_eq!(bytes_mut(NOWHERE, 1), Err(EFAULT));
+            assert_eq!(bytes_there(NOWHERE, 0), Ok(&[][..]));
+        }
+    }
 }
