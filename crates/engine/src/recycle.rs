@@ -8,29 +8,39 @@
 //!   and inline area, of a dentry the words of its further lines that could pass for valid words. Most have nothing of the kind, and nothing is
 //!   flushed: names bind themselves to a generation, seals to a turn. Only then do numbers, lines, blocks and cachelets go back to the allocators. A
 //!   crash in the first phase leaves things that recovery finds dead and erases; a crash in the second finds nothing that names them.
+//! - Records leave the queue when their batch is over. Meanwhile the slot tells which of them are free already, and what the first phase is about to
+//!   take from an inode; what one record frees is freed together with its mark there, or in a way that can be repeated. The cachelet of an inode
+//!   stays what its last user made it until the batch is over. So a reaper ends a batch ([`Thread::finish_batch`]).
 //! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
+//! - An old log is freed in the order of its slots. How far that is, is in the slot: a page and the slot in it, changed together with what is in hand;
+//!   then, when all dentries are free, the next page. A page between two steps is found by its owner word.
 //! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
 
 use crate::alloc::{BlockRun, line_mask};
-use crate::dram::{IntentKind, PLAIN, RETIRED_MAX, RetiredKind};
+use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::error::Result;
-use crate::format::{
-    Dentry, FileKind, Inode, LOG_SLOTS, LogPage, PROPERTY_INLINE, dentry_lines, slot_address, slot_tag,
-};
+use crate::format::{Dentry, FileKind, Inode, LogPage, PROPERTY_INLINE, dentry_lines, is_gone, slot_address, slot_tag};
 use crate::fs::Thread;
 use crate::grace::GRACE_EPOCHS;
+use crate::redo::Change;
+use crate::step::step;
+use crate::sync::AtomicU64;
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 
-/// Records that are recycled together, under one fence.
-const BATCH: usize = 64;
 /// Records that fit into the queue after `make_room`.
 const ROOM: u64 = RETIRED_MAX as u64 / 4;
+
+/// Blocks that are worth recycling before a batch has gathered: this thread may not come back for long, and nobody else gets at its queue meanwhile.
+const HEAVY_BLOCKS: u32 = 256;
 
 /// A record on its way.
 #[derive(Clone, Copy)]
 struct Item {
+    /// Its place in the batch.
+    index: usize,
     kind: RetiredKind,
     a: u64,
     b: u64,
@@ -42,6 +52,8 @@ struct Item {
     xattrs: u64,
     /// See above.
     root: u64,
+    /// A reaper goes on with it.
+    resumed: bool,
 }
 
 /// Neighbours that go back together: what is removed in the order in which it was made lies side by side.
@@ -49,11 +61,19 @@ struct Item {
 struct Gathered {
     inode_word: u64,
     inode_bits: u64,
+    /// Their records.
+    inode_records: u64,
     slab: u64,
     lines: u64,
+    /// Their records.
+    line_records: u64,
 }
 
-const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0 };
+const NO_ITEM: Item =
+    Item { index: 0, kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0, resumed: false };
+
+/// Bit of a dentry's `b`: it may never have been written, or its name may seem to count.
+const UNMADE: u64 = 1 << 8;
 
 fn kind_of(word: u64) -> RetiredKind {
     match word & 0xff {
@@ -61,6 +81,7 @@ fn kind_of(word: u64) -> RetiredKind {
         2 => RetiredKind::Blocks,
         4 => RetiredKind::Dentry,
         5 => RetiredKind::Body,
+        6 => RetiredKind::Log,
         // Only this crate writes the queue. A cachelet of index zero is nobody's, so a word that is none of these does nothing.
         _ => RetiredKind::Cachelet,
     }
@@ -80,6 +101,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
         record.a.store(a, Relaxed);
         record.b.store(b, Relaxed);
+        let blocks = self.slot.retired_blocks.load(Relaxed).saturating_add(self.weight(kind, b));
+        self.slot.retired_blocks.store(blocks, Relaxed);
+        step();
         self.slot.retired_end.store(end + 1, Release);
     }
 
@@ -90,12 +114,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.queued() <= RETIRED_MAX as u64 - ROOM || self.pinned() { Ok(()) } else { self.make_room_slowly() }
     }
 
-    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered. (Inside another operation it does
-    /// nothing.)
+    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered, or much room waits. (Inside another
+    /// operation it does nothing.)
     #[inline]
     pub(crate) fn recycle_some(&self) {
         // An error says that the region does not fit its layout, which the next operation says too.
-        if self.queued() >= BATCH as u64 && !self.pinned() && self.recycle(BATCH).is_err() {
+        let worth_it = self.queued() >= BATCH as u64 || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
+        if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {
             self.lose();
         }
     }
@@ -118,6 +143,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// trying once more. Must not be called pinned.
     pub(crate) fn reclaim(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
+        self.fs.reap_dead()?;
         let mut recycled = self.drain()?;
         self.give_back_lines()?;
         self.for_idle_shards(|idle| {
@@ -152,10 +178,29 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Something stays allocated until the next scan; sees to it that there is one.
     #[cold]
-    fn lose(&self) {
+    pub(crate) fn lose(&self) {
         if let Ok(header) = self.fs.header() {
             header.abandoned.fetch_add(1, AcqRel);
         }
+    }
+
+    /// As the reaper of this slot: queues the lines of a dentry that was in hand and is no name.
+    pub(crate) fn retire_unmade(&self, offset: u64, lines: u64) {
+        self.retire(RetiredKind::Dentry, offset, lines | UNMADE);
+    }
+
+    /// Blocks that a record may free.
+    fn weight(&self, kind: RetiredKind, b: u64) -> u32 {
+        let blocks = match kind {
+            RetiredKind::Inode => {
+                let size = self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.size_bytes.load(Relaxed));
+                size / BLOCK_BYTES
+            }
+            RetiredKind::Blocks => b,
+            RetiredKind::Body | RetiredKind::Log => HEAVY_BLOCKS as u64,
+            RetiredKind::Cachelet | RetiredKind::Dentry => 0,
+        };
+        blocks.min(HEAVY_BLOCKS as u64) as u32
     }
 
     fn queued(&self) -> u64 {
@@ -199,9 +244,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         if count == 0 {
             return Ok(0);
         }
-        self.slot.intent.kind.store(IntentKind::Recycle as u32, Release);
+        self.slot.recycled.store(0, Relaxed);
+        self.slot.recycling_marked.store(0, Relaxed);
+        self.slot.recycling_noted.store(0, Relaxed);
+        step();
+        self.slot.recycling.store(count as u64, Release);
+        step();
+        self.recycle_items(batch)?;
+        self.end_batch(count as u64);
+        self.trim_cachelets()?;
+        Ok(count)
+    }
+
+    fn recycle_items(&self, batch: &mut [Item]) -> Result<()> {
         let pm = &self.fs.pm;
-        let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Blocks);
+        let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Log);
         let journal = batch.iter().any(named);
         let mut flushed = match journal {
             // The grace period is over, so every rename that named one of these dentries, or a slot in one of these pages, is finished.
@@ -217,8 +274,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         if erased > 0 || journal {
             pm.fence(flushed);
         }
-        // Before anything is free: if this thread dies half-way, things are lost until the next scan, never free twice.
-        self.slot.retired_first.store(self.slot.retired_first.load(Relaxed) + count as u64, Release);
         let mut gathered = Gathered::default();
         for item in batch.iter() {
             if self.free(item, &mut gathered).is_err() {
@@ -228,8 +283,74 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.free_gathered(&mut gathered).is_err() {
             self.lose();
         }
-        self.slot.intent.kind.store(IntentKind::None as u32, Release);
-        Ok(count)
+        Ok(())
+    }
+
+    fn end_batch(&self, count: u64) {
+        let first = self.slot.retired_first.load(Relaxed) + count;
+        self.change_together([Change::Wide(&self.slot.retired_first, first), Change::Wide(&self.slot.recycling, 0)]);
+        if self.queued() == 0 {
+            self.slot.retired_blocks.store(0, Relaxed);
+        }
+    }
+
+    /// As the reaper of this slot: ends the batch that its owner was at. Blocks that he had not freed are those of the slot, or of inodes that are
+    /// erased: found by their owner words.
+    pub(crate) fn finish_batch(&self) -> Result<()> {
+        let count = self.slot.recycling.load(Relaxed).min(BATCH as u64);
+        if count == 0 {
+            return Ok(());
+        }
+        let done = self.slot.recycled.load(Relaxed);
+        let first = self.slot.retired_first.load(Relaxed);
+        let mut batch = [NO_ITEM; BATCH];
+        let mut left = 0;
+        for index in (0..count).filter(|index| done & 1 << index == 0) {
+            let item = self.item(first, index);
+            if !matches!(item.kind, RetiredKind::Blocks | RetiredKind::Body) {
+                batch[left] = Item { resumed: true, ..item };
+                left += 1;
+            }
+        }
+        self.recycle_items(&mut batch[..left])?;
+        self.end_batch(count);
+        Ok(())
+    }
+
+    /// Record `index` of the batch at the head of the queue.
+    fn item(&self, first: u64, index: u64) -> Item {
+        let record = &self.slot.retired[(first + index) as usize % RETIRED_MAX];
+        let kind = kind_of(record.kind.load(Relaxed));
+        Item { index: index as usize, kind, a: record.a.load(Relaxed), b: record.b.load(Relaxed), ..NO_ITEM }
+    }
+
+    /// A record of the batch has nothing left that is not free.
+    fn done(&self, records: u64) -> Change<'f> {
+        Change::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
+    }
+
+    /// As the reaper of this slot: whether a thing waits in its queue.
+    pub(crate) fn is_queued(&self, kind: RetiredKind, a: u64) -> bool {
+        let first = self.slot.retired_first.load(Relaxed);
+        (0..self.queued().min(RETIRED_MAX as u64))
+            .map(|index| self.item(first, index))
+            .any(|item| item.kind == kind && item.a == a)
+    }
+
+    /// As the reaper of this slot: marks the blocks that wait in its queue, so that a sweep leaves them there.
+    pub(crate) fn mark_queued(&self, owner: u64) -> Result<()> {
+        let first = self.slot.retired_first.load(Relaxed);
+        for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
+            match item.kind {
+                RetiredKind::Blocks => self.fs.mark_reached(BlockRun { first: item.a, count: item.b }, owner)?,
+                RetiredKind::Body => {
+                    crate::file::mark_body(self.fs, item.a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))?;
+                }
+                RetiredKind::Log => self.for_old_pages(item.a, item.b, |_, run| self.fs.mark_reached(run, owner))?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Collects the records at the head of the queue whose grace period is over.
@@ -254,7 +375,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if now < (word >> 8) + GRACE_EPOCHS {
                 break;
             }
-            *item = Item { kind: kind_of(word), a: record.a.load(Relaxed), b: record.b.load(Relaxed), ..NO_ITEM };
+            *item = self.item(first, offset);
             count += 1;
         }
         Ok(count)
@@ -265,7 +386,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         match item.kind {
             RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
             RetiredKind::Dentry => self.erase_dentry(item),
-            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body => (0, Flushed::nothing()),
+            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body | RetiredKind::Log => {
+                (0, Flushed::nothing())
+            }
         }
     }
 
@@ -280,18 +403,43 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok((0, Flushed::nothing()));
         }
         let inode = self.fs.inode(item.a)?;
-        (item.log, item.xattrs) = (inode.log.load_acquire(), inode.xattrs.load_acquire());
-        Ok(match inode.is_plain() {
+        let noted = &self.slot.recycling_noted;
+        let [log, xattrs] = &self.slot.recycling_bodies[item.index];
+        if noted.load(Relaxed) & 1 << item.index == 0 {
+            log.store(inode.log.load_acquire(), Relaxed);
+            xattrs.store(inode.xattrs.load_acquire(), Relaxed);
+            step();
+            noted.store(noted.load(Relaxed) | 1 << item.index, Release);
+            step();
+        }
+        (item.log, item.xattrs) = (log.load(Relaxed), xattrs.load(Relaxed));
+        // If this is done once more, because a fence may not have come, there may be nothing left to erase but lines to flush.
+        Ok(match inode.is_plain() && !item.resumed {
             true => (0, Flushed::nothing()),
             false => (2, self.fs.erase_inode(inode, inode.free_word())),
         })
     }
 
     fn erase_dentry(&self, item: &mut Item) -> (u64, Flushed) {
-        let Ok(dentry) = self.fs.pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
-        let Some(facts) = dentry.facts() else { return (0, Flushed::nothing()) };
-        item.erased = dentry_lines(facts.name_length as usize);
-        (item.erased - 1, self.fs.erase_dentry_lines(dentry, item.a, item.erased))
+        let pm = &self.fs.pm;
+        let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
+        let (known, unmade) = (item.b & (UNMADE - 1), item.b & UNMADE != 0);
+        item.erased = match dentry.facts() {
+            Some(facts) if !unmade => dentry_lines(facts.name_length as usize),
+            None if !unmade && !item.resumed => 0,
+            _ => known,
+        };
+        if !self.fs.lines_fit(item.a, item.erased) {
+            item.erased = 0;
+            return (0, Flushed::nothing());
+        }
+        let flushed = self.fs.erase_dentry_lines(dentry, item.a, item.erased);
+        if !unmade {
+            return (item.erased - 1, flushed);
+        }
+        // The turn stays: the next dentry here takes the one that follows.
+        let first = pm.flush(pm.set64(&dentry.seal, 0).and(pm.retract(&dentry.valid, dentry.valid.load() & !1)));
+        (item.erased, flushed.and(first))
     }
 
     /// Second phase: gives it back.
@@ -299,7 +447,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         match item.kind {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
             RetiredKind::Body => crate::file::free_body(self, item.a),
-            RetiredKind::Cachelet if item.a != 0 => self.free_cachelet(item.a as u32),
+            RetiredKind::Log => self.free_old_log(item),
+            RetiredKind::Cachelet if item.a != 0 => self.relist_cachelet(item, item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
             RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item, gathered),
             _ => {
@@ -309,16 +458,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// Lists a cachelet, unless that was done before the reaper came.
+    fn relist_cachelet(&self, item: &Item, index: u32) -> Result<()> {
+        if item.resumed && self.is_listed(index)? { Ok(()) } else { self.list_cachelet(index) }
+    }
+
     /// Frees all that an inode had.
     fn free_whole_inode(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
-        let bodies = self.free_bodies(item);
+        // Bodies first: the number goes back last, for its blocks are known by it.
+        let bodies = self.as_owner(item.a, || self.free_bodies(item));
         if gathered.inode_word != item.a / 64 {
             self.free_gathered(gathered)?;
             gathered.inode_word = item.a / 64;
         }
         gathered.inode_bits |= 1 << (item.a % 64);
+        gathered.inode_records |= 1 << item.index;
         if item.b != 0 {
-            self.free_cachelet(item.b as u32)?;
+            self.relist_cachelet(item, item.b as u32)?;
         }
         bodies
     }
@@ -332,29 +488,68 @@ impl<'f, M: Memory> Thread<'f, M> {
             gathered.slab = item.a / BLOCK_BYTES;
         }
         gathered.lines |= line_mask(item.a % BLOCK_BYTES / LINE_BYTES, item.erased);
+        gathered.line_records |= 1 << item.index;
         Ok(())
     }
 
     fn free_gathered(&self, gathered: &mut Gathered) -> Result<()> {
-        let Gathered { inode_word, inode_bits, slab, lines } = core::mem::take(gathered);
-        let inodes = if inode_bits != 0 { self.free_inodes(inode_word, inode_bits) } else { Ok(()) };
-        if lines != 0 { self.free_line_mask(slab, lines).and(inodes) } else { inodes }
+        let Gathered { inode_word, inode_bits, inode_records, slab, lines, line_records } = core::mem::take(gathered);
+        let inodes = match inode_bits {
+            0 => Ok(()),
+            bits => self.free_inodes(inode_word, bits, self.done(inode_records)),
+        };
+        if lines != 0 { self.free_line_mask(slab, lines, self.done(line_records)).and(inodes) } else { inodes }
     }
 
+    /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper repeats; then they are freed, which a reaper
+    /// ends by a sweep.
     fn free_bodies(&self, item: &Item) -> Result<()> {
+        if item.resumed && self.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
+            return self.sweep_blocks(item.a);
+        }
+        if item.root == 0 && item.log == 0 && item.xattrs == 0 {
+            return Ok(());
+        }
+        self.free_log_dentries(item.log, item.a)?;
+        crate::file::mark_body_of(self, item.root)?;
+        crate::file::mark_body_of(self, item.xattrs)?;
+        self.slot.recycling_marked.store(self.slot.recycling_marked.load(Relaxed) | 1 << item.index, Release);
+        step();
         for root in [item.xattrs, item.root].into_iter().filter(|root| *root != 0) {
             crate::file::free_body(self, root)?;
         }
         self.free_log(item.log, item.a)
     }
 
-    /// Frees the log of a removed directory: pages, and the dentries that their slots still name.
-    fn free_log(&self, first: u64, owner: u64) -> Result<()> {
+    /// Frees the dentries that the slots of a removed directory's log still name, and marks its pages as its own.
+    fn free_log_dentries(&self, first: u64, owner: u64) -> Result<()> {
         if first == 0 {
             return Ok(());
         }
         // Of whichever thread a rename was that named one of these dentries: replaying it must be over before they are something else.
         self.fs.pm.fence(self.clear_journal()?);
+        self.for_log_pages(first, owner, |page, run| {
+            self.fs.mark_owner(run, owner)?;
+            self.free_dentries(page, owner)
+        })
+    }
+
+    /// Frees the pages of the log of a removed directory.
+    fn free_log(&self, first: u64, owner: u64) -> Result<()> {
+        self.for_log_pages(first, owner, |page, run| {
+            // A page that is met again is not this directory's any more.
+            let pm = &self.fs.pm;
+            pm.flush(pm.set64(&page.seal, 0)).unfenced();
+            self.free_blocks(run)
+        })
+    }
+
+    fn for_log_pages(
+        &self,
+        first: u64,
+        owner: u64,
+        mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
+    ) -> Result<()> {
         let mut offset = first;
         // A directory has no more pages than the image has blocks; a chain that goes on is a ring.
         for _ in 0..self.fs.geometry.blocks {
@@ -366,55 +561,170 @@ impl<'f, M: Memory> Thread<'f, M> {
             if !self.fs.is_data(run) || !page.belongs_to(owner) {
                 return Err(crate::error::Corruption::LogPage(offset).into());
             }
-            self.free_dentries(page, owner)?;
             offset = page.next.load_acquire();
-            // A page that is met again is not this directory's any more.
-            let pm = &self.fs.pm;
-            pm.flush(pm.set64(&page.seal, 0)).unfenced();
-            self.free_blocks(run)?;
+            each(page, run)?;
         }
         Ok(())
     }
 
-    /// Erases and frees the dead dentries of a page: a batch of them under each fence.
-    fn free_dentries(&self, page: &LogPage, owner: u64) -> Result<()> {
-        for slots in page.slots.chunks(BATCH) {
-            let mut dead = [(0u64, 0u64); BATCH];
-            let mut count = 0;
-            let mut flushed = Flushed::nothing();
-            for slot in slots {
-                if let Some((offset, lines, erased)) = self.erase_dead_dentry(slot.load(), owner) {
-                    dead[count] = (offset, lines);
-                    count += 1;
-                    flushed = flushed.and(erased);
-                }
+    /// Frees an old log: first the dentries that go with it, then its pages.
+    fn free_old_log(&self, item: &Item) -> Result<()> {
+        let [position, all_gone] = &self.slot.recycling_bodies[item.index];
+        let noted = &self.slot.recycling_noted;
+        if noted.load(Relaxed) & 1 << item.index == 0 {
+            position.store(item.a, Relaxed);
+            all_gone.store(0, Relaxed);
+            step();
+            noted.store(noted.load(Relaxed) | 1 << item.index, Release);
+            step();
+        }
+        if all_gone.load(Relaxed) == 0 {
+            self.for_old_pages(position.load(Relaxed) & !(BLOCK_BYTES - 1), item.b, |page, _| {
+                self.free_gone(page, position)
+            })?;
+            self.change_together([Change::Wide(position, item.a), Change::Wide(all_gone, 1)]);
+        }
+        self.for_old_pages(position.load(Relaxed), item.b, |page, run| {
+            position.store(page.next.load_acquire(), Release);
+            step();
+            self.free_blocks(run)
+        })
+    }
+
+    /// Frees the dentries that go with a page of an old log, those of one slab at a time. `position` says which slot is the first.
+    fn free_gone(&self, page: &LogPage, position: &AtomicU64) -> Result<()> {
+        let offset = self.fs.pm.offset_of(page);
+        let first = match position.load(Relaxed) {
+            before if before & !(BLOCK_BYTES - 1) == offset => before % BLOCK_BYTES,
+            _ => 0,
+        };
+        let (mut begin, mut slab, mut lines) = (first as usize, 0, 0u64);
+        for (index, slot) in page.slots.iter().enumerate().skip(begin) {
+            let Some((_, at, count)) = self.gone_dentry(slot.load(), page.owner.load()) else { continue };
+            if slab != at / BLOCK_BYTES && lines != 0 {
+                self.free_gone_lines(page, begin..index, (slab, core::mem::take(&mut lines)), position)?;
+                begin = index;
             }
-            if count > 0 {
+            slab = at / BLOCK_BYTES;
+            lines |= line_mask(at % BLOCK_BYTES / LINE_BYTES, count);
+        }
+        match lines {
+            0 => Ok(()),
+            lines => self.free_gone_lines(page, begin..page.slots.len(), (slab, lines), position),
+        }
+    }
+
+    /// Frees lines of one slab that slots of a page name. They are in hand, and the position is behind them, before anything happens to them.
+    fn free_gone_lines(
+        &self,
+        page: &LogPage,
+        slots: Range<usize>,
+        (slab, lines): (u64, u64),
+        position: &AtomicU64,
+    ) -> Result<()> {
+        let [block, mask] = &self.slot.hand.lines;
+        let next = self.fs.pm.offset_of(page) | slots.end as u64;
+        self.change_together([Change::Wide(block, slab), Change::Wide(mask, lines), Change::Wide(position, next)]);
+        for slot in &page.slots[slots] {
+            let Some((dentry, at, count)) = self.gone_dentry(slot.load(), page.owner.load()) else { continue };
+            let flushed = self.fs.erase_dentry_lines(dentry, at, count);
+            if count > 1 {
+                // Names as long as this are few.
                 self.fs.pm.fence(flushed);
             }
-            for (offset, lines) in &dead[..count] {
-                self.free_lines(*offset, *lines)?;
+        }
+        self.free_line_mask(slab, lines, Change::Wide(mask, 0))
+    }
+
+    /// Dentry, offset and lines of what a slot of an old log names, if it goes with it.
+    fn gone_dentry(&self, word: u64, owner: u64) -> Option<(&'f Dentry, u64, u64)> {
+        if !is_gone(word) {
+            return None;
+        }
+        let offset = slot_address(word);
+        let dentry = self.fs.pm.get(Pm::<Dentry>::new(offset)).ok()?;
+        let facts = dentry.facts().filter(|facts| facts.parent == owner)?;
+        let lines = dentry_lines(facts.name_length as usize);
+        (dentry.valid.load() & 1 == 0 && self.fs.lines_fit(offset, lines)).then_some((dentry, offset, lines))
+    }
+
+    /// Calls `each` for the pages from `first` up to `end`. A page's link is read before the call.
+    fn for_old_pages(
+        &self,
+        first: u64,
+        end: u64,
+        mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
+    ) -> Result<()> {
+        let mut offset = first;
+        for _ in 0..self.fs.geometry.blocks {
+            if offset == end || offset == 0 {
+                break;
             }
+            let page = self.fs.pm.get(Pm::<LogPage>::new(offset))?;
+            offset = page.next.load_acquire();
+            each(page, BlockRun { first: self.fs.pm.offset_of(page) / BLOCK_BYTES, count: 1 })?;
         }
         Ok(())
     }
 
-    /// Erases the dentry that a slot of a removed directory names, if it is one and does not count: its offset and lines.
-    fn erase_dead_dentry(&self, word: u64, owner: u64) -> Option<(u64, u64, Flushed)> {
+    /// Erases and frees the dead dentries of a page: those of one slab under each fence. They are in hand meanwhile.
+    fn free_dentries(&self, page: &LogPage, owner: u64) -> Result<()> {
+        let mut slab = 0;
+        let mut lines = 0u64;
+        for slot in page.slots.iter() {
+            let Some((offset, count)) = self.dead_dentry(slot.load(), owner) else { continue };
+            if slab != offset / BLOCK_BYTES && lines != 0 {
+                self.erase_and_free(slab, core::mem::take(&mut lines))?;
+            }
+            slab = offset / BLOCK_BYTES;
+            lines |= line_mask(offset % BLOCK_BYTES / LINE_BYTES, count);
+        }
+        if lines != 0 { self.erase_and_free(slab, lines) } else { Ok(()) }
+    }
+
+    /// Erases lines of a slab that hold nothing which counts, and frees them.
+    fn erase_and_free(&self, slab: u64, lines: u64) -> Result<()> {
+        let [block, mask] = &self.slot.hand.lines;
+        block.store(slab, Relaxed);
+        step();
+        mask.store(lines, Release);
+        step();
+        self.finish_lines()
+    }
+
+    /// Erases the lines in hand and frees them; also for a reaper.
+    pub(crate) fn finish_lines(&self) -> Result<()> {
+        let [block, mask] = &self.slot.hand.lines;
+        let (block, lines) = (block.load(Relaxed), mask.load(Relaxed));
+        if lines == 0 {
+            return Ok(());
+        }
+        let pm = &self.fs.pm;
+        let mut flushed = Flushed::nothing();
+        let mut rest = lines;
+        while rest != 0 {
+            let offset = block * BLOCK_BYTES + rest.trailing_zeros() as u64 * LINE_BYTES;
+            rest &= rest - 1;
+            let line = pm.get(Pm::<Dentry>::new(offset))?;
+            flushed = flushed.and(pm.flush(pm.set64(&line.seal, 0).and(pm.retract(&line.valid, 0))));
+        }
+        pm.fence(flushed);
+        self.free_line_mask(block, lines, Change::Wide(mask, 0))
+    }
+
+    /// Offset and lines of the dentry that a slot of a removed directory names, if it is one and does not count.
+    fn dead_dentry(&self, word: u64, owner: u64) -> Option<(u64, u64)> {
         slot_tag(word)?;
         let pm = &self.fs.pm;
         let offset = slot_address(word);
         let dentry = pm.get(Pm::<Dentry>::new(offset)).ok()?;
         let facts = dentry.verified(pm).filter(|facts| facts.parent == owner)?;
-        if dentry.valid.load() & 1 != 0 {
-            return None;
-        }
         let lines = dentry_lines(facts.name_length as usize);
-        Some((offset, lines, self.fs.erase_dentry_lines(dentry, offset, lines)))
+        (dentry.valid.load() & 1 == 0 && self.fs.lines_fit(offset, lines)).then_some((offset, lines))
     }
 }
 
-const _: () = assert!(LOG_SLOTS as usize >= BATCH && ROOM >= 64);
+const _: () = assert!(BATCH == 64 && ROOM >= 64);
 
 impl<M: Memory> crate::fs::Fs<M> {
     /// Ends the life of a dentry that does not count durably. What is flushed are its further lines; the caller fences.

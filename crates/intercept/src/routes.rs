@@ -34,6 +34,8 @@ pub enum Route {
     AnyFd = 11,
     /// The dispatcher always wants to know.
     Always = 12,
+    /// A set of signals in the second argument: the dispatcher wants to know of those that faults raise.
+    Mask = 13,
 }
 
 /// Numbers from here on are never ours.
@@ -207,6 +209,7 @@ const fn table() -> [Route; NUMBERS] {
         SYS_recvmmsg,
     ];
     set(&mut routes, Route::Always, &always);
+    set(&mut routes, Route::Mask, &[SYS_rt_sigprocmask]);
     routes
 }
 

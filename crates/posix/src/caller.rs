@@ -34,6 +34,8 @@ pub struct Held<'t, 'f, M: Memory = Direct> {
 impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
     /// Takes charge of a reference.
     pub fn owned(thread: &'t Thread<'f, M>, node: Node) -> Self {
+        // If this thread dies in the middle of the call, whoever puts its work in order gives the reference back.
+        thread.note(node);
         Held { thread, node, owned: true }
     }
 
@@ -49,8 +51,20 @@ impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
 
     /// The node with a reference that the caller must give back.
     pub fn into_node(self) -> Result<Node> {
+        match self.owned {
+            true => self.thread.forget(self.node),
+            false => self.thread.retain(self.node)?,
+        }
+        Ok(ManuallyDrop::new(self).node)
+    }
+}
+
+impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
+    /// The node with a reference that the caller must give back, noted still: see [`Thread::note`].
+    pub(crate) fn into_noted(self) -> Result<Node> {
         if !self.owned {
             self.thread.retain(self.node)?;
+            self.thread.note(self.node);
         }
         Ok(ManuallyDrop::new(self).node)
     }
@@ -59,7 +73,7 @@ impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
 impl<M: Memory> Drop for Held<'_, '_, M> {
     fn drop(&mut self) {
         if self.owned {
-            self.thread.release(self.node, 1);
+            self.thread.give_back(self.node);
         }
     }
 }

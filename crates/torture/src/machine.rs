@@ -14,25 +14,39 @@ const PAGE_BYTES: u64 = 4096;
 /// When every run begins.
 const START_NS: i64 = 1_700_000_000_000_000_000;
 
+/// Between two looks at the clock, usually.
+const TICK_NS: i64 = 1000;
+
 /// The world around the engine, the same in every run: a clock that ticks at every look, no chance, nobody dies.
 #[derive(Debug)]
-pub struct Clock(AtomicI64);
+pub struct Clock {
+    now_ns: AtomicI64,
+    tick_ns: AtomicI64,
+}
 
 impl Clock {
     /// A clock of its own for a worker. It lives as long as the process, since the engine wants that of its platform.
     pub fn leaked() -> &'static Clock {
-        Box::leak(Box::new(Clock(AtomicI64::new(START_NS))))
+        Box::leak(Box::new(Clock { now_ns: AtomicI64::new(START_NS), tick_ns: AtomicI64::new(TICK_NS) }))
     }
 
     /// Back to the beginning: the same calls see the same times again.
     pub fn rewind(&self) {
-        self.0.store(START_NS, Relaxed);
+        self.set(START_NS, TICK_NS);
+    }
+}
+
+impl Clock {
+    /// Sets the time, and how far it is from one look to the next: backwards, too.
+    pub fn set(&self, now_ns: i64, tick_ns: i64) {
+        self.now_ns.store(now_ns, Relaxed);
+        self.tick_ns.store(tick_ns, Relaxed);
     }
 }
 
 impl Platform for Clock {
     fn now_ns(&self) -> i64 {
-        self.0.fetch_add(1000, Relaxed)
+        self.now_ns.fetch_add(self.tick_ns.load(Relaxed), Relaxed)
     }
     fn wait(&self, _: &AtomicU32, _: u32, _: u32) {
         std::thread::yield_now();
@@ -109,13 +123,18 @@ pub struct Machine {
 impl Machine {
     /// A machine with a fresh file system of `length` bytes.
     pub fn new(length: u64, options: AttachOptions, clock: &'static Clock) -> Machine {
+        Machine::with_inodes(length, 0, options, clock)
+    }
+
+    /// The same with room for so many inodes; zero: as many as usual.
+    pub fn with_inodes(length: u64, inodes_max: u64, options: AttachOptions, clock: &'static Clock) -> Machine {
         let mapping = Arc::new(Mapping::anonymous(length).expect("memory for an image"));
         // SAFETY: the mapping outlives this region, which ends with the function; nobody else knows it.
         let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
         let made = MkfsOptions {
             uuid: *b"torture's image.",
             label: [0; 64],
-            inodes_max: 0,
+            inodes_max,
             owner: (0, 0),
             permissions: 0o755,
             now_ns: START_NS,

@@ -108,7 +108,7 @@ fn two_threads_never_get_the_same_block_lines_or_inode() {
                 thread.free_lines(offset, count).expect("frees")
             }
             let number = thread.allocate_inode().expect("an inode");
-            if round % 4 != 0 { inodes.push(number) } else { thread.free_inode(number).expect("frees") }
+            if round % 4 != 0 { inodes.push(number) } else { thread.put_back_inode(number).expect("frees") }
         }
         (blocks, lines, inodes)
     };
@@ -150,7 +150,7 @@ fn inode_numbers_ascend_come_back_after_they_are_freed_and_end_at_the_limit() {
     assert_eq!(numbers, (2..512).collect::<Vec<u64>>(), "neighbours in time are neighbours in memory");
     assert_eq!(thread.allocate_inode(), Err(Error::NoInodes));
     assert_eq!(fs.inodes_used(), Ok(511));
-    [70, 300].iter().for_each(|number| thread.free_inode(*number).expect("frees"));
+    [70, 300].iter().for_each(|number| thread.put_back_inode(*number).expect("frees"));
     assert_eq!(fs.inodes_used(), Ok(509));
     assert_eq!(
         HashSet::from([thread.allocate_inode().expect("one"), thread.allocate_inode().expect("two")]),
@@ -192,6 +192,68 @@ fn retired_things_wait_for_whoever_is_inside_and_come_back_when_space_is_short()
     assert_eq!(writer.reclaim(), Ok(true));
     assert_eq!(fs.blocks_free(), Ok(100));
     assert_eq!(writer.reclaim(), Ok(false), "nothing more to be had");
+}
+
+#[test]
+fn lines_that_lie_free_in_slabs_of_others_are_found_when_there_are_no_blocks() {
+    let image = new_image(4 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (first, second) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    // Ten slabs; then a line of each is left.
+    let lines: Vec<u64> = (0..640).map(|_| take_line(&first)).collect();
+    take_all(&first, 1);
+    for line in lines.iter().filter(|line| **line % 4096 != 0) {
+        first.free_lines(*line, 1).expect("frees");
+    }
+    let mut again: Vec<u64> =
+        std::iter::from_fn(|| second.allocate_lines(5).ok().inspect(|_| let_go(&second))).collect();
+    assert!(again.len() >= 9 * 12, "all but what the first one hands out itself: {}", again.len());
+    assert_eq!(second.allocate_lines(5), Err(Error::NoSpace));
+    again.drain(..).for_each(|line| second.free_lines(line, 5).expect("frees"));
+}
+
+fn take_line(thread: &crate::fs::Thread<'_>) -> u64 {
+    let line = thread.allocate_lines(1).expect("a line");
+    let_go(thread);
+    line
+}
+
+/// What was allocated is somebody's now.
+fn let_go(thread: &crate::fs::Thread<'_>) {
+    thread.slot.hand.dentries.iter().for_each(|word| word.store(0, core::sync::atomic::Ordering::Relaxed));
+}
+
+#[test]
+fn the_room_of_a_large_file_is_there_when_its_removal_returns() {
+    let image = new_image(8 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (removes, writes) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    let root = removes.root().expect("a root");
+    let new = crate::NewNode {
+        kind: crate::format::FileKind::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        extended: &[],
+        access_list: false,
+    };
+    let large = removes.create(root, b"large", &new).expect("creates");
+    let mut written = 0;
+    while removes.append(large, &[1; 64 << 10]).is_ok() {
+        written += 16;
+    }
+    removes.release(large, 1);
+    removes.unlink(root, b"large", |_| Ok(())).expect("unlinks");
+    // The one who removed it lives, and does nothing more.
+    assert!(fs.blocks_free().expect("a count") >= written, "{written} blocks");
+    let other = writes.create(root, b"other", &new).expect("creates");
+    for _ in 0..written / 16 {
+        writes.append(other, &[2; 64 << 10]).expect("there is room");
+    }
+    writes.release(other, 1);
+    writes.release(root, 1);
 }
 
 #[test]

@@ -42,19 +42,22 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<T> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
-        self.retry_when_full(|| {
+        let result = self.retry_when_full(|| {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-            self.settle(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
                 return Err(Error::Invalid);
             }
-            let result = change(cachelet, &property)?;
-            if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
-                self.settle_growth(cachelet, property.size_bytes)?;
-            }
-            Ok(result)
-        })
+            self.as_owner(node.number, || {
+                let result = change(cachelet, &property)?;
+                if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
+                    self.settle_growth(cachelet, property.size_bytes)?;
+                }
+                Ok(result)
+            })
+        });
+        self.recycle_some();
+        result
     }
 
     fn write_locked(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {

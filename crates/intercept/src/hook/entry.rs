@@ -115,6 +115,8 @@ unsafe extern "C" {
     pub fn directfs_entry();
     /// The slots.
     pub static mut directfs_slots: [[u8; SLOT_BYTES]; SLOTS];
+    /// Where the filter goes on with what is not ours. Not a function to call.
+    pub fn directfs_entry_native();
     fn directfs_tls() -> *mut crate::hook::stack::ThreadWords;
 }
 
@@ -295,11 +297,8 @@ directfs_slots:
     .section .text.directfs_entry,"ax",@progbits
     .p2align 6
     .globl directfs_entry
-    .hidden directfs_entry, directfs_filter, directfs_filter_end, directfs_filter_native
-    .globl directfs_filter, directfs_filter_end, directfs_filter_native
+    .hidden directfs_entry
     .type directfs_entry, @function
-    // From here to its end the filter may meet a path that is not there: see fault.rs.
-directfs_filter:
 directfs_entry:
     .cfi_startproc
     .cfi_def_cfa rsp, 0
@@ -330,7 +329,7 @@ directfs_entry:
     jnz 90f
     jmp 95f
     .p2align 2
-70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b
+70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b, 15f - 70b
 14: CHECK_FD edi
     jmp 95f
 2:  CHECK_PATH rdi, cwd
@@ -379,8 +378,20 @@ directfs_entry:
     jne 90f
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
-directfs_filter_end:
-directfs_filter_native:
+    jmp 95f
+15: // A set that blocks what faults raise, or a thread that believes it has.
+    mov rcx, qword ptr [rip + directfs_words@GOTTPOFF]
+    cmp qword ptr fs:[rcx + {masked}], 0
+    jne 90f
+    lea rcx, [rsi - 4096]
+    or rcx, rsi
+    shr rcx, 47
+    jnz 95f
+    test dword ptr [rsi], {fault_signals}
+    jne 90f
+    .globl directfs_entry_native
+    .hidden directfs_entry_native
+directfs_entry_native:
 95: // Not ours.
     .cfi_remember_state
     RESTORE
@@ -488,6 +499,8 @@ directfs_filter_native:
     dispatch = sym crate::hook::dispatch::directfs_dispatch,
     deliver = sym crate::hook::signals::directfs_deliver,
     deferred = const crate::hook::stack::DEFERRED_OFFSET,
+    masked = const crate::hook::stack::MASKED_OFFSET,
+    fault_signals = const crate::hook::signals::FAULTS,
 );
 
 #[cfg(test)]

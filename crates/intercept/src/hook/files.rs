@@ -5,13 +5,13 @@
 use super::call::{Call, waiting};
 use super::context::{COPY_BYTES, Inside};
 use super::dispatch::{NATIVE, done};
-use super::entry::Verdict;
+use super::entry::{Next, Verdict};
 use super::names::Calling;
 use super::open::LARGE_FILE;
 use super::processes::Who;
-use super::{attributes, descriptors, environment, locks, status, sys, user};
+use super::{attributes, descriptors, environment, faults, locks, status, sys, user};
 use engine::format::FileKind;
-use posix::{Errno, OpenFile, Result, Whence};
+use posix::{Append, Errno, OpenFile, Result, Whence};
 
 /// What one call reads or writes at most, as in the kernel.
 const LENGTH_MAX: u64 = 0x7fff_f000;
@@ -39,23 +39,31 @@ fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile)
 
 // Content.
 
-/// Reads into the program's buffer, at the position if there is no offset. Whatever else is wrong comes before a buffer that is not there, as does the end of the file.
+/// Reads into the program's buffer, at the position if there is no offset. Whatever else is wrong comes before a buffer that cannot be there, as does the end of the file.
 fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
-    // SAFETY: used for this call only.
-    match (unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX)) }, offset) {
-        (Ok(into), Some(offset)) => caller.read_at(file, offset, into),
-        (Ok(into), None) => caller.read(file, into),
-        (Err(refused), _) => match caller.read_at(file, offset.unwrap_or(file.position() as i64), &mut [0])? {
-            0 => Ok(0),
-            _ => Err(refused),
+    let before = file.position();
+    // SAFETY: used for this call only, and filled from the image.
+    let count = match (unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX)) }, offset) {
+        (Ok(into), Some(offset)) => caller.read_at(file, offset, into)?,
+        (Ok(into), None) => caller.read(file, into)?,
+        (Err(refused), _) => match caller.read_at(file, offset.unwrap_or(before as i64), &mut [0])? {
+            0 => 0,
+            _ => return Err(refused),
         },
+    };
+    if faults::take() {
+        if offset.is_none() {
+            file.set_position(before);
+        }
+        return Err(user::EFAULT);
     }
+    Ok(count)
 }
 
-/// Writes from the program's buffer, at the position if there is no offset.
+/// Writes from the program's buffer, at the position if there is no offset. What else is wrong comes first.
 fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     // SAFETY: used for this call only.
-    match (unsafe { user::bytes_there(buffer, length.min(LENGTH_MAX)) }, offset) {
+    match (unsafe { user::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
         (Ok(from), Some(offset)) => caller.write_at(file, offset, from),
         (Ok(from), None) => caller.write(file, from),
         (Err(refused), _) => caller.write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
@@ -148,40 +156,54 @@ fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
     })
 }
 
-fn write_vector(call: &mut Call<'_>, target: Target) -> Result<Verdict> {
+/// Lists up to this are written in one piece.
+const GATHERED_BYTES_MAX: u64 = 64 << 20;
+
+fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Result<Verdict> {
     let (fd, address, count) = (call.frame.rdi as u32, call.frame.rsi, call.frame.rdx);
     let Inside { who, copy, .. } = call.begin()?;
     let Some(file) = who.process.file(who.caller.thread, fd) else { return theirs(fd) };
     let caller = &who.caller;
     let write = |from: &[u8], done: u64| -> Result<u64> {
-        let count = match target {
-            Target::Offset(offset) => caller.write_at(&file, offset.saturating_add(done as i64), from)?,
-            Target::Position => caller.write(&file, from)?,
-            Target::End { moves } => {
-                let start = caller.append(&file, from)?;
-                if moves {
-                    file.set_position(start + from.len() as u64);
-                }
-                from.len()
-            }
+        let count = match offset {
+            Some(offset) => caller.write_at_as(&file, offset.saturating_add(done as i64), from, append)?,
+            None => caller.write_as(&file, from, append)?,
         };
         Ok(count as u64)
     };
     let vector = Vector::new(address, count)?;
     let total = vector.total()?;
-    if count > 1 && total <= COPY_BYTES as u64 {
-        // In one piece: nobody sees a part of it, and with O_APPEND nothing of others comes between.
+    // In one piece: nobody sees a part of it, and at the end of the file nothing of others comes between.
+    let gather = |room: &mut [u8]| -> Result<i64> {
         let mut length = 0;
         vector.each(|address, bytes, _| {
+            // Another thread may have changed the list since it was added up.
+            let into = room.get_mut(length..length + bytes as usize).ok_or(Errno::EINVAL)?;
             // SAFETY: used for this call only.
-            copy[length..length + bytes as usize].copy_from_slice(unsafe { user::bytes(address, bytes)? });
-            length += bytes as usize;
-            Ok(bytes)
+            let from = unsafe { user::bytes_readable(address, bytes)? };
+            into[..from.len()].copy_from_slice(from);
+            length += from.len();
+            Ok(from.len() as u64)
         })?;
-        return Ok(done(write(&copy[..length], 0)? as i64));
+        Ok(write(&room[..length], 0)? as i64)
+    };
+    if count > 1 && total <= COPY_BYTES as u64 {
+        return gather(&mut copy[..]).map(done);
+    }
+    if count > 1 && total <= GATHERED_BYTES_MAX {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let room = sys::map(total as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+            .map_err(|error| Errno(-error as i32))?;
+        // SAFETY: new memory of this size, which nobody else knows; it goes when the reference has gone.
+        let result = unsafe {
+            let result = gather(core::slice::from_raw_parts_mut(room, total as usize));
+            sys::unmap(room, total as usize);
+            result
+        };
+        return result.map(done);
     }
     // SAFETY: used for this call only.
-    vector.each(|address, length, done| write(unsafe { user::bytes(address, length)? }, done)).map(done)
+    vector.each(|address, length, done| write(unsafe { user::bytes_readable(address, length)? }, done)).map(done)
 }
 
 /// readv(fd, vector, count).
@@ -191,7 +213,7 @@ pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// writev(fd, vector, count).
 pub fn writev(call: &mut Call<'_>) -> Result<Verdict> {
-    write_vector(call, Target::Position)
+    write_vector(call, None, Append::AsOpened)
 }
 
 /// preadv(fd, vector, count, offset).
@@ -203,42 +225,58 @@ pub fn preadv(call: &mut Call<'_>) -> Result<Verdict> {
 /// pwritev(fd, vector, count, offset).
 pub fn pwritev(call: &mut Call<'_>) -> Result<Verdict> {
     let offset = call.frame.r10 as i64;
-    write_vector(call, Target::Offset(offset))
+    write_vector(call, Some(offset), Append::AsOpened)
+}
+
+/// Flags of preadv2 and pwritev2.
+mod flag {
+    pub const HIPRI: i32 = 1;
+    pub const DSYNC: i32 = 2;
+    pub const SYNC: i32 = 4;
+    pub const NOWAIT: i32 = 8;
+    pub const APPEND: i32 = 16;
+    pub const NOAPPEND: i32 = 32;
+    /// Those that ask for nothing that is not so anyway: writes are persistent, and nothing waits. (Of those that are left out, ATOMIC would need to be promised by statx, and
+    /// DONTCACHE is refused by file systems in memory.)
+    pub const KNOWN: i32 = HIPRI | DSYNC | SYNC | NOWAIT | APPEND | NOAPPEND;
+}
+
+/// The offset and flags of preadv2 and pwritev2.
+fn vector2(call: &Call<'_>) -> Result<(Option<i64>, i32)> {
+    let (offset, flags) = (call.frame.r10 as i64, call.frame.r9 as i32);
+    if flags & !flag::KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if flags & (flag::APPEND | flag::NOAPPEND) == flag::APPEND | flag::NOAPPEND {
+        return Err(Errno::EINVAL);
+    }
+    Ok((Some(offset).filter(|&offset| offset != -1), flags))
 }
 
 /// preadv2(fd, vector, count, offset, 0, flags).
 pub fn preadv2(call: &mut Call<'_>) -> Result<Verdict> {
-    let Some((offset, _)) = vector_request(call) else { return with_file(call, |_, _| Err(Errno::EOPNOTSUPP)) };
-    read_vector(call, offset)
+    match vector2(call) {
+        Ok((offset, _)) => read_vector(call, offset),
+        Err(error) => with_file(call, |_, _| Err(error)),
+    }
 }
 
 /// pwritev2(fd, vector, count, offset, 0, flags).
 pub fn pwritev2(call: &mut Call<'_>) -> Result<Verdict> {
-    match vector_request(call) {
-        Some((offset, false)) => write_vector(call, offset.map_or(Target::Position, Target::Offset)),
-        Some((offset, true)) => write_vector(call, Target::End { moves: offset.is_none() }),
-        None => with_file(call, |_, _| Err(Errno::EOPNOTSUPP)),
+    let (offset, flags) = match vector2(call) {
+        Ok(known) => known,
+        Err(error) => return with_file(call, |_, _| Err(error)),
+    };
+    let append = match flags & (flag::APPEND | flag::NOAPPEND) {
+        flag::APPEND => Append::Always,
+        flag::NOAPPEND => Append::Never,
+        _ => Append::AsOpened,
+    };
+    let verdict = write_vector(call, offset, append)?;
+    if flags & (flag::DSYNC | flag::SYNC) != 0 && verdict.next == Next::Done && verdict.result > 0 {
+        environment::sync_image()?;
     }
-}
-
-/// The offset of preadv2 and pwritev2, if there is one, and whether RWF_APPEND is asked for. None: flags that mean something that is not so anyway; writes are persistent, and nothing
-/// waits.
-fn vector_request(call: &Call<'_>) -> Option<(Option<i64>, bool)> {
-    const APPEND: i32 = libc::RWF_APPEND;
-    const PLAIN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
-    let (offset, flags) = (call.frame.r10 as i64, call.frame.r9 as i32);
-    (flags & !(APPEND | PLAIN) == 0).then_some((Some(offset).filter(|&offset| offset != -1), flags & APPEND != 0))
-}
-
-/// Where a vector is written to.
-#[derive(Clone, Copy)]
-enum Target {
-    Position,
-    Offset(i64),
-    /// The end, and whether the position moves there.
-    End {
-        moves: bool,
-    },
+    Ok(verdict)
 }
 
 /// lseek(fd, offset, whence).
@@ -694,6 +732,41 @@ fn flags_told(file: &OpenFile) -> i32 {
     flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC) | LARGE_FILE
 }
 
+const FICLONE: u32 = 0x4004_9409;
+const FICLONERANGE: u32 = 0x4020_940d;
+
+/// What FICLONERANGE is given.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    length: u64,
+    target_offset: u64,
+}
+
+/// ioctl(fd, FICLONE, source) and ioctl(fd, FICLONERANGE, range).
+fn clone_range(call: &mut Call<'_>, target: u32, request: u32, argument: u64) -> Result<Verdict> {
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let Some(to) = who.process.file(thread, target) else { return theirs(target) };
+    let range = match request {
+        FICLONE => CloneRange { source: argument as i32 as i64, source_offset: 0, length: 0, target_offset: 0 },
+        _ => user::read::<CloneRange>(argument)?,
+    };
+    let source = u32::try_from(range.source).map_err(|_| Errno::EBADF)?;
+    let Some(from) = who.process.file(thread, source) else {
+        return Err(if who.process.descriptor(source).is_some() { Errno::EBADF } else { Errno::EXDEV });
+    };
+    if from.is_path() || to.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let length = (range.length != 0).then_some(range.length);
+    let (from, to) = ((&*from, range.source_offset), (&*to, range.target_offset));
+    who.caller.clone_range(from, to, length, &mut copy[..])?;
+    Ok(done(0))
+}
+
 /// ioctl(fd, request, argument).
 pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIOCLEX: u32 = 0x5451;
@@ -701,10 +774,11 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIONBIO: u32 = 0x5421;
     const FIONREAD: u32 = 0x541b;
     const FIGETBSZ: u32 = 2;
-    const FICLONE: u32 = 0x4004_9409;
-    const FICLONERANGE: u32 = 0x4020_940d;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
     let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
+    if let FICLONE | FICLONERANGE = request {
+        return clone_range(call, fd, request, argument);
+    }
     if let FIOCLEX | FIONCLEX = request {
         let who: Who<'_> = call.begin()?.who;
         return match who.process.descriptor(fd) {
@@ -724,7 +798,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
             user::write(argument, &(left.min(i32::MAX as u64) as i32)).map(|()| 0)
         }
         FIGETBSZ => user::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
-        FICLONE | FICLONERANGE | FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
+        FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOTTY),
     })
 }

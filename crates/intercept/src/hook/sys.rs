@@ -74,9 +74,17 @@ pub fn status(fd: i32) -> Result<libc::stat, i64> {
 
 /// Maps new memory.
 pub fn map(bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
-    // SAFETY: without an address the kernel chooses one that is free, so nothing that exists changes.
+    map_near(0, bytes, protection, flags, fd)
+}
+
+/// Maps new memory, at that address if it is free.
+pub fn map_near(address: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
+    // SAFETY: without MAP_FIXED the kernel chooses an address that is free, so nothing that exists changes.
     let result = unsafe {
-        call(libc::SYS_mmap, [0, bytes as u64, protection as u64, (flags & !libc::MAP_FIXED) as u64, fd as u64, 0])
+        call(
+            libc::SYS_mmap,
+            [address as u64, bytes as u64, protection as u64, (flags & !libc::MAP_FIXED) as u64, fd as u64, 0],
+        )
     };
     if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
 }

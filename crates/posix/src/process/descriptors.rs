@@ -168,7 +168,7 @@ impl<'f, M: Memory> Process<'f, M> {
             actor.make_into(&file, Place::Descriptor(self.table_index, fd), cloexec)
         });
         if installed.is_err() {
-            thread.release(node, 1);
+            thread.give_back(node);
         }
         installed
     }
