@@ -155,7 +155,6 @@ const fn table() -> [Route; NUMBERS] {
         SYS_statx,
         SYS_open_tree,
         SYS_fspick,
-        SYS_openat2,
         SYS_faccessat2,
         SYS_mount_setattr,
         SYS_fchmodat2,
@@ -175,6 +174,8 @@ const fn table() -> [Route; NUMBERS] {
     set(&mut routes, Route::AnyFd, &any);
     // Polling is the kernel's: a placeholder is as ready as any file.
     let always = [
+        // Its flags may make an absolute path one that begins at a descriptor of ours.
+        SYS_openat2,
         SYS_execve,
         SYS_execveat,
         SYS_fork,
