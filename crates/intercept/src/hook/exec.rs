@@ -18,7 +18,7 @@ use super::paths::{self, Directory, Spot};
 use super::processes::{self, Who};
 use super::programs::{HEAD_BYTES, Kind, kind_of};
 use super::server::Server;
-use super::{signals, stack, sys, user};
+use super::{numbers, signals, stack, sys, user};
 use crate::contract;
 use core::mem::MaybeUninit;
 use engine::Node;
@@ -462,6 +462,8 @@ struct Start<'a> {
 
 impl Start<'_> {
     fn go(&self) -> Verdict {
+        // The new program would find them open, and know nothing of them.
+        numbers::give_back();
         let Target { arguments, lists, .. } = self.target;
         let (words, environment) = (arguments[lists], arguments[lists + 1]);
         if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {

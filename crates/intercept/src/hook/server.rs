@@ -78,6 +78,7 @@ pub unsafe fn start(contract: &Contract, mount: &[u8]) {
     // is attached read-only, so nothing is stored.
     let attached = unsafe {
         let pm = Region::new(image, contract.image_bytes, Direct);
+        let pm = if contract.flushes { pm } else { pm.without_flushes() };
         Fs::attach_shared(pm, Region::new(region, contract.region_bytes, Direct), &PLATFORM, &options)
     };
     let Ok(fs) = attached else {
@@ -121,7 +122,7 @@ fn map(fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
         let run = environment::run_entry().unwrap_or_default();
         sys::refuse(&[b"the descriptor of the ", what, b" was lost on the way to this program (", run, b")"]);
     }
-    match sys::map(bytes as usize, protection, libc::MAP_SHARED, fd) {
+    match sys::map_huge(bytes as usize, protection, libc::MAP_SHARED, fd) {
         Ok(start) => start,
         Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space"]),
     }

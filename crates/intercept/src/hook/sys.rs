@@ -81,6 +81,23 @@ pub fn map(bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8
     if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
 }
 
+/// Maps a large file at a multiple of a huge page, so that huge pages can serve it.
+pub fn map_huge(bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
+    let wide = bytes + HUGE_PAGE_BYTES;
+    let free = map(wide, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
+    // SAFETY: just mapped, and nobody knows of it.
+    unsafe { unmap(free, wide) };
+    let place = (free as usize).next_multiple_of(HUGE_PAGE_BYTES);
+    // SAFETY: the address is a hint: if something has come there meanwhile, the kernel chooses another.
+    let result = unsafe {
+        let flags = (flags & !libc::MAP_FIXED) as u64;
+        call(libc::SYS_mmap, [place as u64, bytes as u64, protection as u64, flags, fd as u64, 0])
+    };
+    if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
+}
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Takes a mapping away.
 ///
 /// # Safety
