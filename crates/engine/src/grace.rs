@@ -9,8 +9,9 @@
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
 use crate::step::dead;
+use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, compiler_fence, fence};
+use core::sync::atomic::{compiler_fence, fence};
 use pmem::Memory;
 
 /// How far the global epoch must be beyond the stamp of a retired thing.
@@ -102,7 +103,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         while self.fs.advance_grace(looks > SPINS)? < end {
             looks = looks.saturating_add(1);
             if looks <= SPINS {
-                core::hint::spin_loop();
+                spin_loop();
             } else {
                 self.fs.platform.wait(&nobody_wakes, 0, 1);
             }

@@ -32,7 +32,10 @@ mod reap;
 mod reap_tests;
 mod recycle;
 mod redo;
+#[cfg(test)]
+mod schedule_tests;
 mod step;
+mod sync;
 #[cfg(test)]
 mod testing;
 

@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::fs::Thread;
 use crate::platform::Platform;
 use crate::step::{dead, step};
+use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use pmem::Memory;
 
 /// Looks at a taken lock before sleeping: about a microsecond, longer than most locks are held.
@@ -53,7 +53,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if let Some(held) = self.try_lock(word, waiters) {
                 return Ok(held);
             }
-            core::hint::spin_loop();
+            spin_loop();
         }
         self.lock_slowly(word, waiters)
     }
@@ -126,8 +126,9 @@ impl<'f, M: Memory> Thread<'f, M> {
 #[cfg(test)]
 mod tests {
     use crate::dram::RetiredKind;
+    use crate::sync::{AtomicU32, AtomicU64};
     use crate::testing::{Attached, TestPlatform, new_image};
-    use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use core::sync::atomic::Ordering::Relaxed;
     use std::sync::Barrier;
     use std::time::Duration;
 

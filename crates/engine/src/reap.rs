@@ -23,8 +23,9 @@ use crate::format::{Dentry, FileKind, JournalRecord, LogPage, PROPERTY_INLINE, S
 use crate::fs::{Fs, Thread};
 use crate::mindex::{NameHash, Target};
 use crate::step::step;
+use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Looks in a row before a thread that waits begins to sleep between them.
@@ -47,7 +48,7 @@ impl Patience {
     pub(crate) fn lose<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < SPINS {
-            core::hint::spin_loop();
+            spin_loop();
             return Ok(());
         }
         self.look(fs)
@@ -672,7 +673,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 let mut after = property;
                 after.links = References::from_word(cachelet.references.load(Acquire)).links;
                 if has_body && property.flags & PROPERTY_INLINE == 0 {
-                    let mut mark = |first, count| self.fs.mark_reached(crate::alloc::BlockRun { first, count }, number);
+                    let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
                     after.blocks = crate::file::recover_body(self.fs, inode, &property, &mut mark)?;
                 }
                 if after != property {
@@ -682,7 +683,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
             }
         }
-        let mut mark = |first, count| self.fs.mark_reached(crate::alloc::BlockRun { first, count }, number);
+        let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
         crate::file::mark_body(self.fs, inode.xattrs.load_acquire(), &mut mark)?;
         self.sweep_blocks(number)
     }

@@ -322,7 +322,7 @@ fn use_everything(hand: &Hand<'_>, tree: &Tree) {
 }
 
 /// All that is free, in lines, and the inodes in use. Nobody is inside.
-fn room<M: pmem::Memory>(fs: &Fs<M>) -> (u64, u64) {
+pub(crate) fn room<M: pmem::Memory>(fs: &Fs<M>) -> (u64, u64) {
     let free_lines: u64 = (0..fs.geometry().blocks)
         .map(|block| fs.dram().slab(block).expect("a slab").free_lines.load(Relaxed).count_ones() as u64)
         .sum();
@@ -330,7 +330,7 @@ fn room<M: pmem::Memory>(fs: &Fs<M>) -> (u64, u64) {
 }
 
 /// Every cachelet is either in use or free in one place, and nobody has a reference any more.
-fn check_cachelets(fs: &Fs<Mortal>) {
+pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
     let header = fs.header().expect("a header");
     let end = header.cachelets_next.load(Relaxed);
     let mut places = std::vec![0u32; end as usize];

@@ -313,10 +313,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn mark_queued(&self, owner: u64) -> Result<()> {
         let first = self.slot.retired_first.load(Relaxed);
         for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
-            let mut mark = |first, count| self.fs.mark_reached(BlockRun { first, count }, owner);
             match item.kind {
-                RetiredKind::Blocks => mark(item.a, item.b)?,
-                RetiredKind::Body => crate::file::mark_body(self.fs, item.a, &mut mark)?,
+                RetiredKind::Blocks => self.fs.mark_reached(BlockRun { first: item.a, count: item.b }, owner)?,
+                RetiredKind::Body => {
+                    crate::file::mark_body(self.fs, item.a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))?;
+                }
                 _ => {}
             }
         }

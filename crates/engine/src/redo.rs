@@ -8,8 +8,8 @@ use crate::dram::REDO_MAX;
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
 use crate::step::step;
+use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use pmem::{Memory, Pm};
 
 /// A word and what it becomes.

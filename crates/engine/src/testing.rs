@@ -5,7 +5,8 @@ use crate::dram::Owner;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::platform::Platform;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering;
 use pmem::{Direct, Mapping, Region};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -39,10 +40,15 @@ impl TestPlatform {
 
 impl Platform for TestPlatform {
     fn now_ns(&self) -> i64 {
+        if let Some(now_ns) = schedule::now_ns() {
+            return now_ns;
+        }
         SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
     }
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
-        if word.load(Ordering::SeqCst) == expected {
+        if schedule::is_on() {
+            schedule::pause();
+        } else if word.load(Ordering::SeqCst) == expected {
             thread::sleep(Duration::from_micros(100 * timeout_ms.min(5) as u64));
         }
     }
@@ -211,4 +217,105 @@ impl pmem::Memory for Mortal {
         mortality::step();
     }
     fn read(&self, _: u64, _: u64) {}
+}
+
+/// Schedules that are drawn, not the machine's: while one is on, each access to an atomic and each event of watched memory is an instant at which
+/// another thread may go on. See `crate::sync`.
+pub(crate) mod schedule {
+    use core::sync::atomic::Ordering;
+    use shuttle::sync::atomic::AtomicU32;
+    use std::cell::Cell;
+
+    /// A race that does not exist, to see it found.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Race {
+        /// A compare-and-swap is a load and, later, a store.
+        TornExchange,
+        /// Whoever waits for those inside does not see them.
+        HiddenPins,
+    }
+
+    // All threads of a schedule are coroutines of one thread of the machine.
+    std::thread_local! {
+        static ON: Cell<bool> = const { Cell::new(false) };
+        static PLANTED: Cell<Option<Race>> = const { Cell::new(None) };
+        static NOW_NS: Cell<i64> = const { Cell::new(0) };
+    }
+
+    /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
+    static INSTANT: AtomicU32 = AtomicU32::new(0);
+
+    /// Another thread may go on here.
+    pub(crate) fn point() {
+        if ON.get() {
+            INSTANT.load(Ordering::SeqCst);
+        }
+    }
+
+    /// Another thread should go on here: this one waits for it.
+    pub(crate) fn pause() {
+        if ON.get() { shuttle::thread::yield_now() } else { core::hint::spin_loop() }
+    }
+
+    pub(crate) fn is_on() -> bool {
+        ON.get()
+    }
+
+    pub(crate) fn planted(race: Race) -> bool {
+        ON.get() && PLANTED.get() == Some(race)
+    }
+
+    /// A clock that ticks at every look, so that a schedule always sees the same.
+    pub(crate) fn now_ns() -> Option<i64> {
+        NOW_NS.set(NOW_NS.get() + 1000);
+        ON.get().then(|| NOW_NS.get())
+    }
+
+    /// Switches scheduling on for as long as it lives.
+    pub(crate) struct On;
+
+    impl On {
+        pub(crate) fn new(race: Option<Race>) -> On {
+            NOW_NS.set(2_000_000_000);
+            PLANTED.set(race);
+            ON.set(true);
+            On
+        }
+    }
+
+    impl Drop for On {
+        fn drop(&mut self) {
+            switch_off();
+        }
+    }
+
+    /// Also for whoever finds it switched on by a schedule that failed.
+    pub(crate) fn switch_off() {
+        ON.set(false);
+    }
+
+    /// Memory of which every store, flush and fence is such an instant.
+    pub(crate) struct Scheduled;
+
+    impl pmem::Memory for Scheduled {
+        const WATCHED: bool = true;
+        fn stored(&self, _: u64, _: &[u8]) {
+            point();
+        }
+        fn streamed(&self, _: u64, _: &[u8]) {
+            point();
+        }
+        fn flushed(&self, _: u64, _: u64) {
+            point();
+        }
+        fn fenced(&self) {
+            point();
+        }
+        fn read(&self, _: u64, _: u64) {
+            point();
+        }
+        fn reached(&self, _: u64) {
+            point();
+        }
+    }
 }

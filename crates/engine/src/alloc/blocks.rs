@@ -5,7 +5,8 @@
 //!
 //! Each block in use has an owner word, which serves those who clean up after a thread that died. It names the inode whose body, log or attributes
 //! the block is part of, or the thread slot that has it between two places. Blocks that are in use since before the region was built
-//! have none (zero); they get one before something takes their last pointer away ([`Fs::mark_owner`]).
+//! have none (zero); they get one before something takes their last pointer away ([`Fs::mark_owner`]). Blocks with several pointers are nobody's:
+//! what is left of them after a death is found by the next scan only.
 //!
 //! Invariants
 //! - Bits and count of a group change under its lock; the owner word of a block is set before its bit. A group whose lock's owner died is put in
@@ -16,6 +17,7 @@
 
 use crate::dram::{GROUP_BLOCKS, Group};
 use crate::error::{Error, Result};
+use crate::file::Blocks;
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -31,6 +33,8 @@ const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 * 3 / 4;
 
 /// Owner word of blocks of dentries and inodes.
 pub(crate) const OWNED_FOR_GOOD: u64 = 1 << 61;
+/// Owner word of blocks that several pointers name.
+const OWNED_BY_MANY: u64 = OWNED_FOR_GOOD | 1;
 /// In an owner word: a thread slot + 1, not an inode.
 const OWNED_BY_SLOT: u64 = 1 << 63;
 /// In an owner word while a reaper is at work: something leads to the block.
@@ -133,8 +137,7 @@ impl<M: Memory> Fs<M> {
         for (word, mask) in pieces(run) {
             let mut shared = self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask;
             while shared != 0 {
-                let block = word * 64 + shared.trailing_zeros() as u64;
-                self.dram.block_shares(block)?.fetch_add(1, AcqRel);
+                self.share_block(word * 64 + shared.trailing_zeros() as u64)?;
                 shared &= shared - 1;
             }
         }
@@ -180,6 +183,21 @@ impl<M: Memory> Fs<M> {
         Ok(map)
     }
 
+    /// Counts one more pointer to a block that one names already, and that is marked as shared there. Whoever did this once in a region's life
+    /// has made the counts matter to those who clean up after the dead.
+    pub(crate) fn share_block(&self, block: u64) -> Result<()> {
+        self.header()?.blocks_shared.store(1, Relaxed);
+        self.dram.block_owner(block)?.store(OWNED_BY_MANY, Relaxed);
+        self.dram.block_shares(block)?.fetch_add(1, AcqRel);
+        Ok(())
+    }
+
+    /// Takes one pointer to a shared block away; whether it was the last one.
+    pub(crate) fn unshare_block(&self, block: u64) -> Result<bool> {
+        let shares = self.dram.block_shares(block)?;
+        Ok(shares.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)).is_err())
+    }
+
     /// Notes the owner of blocks.
     pub(crate) fn mark_owner(&self, run: BlockRun, owner: u64) -> Result<()> {
         for block in run.first..run.first + run.count {
@@ -191,6 +209,11 @@ impl<M: Memory> Fs<M> {
     /// For a reaper: something of `owner` leads to these blocks.
     pub(crate) fn mark_reached(&self, run: BlockRun, owner: u64) -> Result<()> {
         self.mark_owner(run, owner | REACHED)
+    }
+
+    /// For a reaper: the same for blocks of a body. Those with several pointers are nobody's.
+    pub(crate) fn mark_body_reached(&self, blocks: Blocks, owner: u64) -> Result<()> {
+        if blocks.shared { Ok(()) } else { self.mark_reached(blocks.run, owner) }
     }
 
     /// For whoever holds the lock of a group, after somebody died with it.

@@ -14,7 +14,7 @@ use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
 use crate::reap::Patience;
 use crate::step::step;
-use core::sync::atomic::AtomicU32;
+use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Flushed, Memory};
 
@@ -227,9 +227,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn wait_for_counts(&self, waits: &mut CountWaits) -> Result<()> {
         waits.0 += 1;
         match waits.0 {
-            0..SPINS => core::hint::spin_loop(),
+            ..SPINS => spin_loop(),
             SPINS => drop(self.fs.reap_dead()?),
-            SPINS..TRIES_MAX => self.fs.platform.wait(&AtomicU32::new(0), 0, 1),
+            waits if waits < TRIES_MAX => self.fs.platform.wait(&AtomicU32::new(0), 0, 1),
             _ => return Err(Error::NotEmpty),
         }
         Ok(())

@@ -7,8 +7,8 @@
 //! - Attributes change under `lock`, between two increments of `version`; a reader that sees an odd or changed version reads again. A directory's
 //!   times are the exception: they only grow, by fetch_max.
 
+use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// Flag of the state word: the file exists for others (paper III.E). Unset while its creation is not durable.

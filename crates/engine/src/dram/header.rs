@@ -1,12 +1,12 @@
 //! The header of a DRAM region: whose it is, whether it is ready, and the counters that all share.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// `DFSDRAM` and a zero.
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised whenever anything in the DRAM region changes its meaning: programs of different versions do not share one.
-pub const DRAM_VERSION: u64 = 3;
+pub const DRAM_VERSION: u64 = 4;
 
 /// How far a DRAM region is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,8 +116,10 @@ pub struct DramHeader {
     pub overflow_waiters: AtomicU32,
     /// Slots that were reaped.
     pub reaped: AtomicU64,
+    /// 1 once a block had several pointers.
+    pub blocks_shared: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 452],
+    pub reserved3: [AtomicU64; 451],
 }
 const _: () = assert!(size_of::<DramHeader>() == 4096);
 const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);

@@ -24,7 +24,7 @@ pub use slot::{
 
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::{Direct, Layout, Pm, Region};
 
 /// A huge page.

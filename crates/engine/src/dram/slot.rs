@@ -7,7 +7,7 @@
 //! - Whatever the owner holds is named by its slot, from before it is taken until after it is given back: locks in `held`, what is out of the
 //!   allocators in `hand`, the operation in `intent`, what waits to be free in `retired`.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// Inode numbers that a slot keeps ready.

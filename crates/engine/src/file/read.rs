@@ -113,7 +113,7 @@ fn stable_version(cachelet: &Cachelet) -> Option<u32> {
         if version & 1 == 0 {
             return Some(version);
         }
-        core::hint::spin_loop();
+        crate::sync::spin_loop();
     }
     None
 }

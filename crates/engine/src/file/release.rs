@@ -8,7 +8,8 @@
 //! - Blocks are freed only after a fence behind the store that took the last pointer to them away, and after the file's version moved since
 //!   that store (or where no reader's length reaches them).
 //! - Before the last pointer to a block goes, the block is marked as the inode's, so that it is found if this thread dies before it is free.
-//! - A shared block loses one reference; only the last one frees it.
+//! - A shared block loses one reference; only the last one frees it. If its thread dies between the store and the count, the count is too high:
+//!   the block is lost until the next scan, which the last one to leave provides for by not leaving the image clean.
 
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, Map, Tree, slots_of, span};
 use crate::alloc::BlockRun;
@@ -16,7 +17,7 @@ use crate::dram::Cachelet;
 use crate::error::Result;
 use crate::fs::Thread;
 use core::ops::Range;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory};
 
 /// Pieces that are freed in one step, after one fence.
@@ -27,8 +28,7 @@ fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool>
     if tree.level > 0 || !tree.is_shared() {
         return Ok(true);
     }
-    let shares = thread.fs.dram.block_shares(tree.block())?;
-    Ok(shares.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)).is_err())
+    thread.fs.unshare_block(tree.block())
 }
 
 /// Frees blocks at once, neighbours together.
@@ -67,8 +67,11 @@ impl<M: Memory> Thread<'_, M> {
         self.fs.map().difference(at, range, (old, new), &mut |tree| self.mark_tree(tree))
     }
 
-    /// Before its pointer goes: notes the owner of a block or node.
+    /// Before its pointer goes: notes the owner of a block or node. A shared block has none.
     pub(super) fn mark_tree(&self, tree: Tree) -> Result<()> {
+        if tree.level == 0 && tree.is_shared() {
+            return Ok(());
+        }
         self.fs.mark_owner(BlockRun { first: tree.block(), count: 1 }, self.block_owner())
     }
 

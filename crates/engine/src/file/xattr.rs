@@ -7,7 +7,7 @@
 //! - A body never changes once the inode names it, so a pinned reader needs no lock and sees one whole set.
 //! - No attributes: no body.
 
-use super::map::{Tree, mark_body};
+use super::map::{Blocks, Tree, mark_body};
 use super::release::Supply;
 use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
@@ -225,7 +225,7 @@ pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) ->
 pub(crate) fn recover_xattrs<M: Memory>(
     fs: &Fs<M>,
     inode: &Inode,
-    mark: &mut dyn FnMut(u64, u64) -> Result<()>,
+    mark: &mut dyn FnMut(Blocks) -> Result<()>,
 ) -> Result<()> {
     let root = inode.xattrs.load_acquire();
     if root == 0 {
