@@ -49,6 +49,8 @@ pub enum Command {
     Bench(Bench),
     /// Copy a real tree in, compare, search, remove, kill and recover it; each step beside tmpfs.
     Demo(Demo),
+    /// Repeat the papers' experiments: the systems they compare, measured here, beside their numbers.
+    Lab(Lab),
     /// Print completions for a shell.
     Completions(Completions),
     /// Print manual pages.
@@ -83,9 +85,9 @@ pub struct Mkfs {
     /// How many files it may hold; one per 2 KiB unless given.
     #[arg(long, short = 'N', value_name = "N")]
     pub inodes: Option<u64>,
-    /// Make the file system of another paper, to compare with: nova, pmfs or soupfs.
+    /// Make another file system, to compare with: nova, pmfs, soupfs, byvfs, cachelet, conventional.
     #[arg(long, value_name = "SYSTEM", value_parser = parse_system, conflicts_with_all = ["label", "inodes", "sparse", "json"])]
-    pub system: Option<lab::substrate::System>,
+    pub system: Option<lab::mount::Kind>,
     /// Overwrite what is there.
     #[arg(long, short)]
     pub force: bool,
@@ -98,15 +100,9 @@ pub struct Mkfs {
 }
 
 /// A system of the lab by its name.
-fn parse_system(name: &str) -> Result<lab::substrate::System, String> {
-    let known = lab::substrate::System::ALL;
-    known.into_iter().find(|system| system.name() == name).ok_or_else(|| {
-        let names: Vec<_> = known.iter().map(|system| system.name()).collect();
-        format!(
-            "there are {} (without --system it is DirectFS; ByVFS is a way to mount nova or pmfs: -o front=byvfs)",
-            names.join(", ")
-        )
-    })
+fn parse_system(name: &str) -> Result<lab::mount::Kind, String> {
+    let unknown = || format!("there are {} (without --system it is DirectFS)", lab::mount::Kind::NAMES.join(", "));
+    lab::mount::Kind::parse(name).ok_or_else(unknown)
 }
 
 /// Arguments of `mount`.
@@ -320,6 +316,30 @@ pub struct Bench {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `lab`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+All systems run in this process, on images in memory that vanish with it. Numbers mean something only on a machine with nothing else to do.
+
+Examples:
+  directfs lab list
+  directfs lab directfs-table2
+  directfs lab all --quick --out report      every experiment, within a minute or so
+  directfs lab all --out report              the papers' sizes")]
+pub struct Lab {
+    /// An experiment, `all`, or `list`.
+    pub experiment: String,
+    /// Where to write a report (index.html), the numbers and the plots.
+    #[arg(long, value_name = "DIR", required_if_eq("experiment", "all"))]
+    pub out: Option<PathBuf>,
+    /// Smaller sizes, fewer rounds.
+    #[arg(long)]
+    pub quick: bool,
+    /// Overwrite a report.
+    #[arg(long, short)]
+    pub force: bool,
 }
 
 /// Arguments of `demo`.

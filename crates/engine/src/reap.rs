@@ -43,8 +43,9 @@ impl Patience {
         Patience { looks: 0 }
     }
 
-    /// One look in vain.
-    #[inline]
+    /// One look in vain. Out of line: looks are on the way of every call, and in vain they hardly ever are.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn lose<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < SPINS {
@@ -54,7 +55,6 @@ impl Patience {
         self.look(fs)
     }
 
-    #[cold]
     fn look<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
         if self.looks >= SPINS + SLEEPS {
             self.looks = SPINS;
@@ -271,7 +271,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             kind if kind == IntentKind::Link as u32 => self.settle_link(done)?,
             kind if kind == IntentKind::Unlink as u32 => self.settle_unlink(done)?,
             kind if kind == IntentKind::RemoveDirectory as u32 => self.settle_remove_directory(done)?,
-            kind if kind == IntentKind::Rename as u32 => self.settle_rename(done)?,
+            kind if kind == IntentKind::Rename as u32 => self.settle_rename(done, false)?,
+            kind if kind == IntentKind::Exchange as u32 => self.settle_rename(done, true)?,
             kind if kind == IntentKind::Directory as u32 => return self.settle_maintenance(),
             _ => return Ok(()),
         }
@@ -312,17 +313,21 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn drop_created(&self) -> Result<()> {
         let index = self.slot.hand.cachelet.load(Relaxed);
         self.slot.intent.step.store(STEP_DONE, Release);
+        if index == 0 {
+            // A reaper has come so far before.
+            return Ok(());
+        }
         // Whatever else happens to it decides the last user.
         self.slot.intent.victim.store(index, Release);
         self.empty_hand();
-        if index != 0 {
-            self.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
-        }
+        self.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         Ok(())
     }
 
     fn settle_link(&self, done: bool) -> Result<()> {
         if self.is_named(done)? {
+            // Another reaper finds the hand empty.
+            self.slot.intent.step.store(STEP_DONE, Release);
             self.empty_hand();
             return Ok(());
         }
@@ -420,9 +425,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             DirectoryState::doubt(directory);
         }
         if intent.step.load(Acquire) == STEP_RETIRING {
-            // Positions in the log have changed. Dentries that only the old pages named are found by the next scan.
-            directory.directory.fetch_add(1 << 8, AcqRel);
-            self.lose();
+            self.settle_compaction(directory)?;
         }
         step();
         directory.end_maintaining(self.ticket());
@@ -431,17 +434,40 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 }
 
+impl<'f, M: Memory> Thread<'f, M> {
+    /// A log that was about to be replaced: if the head has changed, the old one is retired. If not, whoever settles the directory, whose lock is held,
+    /// finds the old pages to be its own and the new ones free.
+    fn settle_compaction(&self, directory: &'f Cachelet) -> Result<()> {
+        let pm = &self.fs.pm;
+        let head = &self.fs.inode_at(directory.inode.load(Relaxed))?.log;
+        let [old_head, boundary] = &self.slot.intent.old;
+        let (old_head, boundary) = (old_head.load(Relaxed), boundary.load(Relaxed));
+        if head.load_acquire() == old_head {
+            return Ok(());
+        }
+        pm.fence(pm.flush_all(head));
+        // Positions in the log have changed.
+        directory.directory.fetch_add(1 << 8, AcqRel);
+        self.retire_log(directory, (old_head, boundary), head.load())
+    }
+}
+
 // Renames.
 impl<'f, M: Memory> Thread<'f, M> {
-    fn settle_rename(&self, done: bool) -> Result<()> {
+    fn settle_rename(&self, done: bool, exchanged: bool) -> Result<()> {
         let intent = &self.slot.intent;
         let record = match self.dentry_in_hand(0) {
             0 => None,
             dentry => self.rename_record(dentry)?,
         };
         match record {
-            Some(record) => self.finish_rename(&record, done)?,
+            Some(record) => self.finish_rename(&record, done, exchanged)?,
+            // The record of a rename that is over may be gone, or another reaper has come so far.
+            None if done => {}
             None => self.undo_rename()?,
+        }
+        if record.is_some() || done {
+            self.finish_things(exchanged)?;
         }
         for index in [intent.file.load(Relaxed), intent.victim.load(Relaxed)] {
             self.end_marking(index)?;
@@ -461,36 +487,35 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The journal record is whole: the rename has happened.
-    fn finish_rename(&self, record: &JournalRecord, done: bool) -> Result<()> {
+    fn finish_rename(&self, record: &JournalRecord, done: bool, exchanged: bool) -> Result<()> {
         let pm = &self.fs.pm;
-        let intent = &self.slot.intent;
         for offset in record.moves.iter().map(|step| step.dentry).filter(|offset| *offset != 0) {
             pm.flush_range(offset, (5 * LINE_BYTES).min(BLOCK_BYTES - offset % BLOCK_BYTES)).unfenced();
         }
         pm.fence(Flushed::nothing());
         self.fs.replay(record)?;
         pm.fence(Flushed::nothing());
-        self.end_journal_of(record.turn);
-        let victim = intent.victim.load(Relaxed);
-        let second = match record.moves[1].dentry {
-            0 => 0,
-            offset => pm.get(Pm::<Dentry>::new(offset))?.number(),
-        };
-        let exchanged = second != 0 && second == self.fs.dram.cachelet(victim)?.number.load(Acquire);
         if !done {
             self.rename_names(record, exchanged)?;
         }
-        if victim != 0 && !exchanged {
-            self.finish_replaced(victim)?;
-        }
-        self.drop_whiteout()
+        step();
+        self.end_journal_of(record.turn);
+        Ok(())
     }
 
-    fn drop_whiteout(&self) -> Result<()> {
-        let index = self.slot.hand.cachelet.load(Relaxed);
+    /// What was replaced has one name less, and what stands in the old place is nobody's any more.
+    fn finish_things(&self, exchanged: bool) -> Result<()> {
+        let victim = self.slot.intent.victim.load(Relaxed);
+        if victim != 0 && !exchanged {
+            let replaced = self.fs.dram.cachelet(victim)?;
+            if FileKind::from_mode(replaced.mode.load(Relaxed)) == Some(FileKind::Directory) {
+                self.bury_directory(replaced, victim);
+            }
+        }
+        let whiteout = self.slot.hand.cachelet.load(Relaxed);
         self.empty_hand();
-        if index != 0 {
-            self.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+        if whiteout != 0 {
+            self.fs.dram.cachelet(whiteout)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         }
         Ok(())
     }
@@ -512,15 +537,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         }
         self.slot.intent.step.store(STEP_DONE, Release);
-        Ok(())
-    }
-
-    /// What was replaced has one name less.
-    fn finish_replaced(&self, index: u32) -> Result<()> {
-        let cachelet = self.fs.dram.cachelet(index)?;
-        if FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory) {
-            self.bury_directory(cachelet, index);
-        }
         Ok(())
     }
 
@@ -727,10 +743,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             let cachelet = self.fs.dram.cachelet(index)?;
             self.slot.intent.victim.store(index, Release);
             step();
+            // Nothing in between: see `release_from`.
             word.store(0, Release);
-            step();
             cachelet.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
             fence(AcqRel);
+            step();
             self.settle_victim()?;
         }
         Ok(())

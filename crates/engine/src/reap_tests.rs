@@ -1,6 +1,7 @@
-//! A thread dies at every step of every operation; what it leaves is alive, consistent, and without leaks.
+//! A thread dies at every step of every operation, and so does whoever puts its work in order; what it leaves is alive, consistent, and without leaks.
 //!
-//! `DEATHS_EVERY=n` tries only every n-th step, `DEATHS_ONLY=name` only one operation.
+//! `DEATHS_EVERY=n` tries only every n-th step, `DEATHS_ONLY=name` only one operation, `REAPERS_EVERY=n` lets only every n-th of the dead have a
+//! reaper that dies.
 
 use crate::attach::AttachOptions;
 use crate::dram::{DirectoryState, FLAG_HELD, References};
@@ -35,6 +36,7 @@ struct Tree {
     linked: Node,
     /// A file without a name, which the survivor does not hold: its only reference is the mortal's.
     orphan: Node,
+    // And a directory `cold` with `x`, `y` and a long name, which nobody holds and which was evicted.
 }
 
 fn new(kind: FileKind) -> NewNode<'static> {
@@ -75,6 +77,12 @@ fn plant(hand: &Hand<'_>) -> Tree {
     hand.write(orphan, 0, &[4; 9000]).expect("writes");
     hand.unlink(root, b"orphan", |_| Ok(())).expect("unlinks");
     let empty = make(hand, root, b"empty", FileKind::Directory);
+    let cold = make(hand, root, b"cold", FileKind::Directory);
+    for name in [&b"x"[..], LONG, b"y"] {
+        hand.release(make(hand, cold, name, FileKind::Regular), 1);
+    }
+    hand.release(cold, 1);
+    assert!(hand.evict_some().expect("evicts"));
     Tree { root, full, empty, file, small, linked, orphan }
 }
 
@@ -234,6 +242,41 @@ const OPERATIONS: &[(&str, Operation)] = &[
         hand.unlink(tree.full, b"x", |_| Ok(()))?;
         hand.compact(tree.full)
     }),
+    ("compact-twice", |hand, tree| {
+        // Names of which the lines begin and end slabs, and others between them that stay.
+        for name in [&b"a"[..], LONG, b"b", b"c"] {
+            made(hand, hand.create(tree.empty, name, &new(FileKind::Regular)))?;
+        }
+        hand.unlink(tree.empty, b"a", |_| Ok(()))?;
+        hand.unlink(tree.empty, LONG, |_| Ok(()))?;
+        hand.compact(tree.empty)?;
+        hand.unlink(tree.empty, b"b", |_| Ok(()))?;
+        hand.unlink(tree.empty, b"c", |_| Ok(()))?;
+        hand.compact(tree.empty)?;
+        hand.drain().map(drop)
+    }),
+    ("index", |hand, tree| {
+        let cold = hand.lookup(tree.root, b"cold")?;
+        hand.note(cold);
+        hand.stat_name(cold, LONG)?;
+        hand.give_back(cold);
+        Ok(())
+    }),
+    ("evict", |hand, tree| {
+        hand.stat_name(tree.root, b"cold")?;
+        hand.evict_some().map(drop)
+    }),
+    ("index-and-evict", |hand, tree| {
+        let cold = hand.lookup(tree.root, b"cold")?;
+        hand.note(cold);
+        hand.stat_name(cold, b"x")?;
+        hand.give_back(cold);
+        hand.evict_some().map(drop)
+    }),
+    ("grow", |hand, _| {
+        let buckets = hand.fs.header()?.buckets.load(Relaxed);
+        hand.grow(2 * (buckets + 6))
+    }),
     ("look", |hand, tree| {
         let node = hand.lookup(tree.full, b"x")?;
         hand.note(node);
@@ -247,6 +290,14 @@ fn rename(hand: &Hand<'_>, from: (Node, &[u8]), to: (Node, &[u8])) -> Result<()>
     hand.rename(from, to, RenameFlags::default(), |_, _| Ok(()))
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// As it comes.
+    Roomy,
+    /// With two buckets for all names.
+    Crowded,
+}
+
 /// A file system of which a thread will die.
 struct World {
     image: Memory,
@@ -255,11 +306,16 @@ struct World {
 }
 
 impl World {
-    fn new(image: Memory, options: &AttachOptions) -> World {
-        let layout = Fs::dram_layout(&image.region(), options).expect("a layout");
+    fn new(kind: Kind) -> World {
+        let image = new_image(4 << 20, 0);
+        let options = AttachOptions::default();
+        let layout = Fs::dram_layout(&image.region(), &options).expect("a layout");
         let dram = Memory::new(layout.length);
-        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), &PLATFORM, options).expect("attaches");
+        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), &PLATFORM, &options).expect("attaches");
         let fs = recovery.finish().expect("ready").0;
+        if kind == Kind::Crowded {
+            fs.header().expect("a header").buckets.store(2, Relaxed);
+        }
         World { image, _dram: dram, fs: Some(fs) }
     }
 
@@ -267,14 +323,15 @@ impl World {
         self.fs.as_ref().expect("attached")
     }
 
-    /// Whether the thread died.
-    fn dies(&self, step: u64, tree: &Tree, operation: Operation) -> bool {
+    /// Runs something in a thread of its own, which dies at step `step`; whether it came to that.
+    fn dies(&self, step: u64, work: impl FnOnce(&Hand<'_>) + Send) -> bool {
         std::thread::scope(|scope| {
             let mortal = scope.spawn(|| {
                 let hand = self.fs().enter().expect("enters");
-                let died = dies_at(step, || operation(&hand, tree).expect("works"));
+                let died = dies_at(step, || work(&hand));
                 if died {
                     PLATFORM.kill();
+                    core::mem::forget(hand);
                 }
                 died
             });
@@ -287,7 +344,8 @@ impl World {
 fn use_everything(hand: &Hand<'_>, tree: &Tree) {
     let names: &[&[u8]] =
         &[b"new", b"x", b"y", b"inner", b"first", b"one", LONG, b"small", b"linked", b"empty", b"file"];
-    for directory in [tree.root, tree.full, tree.empty] {
+    let cold = hand.lookup(tree.root, b"cold").expect("nobody removes it");
+    for directory in [tree.root, tree.full, tree.empty, cold] {
         for name in names {
             if let Ok(node) = hand.lookup(directory, name) {
                 let attributes = hand.stat(node).expect("stats");
@@ -306,7 +364,7 @@ fn use_everything(hand: &Hand<'_>, tree: &Tree) {
         })
         .expect("reads");
     }
-    for directory in [tree.root, tree.full, tree.empty] {
+    for directory in [tree.root, tree.full, tree.empty, cold] {
         match hand.create(directory, b"after", &new(FileKind::Directory)) {
             Ok(node) => {
                 hand.release(node, 1);
@@ -317,6 +375,7 @@ fn use_everything(hand: &Hand<'_>, tree: &Tree) {
             Err(error) => assert_eq!(error, Error::NotFound),
         }
     }
+    hand.release(cold, 1);
     hand.set_xattr(tree.file, b"user.c", b"value", false, false).expect("sets");
     hand.write(tree.file, 4000, &[9; 200]).expect("writes");
 }
@@ -382,19 +441,17 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
         let _ = hand.lookup(directory, b"nothing");
         hand.compact(directory).expect("compacts");
     }
-    if let Ok(made) = hand.lookup(tree.full, b"new") {
-        let _ = hand.lookup(made, b"nothing");
-        hand.compact(made).expect("compacts");
-        hand.release(made, 1);
+    for found in [hand.lookup(tree.full, b"new"), hand.lookup(tree.root, b"cold")].into_iter().flatten() {
+        let _ = hand.lookup(found, b"nothing");
+        hand.compact(found).expect("compacts");
+        hand.release(found, 1);
     }
     for node in [tree.root, tree.full, tree.empty, tree.file, tree.small, tree.linked] {
         hand.release(node, 1);
     }
     drop(hand);
     let fs = world.fs();
-    // Of a log that was being replaced only a scan finds what had not been retired.
-    let lost = fs.header().expect("a header").abandoned.load(Relaxed) != 0;
-    assert!(!lost || name == "compact", "something is lost");
+    assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 0, "nothing is lost");
     for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
         let idle = fs.enter_slot(index).expect("a slot").expect("nobody is in it");
         idle.drain().expect("drains");
@@ -411,63 +468,114 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     world.fs.take().expect("attached").detach_last().expect("detaches");
     let report = fsck::check(&world.image.region(), &fsck::Options::default(), &mut |_| {});
     let findings: String = report.findings.iter().map(|finding| format!("\n{finding}")).collect();
-    assert_eq!(report.clean, !lost, "left clean, if nothing is lost");
-    assert!(report.errors == 0 && (report.warnings == 0 || lost), "{findings}");
+    assert!(report.clean, "left clean");
+    assert!(report.errors == 0 && report.warnings == 0, "{findings}");
     drop(Attached::new(&world.image).expect("attaches, and leaves without a word"));
     let scanned = Attached::new(&world.image).expect("attaches");
     assert!(scanned.report.scanned);
     // The lives that have ended since; removal leaves them as they are.
     assert_eq!(scanned.report.damaged, 0);
-    let found = room(&scanned);
-    assert!(
-        lived == found || lost && lived.0 <= found.0 && lived.1 == found.1,
-        "{lived:?} {found:?}: free lines and used inodes, counted by the living and by a scan"
-    );
+    assert_eq!(lived, room(&scanned), "free lines and used inodes, counted by the living and by a scan");
     drop(scanned);
     let again = Attached::new(&world.image).expect("attaches");
     assert_eq!((again.report.orphans, again.report.damaged), (0, 0), "a scan has left nothing to do");
 }
 
-/// Dies at step `step` of an operation; whether it has so many.
-fn die(step: u64, (name, operation): (&str, Operation), prepare: &dyn Fn() -> Memory) -> bool {
-    let world = World::new(prepare(), &AttachOptions::default());
+/// What became of a try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// The operation does not have so many steps.
+    Survived,
+    /// Its thread died. So did the first one that put its work in order, if that has so many steps.
+    Died { reaper_too: bool },
+}
+
+/// Dies at step `step` of an operation; and if a step is given for it, so does the one who puts that in order.
+fn die(kind: Kind, (step, reaper_step): (u64, Option<u64>), (name, operation): (&str, Operation)) -> Tried {
+    let world = World::new(kind);
     // The borrow of the thread ends in `check`, before the file system is left.
     let fs: *const Fs<Mortal> = world.fs();
     // SAFETY: the world is on the heap of its memories; `check` drops the thread before it takes the file system out.
     let hand = unsafe { &*fs }.enter().expect("enters");
     let tree = plant(&hand);
-    let died = world.dies(step, &tree, operation);
-    if !died {
-        return false;
+    if !world.dies(step, |hand| operation(hand, &tree).expect("works")) {
+        return Tried::Survived;
     }
+    let reaper_too = reaper_step.is_some_and(|step| world.dies(step, |hand| assert!(hand.fs.reap_dead().is_ok())));
     use_everything(&hand, &tree);
     check(world, hand, &tree, name);
-    true
+    Tried::Died { reaper_too }
 }
 
-fn every() -> u64 {
-    std::env::var("DEATHS_EVERY").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// What was tried, and what failed.
+#[derive(Default)]
+struct Deaths {
+    count: u64,
+    failures: Vec<String>,
+}
+
+impl Deaths {
+    /// One try; whether there is a next one.
+    fn one(&mut self, kind: Kind, steps: (u64, Option<u64>), operation: (&str, Operation)) -> bool {
+        if std::env::var("DEATHS_TELL").is_ok() {
+            std::eprintln!("{kind:?} {}@{steps:?}", operation.0);
+        }
+        match std::panic::catch_unwind(|| die(kind, steps, operation)) {
+            Ok(Tried::Survived) => return false,
+            Ok(Tried::Died { reaper_too }) if steps.1.is_some() && !reaper_too => return false,
+            Ok(_) => {}
+            Err(_) => self.failures.push(format!("{kind:?} {}@{steps:?}", operation.0)),
+        }
+        self.count += 1;
+        true
+    }
+
+    fn assert_survived(&self) {
+        std::eprintln!("{} deaths", self.count);
+        assert!(self.failures.is_empty(), "{} of {}: {:?}", self.failures.len(), self.count, self.failures);
+    }
+}
+
+fn operations() -> impl Iterator<Item = (&'static str, Operation)> {
+    let only = std::env::var("DEATHS_ONLY").ok();
+    OPERATIONS.iter().copied().filter(move |(name, _)| only.as_ref().is_none_or(|only| only == name))
+}
+
+fn die_everywhere(kind: Kind, every: usize) {
+    let mut deaths = Deaths::default();
+    for operation in operations() {
+        let died = (0..).step_by(every).take_while(|step| deaths.one(kind, (*step, None), operation)).count();
+        std::eprintln!("{}: {} steps", operation.0, died * every);
+    }
+    deaths.assert_survived();
 }
 
 #[test]
 fn a_thread_may_die_at_every_step_of_every_operation() {
-    let only = std::env::var("DEATHS_ONLY").ok();
-    let mut failures = Vec::new();
-    let mut deaths = 0;
-    for (name, operation) in OPERATIONS.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
-        let mut step = 0;
-        loop {
-            let work = || die(step, (name, *operation), &|| new_image(4 << 20, 0));
-            match std::panic::catch_unwind(work) {
-                Ok(false) => break,
-                Ok(true) => {}
-                Err(_) => failures.push(format!("{name}@{step}")),
-            }
-            deaths += 1;
-            step += every();
+    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize);
+}
+
+#[test]
+fn a_thread_may_die_where_names_crowd_their_buckets() {
+    die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize);
+}
+
+/// The first step of each series is another one for each operation, so that many kinds of steps are met.
+#[test]
+fn whoever_puts_the_work_of_the_dead_in_order_may_die_at_every_step_of_that() {
+    let every = setting("REAPERS_EVERY", 41);
+    let mut deaths = Deaths::default();
+    for (index, operation) in operations().enumerate() {
+        let mut step = index as u64 % every;
+        std::eprintln!("{}", operation.0);
+        while die(Kind::Roomy, (step, None), operation) != Tried::Survived {
+            (0..).take_while(|reaper_step| deaths.one(Kind::Roomy, (step, Some(*reaper_step)), operation)).count();
+            step += every;
         }
-        std::eprintln!("{name}: {step} steps");
     }
-    std::eprintln!("{deaths} deaths");
-    assert!(failures.is_empty(), "{} of {deaths} deaths: {failures:?}", failures.len());
+    deaths.assert_survived();
 }

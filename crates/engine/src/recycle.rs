@@ -12,22 +12,29 @@
 //!   take from an inode; what one record frees is freed together with its mark there, or in a way that can be repeated. The cachelet of an inode
 //!   stays what its last user made it until the batch is over. So a reaper ends a batch ([`Thread::finish_batch`]).
 //! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
+//! - An old log is freed in the order of its slots. How far that is, is in the slot: a page and the slot in it, changed together with what is in hand;
+//!   then, when all dentries are free, the next page. A page between two steps is found by its owner word.
 //! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
 
 use crate::alloc::{BlockRun, line_mask};
 use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::error::Result;
-use crate::format::{Dentry, FileKind, Inode, LogPage, PROPERTY_INLINE, dentry_lines, slot_address, slot_tag};
+use crate::format::{Dentry, FileKind, Inode, LogPage, PROPERTY_INLINE, dentry_lines, is_gone, slot_address, slot_tag};
 use crate::fs::Thread;
 use crate::grace::GRACE_EPOCHS;
 use crate::redo::Change;
 use crate::step::step;
+use crate::sync::AtomicU64;
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Records that fit into the queue after `make_room`.
 const ROOM: u64 = RETIRED_MAX as u64 / 4;
+
+/// Blocks that are worth recycling before a batch has gathered: this thread may not come back for long, and nobody else gets at its queue meanwhile.
+const HEAVY_BLOCKS: u32 = 256;
 
 /// A record on its way.
 #[derive(Clone, Copy)]
@@ -74,6 +81,7 @@ fn kind_of(word: u64) -> RetiredKind {
         2 => RetiredKind::Blocks,
         4 => RetiredKind::Dentry,
         5 => RetiredKind::Body,
+        6 => RetiredKind::Log,
         // Only this crate writes the queue. A cachelet of index zero is nobody's, so a word that is none of these does nothing.
         _ => RetiredKind::Cachelet,
     }
@@ -93,6 +101,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
         record.a.store(a, Relaxed);
         record.b.store(b, Relaxed);
+        let blocks = self.slot.retired_blocks.load(Relaxed).saturating_add(self.weight(kind, b));
+        self.slot.retired_blocks.store(blocks, Relaxed);
         step();
         self.slot.retired_end.store(end + 1, Release);
     }
@@ -104,12 +114,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.queued() <= RETIRED_MAX as u64 - ROOM || self.pinned() { Ok(()) } else { self.make_room_slowly() }
     }
 
-    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered. (Inside another operation it does
-    /// nothing.)
+    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered, or much room waits. (Inside another
+    /// operation it does nothing.)
     #[inline]
     pub(crate) fn recycle_some(&self) {
         // An error says that the region does not fit its layout, which the next operation says too.
-        if self.queued() >= BATCH as u64 && !self.pinned() && self.recycle(BATCH).is_err() {
+        let worth_it = self.queued() >= BATCH as u64 || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
+        if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {
             self.lose();
         }
     }
@@ -178,6 +189,20 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.retire(RetiredKind::Dentry, offset, lines | UNMADE);
     }
 
+    /// Blocks that a record may free.
+    fn weight(&self, kind: RetiredKind, b: u64) -> u32 {
+        let blocks = match kind {
+            RetiredKind::Inode => {
+                let size = self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.size_bytes.load(Relaxed));
+                size / BLOCK_BYTES
+            }
+            RetiredKind::Blocks => b,
+            RetiredKind::Body => HEAVY_BLOCKS as u64,
+            RetiredKind::Cachelet | RetiredKind::Dentry => 0,
+        };
+        blocks.min(HEAVY_BLOCKS as u64) as u32
+    }
+
     fn queued(&self) -> u64 {
         self.slot.retired_end.load(Relaxed) - self.slot.retired_first.load(Relaxed)
     }
@@ -233,7 +258,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn recycle_items(&self, batch: &mut [Item]) -> Result<()> {
         let pm = &self.fs.pm;
-        let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Blocks);
+        let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Log);
         let journal = batch.iter().any(named);
         let mut flushed = match journal {
             // The grace period is over, so every rename that named one of these dentries, or a slot in one of these pages, is finished.
@@ -264,6 +289,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn end_batch(&self, count: u64) {
         let first = self.slot.retired_first.load(Relaxed) + count;
         self.change_together([Change::Wide(&self.slot.retired_first, first), Change::Wide(&self.slot.recycling, 0)]);
+        if self.queued() == 0 {
+            self.slot.retired_blocks.store(0, Relaxed);
+        }
     }
 
     /// As the reaper of this slot: ends the batch that its owner was at. Blocks that he had not freed are those of the slot, or of inodes that are
@@ -318,6 +346,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 RetiredKind::Body => {
                     crate::file::mark_body(self.fs, item.a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))?;
                 }
+                RetiredKind::Log => self.for_old_pages(item.a, item.b, |_, run| self.fs.mark_reached(run, owner))?,
                 _ => {}
             }
         }
@@ -357,7 +386,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         match item.kind {
             RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
             RetiredKind::Dentry => self.erase_dentry(item),
-            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body => (0, Flushed::nothing()),
+            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body | RetiredKind::Log => {
+                (0, Flushed::nothing())
+            }
         }
     }
 
@@ -416,6 +447,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         match item.kind {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
             RetiredKind::Body => crate::file::free_body(self, item.a),
+            RetiredKind::Log => self.free_old_log(item),
             RetiredKind::Cachelet if item.a != 0 => self.relist_cachelet(item, item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
             RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item, gathered),
@@ -531,6 +563,106 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             offset = page.next.load_acquire();
             each(page, run)?;
+        }
+        Ok(())
+    }
+
+    /// Frees an old log: first the dentries that go with it, then its pages.
+    fn free_old_log(&self, item: &Item) -> Result<()> {
+        let [position, all_gone] = &self.slot.recycling_bodies[item.index];
+        let noted = &self.slot.recycling_noted;
+        if noted.load(Relaxed) & 1 << item.index == 0 {
+            position.store(item.a, Relaxed);
+            all_gone.store(0, Relaxed);
+            step();
+            noted.store(noted.load(Relaxed) | 1 << item.index, Release);
+            step();
+        }
+        if all_gone.load(Relaxed) == 0 {
+            self.for_old_pages(position.load(Relaxed) & !(BLOCK_BYTES - 1), item.b, |page, _| {
+                self.free_gone(page, position)
+            })?;
+            self.change_together([Change::Wide(position, item.a), Change::Wide(all_gone, 1)]);
+        }
+        self.for_old_pages(position.load(Relaxed), item.b, |page, run| {
+            position.store(page.next.load_acquire(), Release);
+            step();
+            self.free_blocks(run)
+        })
+    }
+
+    /// Frees the dentries that go with a page of an old log, those of one slab at a time. `position` says which slot is the first.
+    fn free_gone(&self, page: &LogPage, position: &AtomicU64) -> Result<()> {
+        let offset = self.fs.pm.offset_of(page);
+        let first = match position.load(Relaxed) {
+            before if before & !(BLOCK_BYTES - 1) == offset => before % BLOCK_BYTES,
+            _ => 0,
+        };
+        let (mut begin, mut slab, mut lines) = (first as usize, 0, 0u64);
+        for (index, slot) in page.slots.iter().enumerate().skip(begin) {
+            let Some((_, at, count)) = self.gone_dentry(slot.load(), page.owner.load()) else { continue };
+            if slab != at / BLOCK_BYTES && lines != 0 {
+                self.free_gone_lines(page, begin..index, (slab, core::mem::take(&mut lines)), position)?;
+                begin = index;
+            }
+            slab = at / BLOCK_BYTES;
+            lines |= line_mask(at % BLOCK_BYTES / LINE_BYTES, count);
+        }
+        match lines {
+            0 => Ok(()),
+            lines => self.free_gone_lines(page, begin..page.slots.len(), (slab, lines), position),
+        }
+    }
+
+    /// Frees lines of one slab that slots of a page name. They are in hand, and the position is behind them, before anything happens to them.
+    fn free_gone_lines(
+        &self,
+        page: &LogPage,
+        slots: Range<usize>,
+        (slab, lines): (u64, u64),
+        position: &AtomicU64,
+    ) -> Result<()> {
+        let [block, mask] = &self.slot.hand.lines;
+        let next = self.fs.pm.offset_of(page) | slots.end as u64;
+        self.change_together([Change::Wide(block, slab), Change::Wide(mask, lines), Change::Wide(position, next)]);
+        for slot in &page.slots[slots] {
+            let Some((dentry, at, count)) = self.gone_dentry(slot.load(), page.owner.load()) else { continue };
+            let flushed = self.fs.erase_dentry_lines(dentry, at, count);
+            if count > 1 {
+                // Names as long as this are few.
+                self.fs.pm.fence(flushed);
+            }
+        }
+        self.free_line_mask(slab, lines, Change::Wide(mask, 0))
+    }
+
+    /// Dentry, offset and lines of what a slot of an old log names, if it goes with it.
+    fn gone_dentry(&self, word: u64, owner: u64) -> Option<(&'f Dentry, u64, u64)> {
+        if !is_gone(word) {
+            return None;
+        }
+        let offset = slot_address(word);
+        let dentry = self.fs.pm.get(Pm::<Dentry>::new(offset)).ok()?;
+        let facts = dentry.facts().filter(|facts| facts.parent == owner)?;
+        let lines = dentry_lines(facts.name_length as usize);
+        (dentry.valid.load() & 1 == 0 && self.fs.lines_fit(offset, lines)).then_some((dentry, offset, lines))
+    }
+
+    /// Calls `each` for the pages from `first` up to `end`. A page's link is read before the call.
+    fn for_old_pages(
+        &self,
+        first: u64,
+        end: u64,
+        mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
+    ) -> Result<()> {
+        let mut offset = first;
+        for _ in 0..self.fs.geometry.blocks {
+            if offset == end || offset == 0 {
+                break;
+            }
+            let page = self.fs.pm.get(Pm::<LogPage>::new(offset))?;
+            offset = page.next.load_acquire();
+            each(page, BlockRun { first: self.fs.pm.offset_of(page) / BLOCK_BYTES, count: 1 })?;
         }
         Ok(())
     }

@@ -5,8 +5,8 @@ use crate::dram::Owner;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::platform::Platform;
-use crate::sync::{AtomicU32, AtomicU64};
-use core::sync::atomic::Ordering;
+use crate::sync::AtomicU32;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use pmem::{Direct, Mapping, Region};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,9 @@ use std::vec::Vec;
 
 /// Time, sleep and life as the tests want them. Threads die by [`TestPlatform::kill`].
 pub(crate) struct TestPlatform {
-    dead: AtomicU64,
+    /// The threads that died last, and how many died.
+    dead: [AtomicU32; 8],
+    deaths: AtomicUsize,
 }
 
 /// The one that all tests use unless they kill.
@@ -29,12 +31,13 @@ std::thread_local! {
 impl TestPlatform {
     /// Everybody lives.
     pub(crate) const fn new() -> Self {
-        TestPlatform { dead: AtomicU64::new(0) }
+        TestPlatform { dead: [const { AtomicU32::new(0) }; 8], deaths: AtomicUsize::new(0) }
     }
 
     /// The calling thread counts as dead from now on.
     pub(crate) fn kill(&self) {
-        self.dead.store(TID.with(|tid| *tid) as u64, Ordering::SeqCst);
+        let place = self.deaths.fetch_add(1, Ordering::SeqCst) % self.dead.len();
+        self.dead[place].store(TID.with(|tid| *tid), Ordering::SeqCst);
     }
 }
 
@@ -57,7 +60,7 @@ impl Platform for TestPlatform {
         Owner { pid: 1, tid: TID.with(|tid| *tid), started: 1 }
     }
     fn is_alive(&self, owner: Owner) -> bool {
-        self.dead.load(Ordering::SeqCst) != owner.tid as u64
+        self.dead.iter().all(|dead| dead.load(Ordering::SeqCst) != owner.tid)
     }
     fn random(&self) -> u64 {
         0x1234_5678_9abc_def1
@@ -240,15 +243,14 @@ pub(crate) mod schedule {
         static ON: Cell<bool> = const { Cell::new(false) };
         static PLANTED: Cell<Option<Race>> = const { Cell::new(None) };
         static NOW_NS: Cell<i64> = const { Cell::new(0) };
+        /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
+        static INSTANT: AtomicU32 = const { AtomicU32::new(0) };
     }
-
-    /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
-    static INSTANT: AtomicU32 = AtomicU32::new(0);
 
     /// Another thread may go on here.
     pub(crate) fn point() {
         if ON.get() {
-            INSTANT.load(Ordering::SeqCst);
+            INSTANT.with(|instant| instant.load(Ordering::SeqCst));
         }
     }
 

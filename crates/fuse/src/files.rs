@@ -9,6 +9,8 @@ use engine::{Attributes, Node, SeekWhat};
 use pmem::{Direct, Persistence};
 use posix::image::Image;
 use posix::{Caller, Credentials, Errno, FileSystemStatus, Held, Moment, OpenFile, Result};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of a directory that are listed at a time: what programs ask for.
@@ -66,6 +68,8 @@ pub(crate) struct Files {
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
     /// What the mount's first program has brought along.
     inherited: Option<Inherited>,
+    /// Whether it was said that the image was cut off.
+    has_told_loss: AtomicBool,
 }
 
 impl Files {
@@ -81,6 +85,7 @@ impl Files {
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
             outdated: OnceLock::new(),
             inherited: None,
+            has_told_loss: AtomicBool::new(false),
         })
     }
 
@@ -110,8 +115,27 @@ impl Files {
     /// Makes a call. A thread is entered for the time of the call. That costs a hundredth of a request (two system calls, 0.2 µs of 20), while a
     /// worker that kept its slot between requests would keep what waits there to be recycled from others who run out of space.
     fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
+        self.check_whole()?;
         let thread = self.image.fs().enter()?;
-        call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)))
+        let result = call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)));
+        // What was answered from pages that are gone is no answer.
+        self.check_whole().and(result)
+    }
+
+    /// EIO once the image was cut off under the mount.
+    fn check_whole(&self) -> Result<()> {
+        let has_lost = self.image.mapping().has_lost_pages();
+        if !has_lost {
+            return Ok(());
+        }
+        if !self.has_told_loss.swap(true, Relaxed) {
+            let image = self.image.path().display();
+            self.image.fs().abandon();
+            eprintln!(
+                "directfs: {image} became shorter while it was mounted, or found no space to grow: its files are not to be had any more"
+            );
+        }
+        Err(Errno::EIO)
     }
 
     /// Makes a call that changes content. Set-id bits fall by it where the asker is not root, and no answer shows that to the kernel.
@@ -256,9 +280,10 @@ impl Files {
         let node = self.node(number)?;
         // The kernel has done what these ask for.
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
+        let open = |caller: Calling<'_, '_>| caller.open_node(node, flags).inspect(|file| caller.keep(file));
         let file = match flags & libc::O_TRUNC {
-            0 => self.call(asker, |caller| caller.open_node(node, flags))?,
-            _ => self.call_changing(asker, node, |caller| caller.open_node(node, flags))?,
+            0 => self.call(asker, open)?,
+            _ => self.call_changing(asker, node, open)?,
         };
         let handle = self.keep(file);
         if let Some(inherited) = &self.inherited {
@@ -297,7 +322,10 @@ impl Files {
                 .map_err(Errno::from)
                 .and_then(|()| self.tell(caller, Held::owned(caller.thread, opened.file.node())));
             match told {
-                Ok(attributes) => Ok((attributes, self.keep(opened.file))),
+                Ok(attributes) => {
+                    caller.keep(&opened.file);
+                    Ok((attributes, self.keep(opened.file)))
+                }
                 Err(error) => {
                     caller.close(&opened.file);
                     Err(error)
@@ -358,7 +386,9 @@ impl Files {
     /// Persists an open file: what the engine keeps lazily of it, then the whole image on its disk.
     pub(crate) fn sync(&self, handle: u64) -> Result<()> {
         let node = self.handle(handle)?.node();
+        self.check_whole()?;
         self.image.fs().enter()?.sync(node)?;
+        self.check_whole()?;
         self.image.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
     }
 

@@ -14,6 +14,7 @@
 //! | entry | meaning |
 //! | --- | --- |
 //! | `LD_PRELOAD` | the library first, then what the user had there |
+//! | `LD_AUDIT`, `DIRECTFS_EARLY` | where the loader needs the mount before the program begins (`hook::early`): the library first, then what the user had there; and room for an address |
 //! | `DIRECTFS_RUN` | path of the library; the tables of call sites lie beside it |
 //! | `DIRECTFS_IMAGE` | [`Contract`] as text: version, descriptors, lengths, limits |
 //! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |

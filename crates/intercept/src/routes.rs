@@ -34,16 +34,18 @@ pub enum Route {
     AnyFd = 11,
     /// The dispatcher always wants to know.
     Always = 12,
+    /// A set of signals in the second argument: the dispatcher wants to know of those that faults raise.
+    Mask = 13,
     /// close: a descriptor in the first argument, and whatever is below the floor (see `hook::numbers`).
-    Close = 13,
+    Close = 14,
     /// As `Fd`, and it may make a descriptor of the kernel's, or tell which there are.
-    FdNumbers = 14,
+    FdNumbers = 15,
     /// As `Path`, likewise.
-    PathNumbers = 15,
+    PathNumbers = 16,
     /// As `At`, likewise.
-    AtNumbers = 16,
+    AtNumbers = 17,
     /// Only that.
-    Numbers = 17,
+    Numbers = 18,
 }
 
 /// Numbers from here on are never ours.
@@ -263,6 +265,7 @@ const fn table() -> [Route; NUMBERS] {
         SYS_recvmmsg,
     ];
     set(&mut routes, Route::Always, &always);
+    set(&mut routes, Route::Mask, &[SYS_rt_sigprocmask]);
     routes
 }
 

@@ -59,6 +59,17 @@ impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
     }
 }
 
+impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
+    /// The node with a reference that the caller must give back, noted still: see [`Thread::note`].
+    pub(crate) fn into_noted(self) -> Result<Node> {
+        if !self.owned {
+            self.thread.retain(self.node)?;
+            self.thread.note(self.node);
+        }
+        Ok(ManuallyDrop::new(self).node)
+    }
+}
+
 impl<M: Memory> Drop for Held<'_, '_, M> {
     fn drop(&mut self) {
         if self.owned {

@@ -27,7 +27,7 @@ mod xattr;
 pub use attributes::{FileSystemStatus, Moment};
 pub use caller::{Caller, Held};
 pub use credentials::{Capabilities, Credentials, Want};
-pub use data::Whence;
+pub use data::{Append, Whence};
 pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, Entry};
 pub use errno::{Errno, Result};
 pub use names::LINKS_MAX;

@@ -53,7 +53,8 @@ fn wanted(flags: i32) -> Want {
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Opens a node that exists. The description gets a reference of its own.
+    /// Opens a node that exists. The description gets a reference of its own; as all that this module opens, it goes if this thread dies before it is kept
+    /// ([`Caller::keep`]) or installed in a table.
     pub fn open_node(&self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
         self.thread.retain(node)?;
@@ -72,13 +73,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return Err(Errno::ENOTDIR);
         }
         if flags & O_PATH != 0 {
-            return Ok(OpenFile::new(file.into_node()?, attributes.kind, flags));
+            return Ok(OpenFile::new(file.into_noted()?, attributes.kind, flags));
         }
         self.check_open(attributes, flags)?;
         if attributes.kind == FileKind::Regular && flags & O_TRUNC != 0 {
             self.truncate_opened(file.node())?;
         }
-        Ok(OpenFile::new(file.into_node()?, attributes.kind, flags))
+        Ok(OpenFile::new(file.into_noted()?, attributes.kind, flags))
     }
 
     fn truncate_opened(&self, node: Node) -> Result<()> {
@@ -142,7 +143,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             match self.make(directory, name, &making) {
                 // Whoever makes a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
-                    let file = OpenFile::new(made.into_node()?, FileKind::Regular, flags);
+                    let file = OpenFile::new(made.into_noted()?, FileKind::Regular, flags);
                     file.set_found_in(directory.number);
                     return Ok(Found::File(Opened { file, created: true }));
                 }
@@ -173,6 +174,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let create = |new: &NewNode<'_>| Ok(self.thread.create_unnamed(directory, new)?);
         let node = self.make_by(directory, &attributes, &making, create)?;
+        self.thread.note(node);
         Ok(OpenFile::new(node, FileKind::Regular, flags))
     }
 
@@ -245,7 +247,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Gives back the reference of a description. Nobody uses it afterwards.
     pub fn close(&self, file: &OpenFile) {
-        self.thread.release(file.node(), 1);
+        self.thread.give_back(file.node());
+    }
+
+    /// Keeps a description beyond the call that opened it, where the death of this thread alone does not end it.
+    pub fn keep(&self, file: &OpenFile) {
+        self.thread.forget(file.node());
     }
 }
 

@@ -36,6 +36,7 @@ struct Operation {
 
 fn opened(thread: &Thread<'_>, node: Node) -> OpenFile {
     thread.retain(node).unwrap();
+    thread.note(node);
     OpenFile::new(node, FileKind::Regular, libc::O_RDWR)
 }
 

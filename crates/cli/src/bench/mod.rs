@@ -195,7 +195,7 @@ fn load() -> Option<f64> {
 }
 
 /// Processor and kernel, to set figures in relation.
-fn machine() -> String {
+pub fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
         .lines()

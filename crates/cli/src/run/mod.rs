@@ -105,6 +105,8 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     // What is thrown away needs no order.
     if !is_memory {
         keeper::leave(image, loan, &foreign)?;
+    } else if image.is_returned(loan).unwrap_or(false) {
+        image.remove_pipes();
     }
     ended?.repeat(&signals)
 }

@@ -21,7 +21,7 @@ use crate::file::Blocks;
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BadOffset, Memory};
+use pmem::{BLOCK_BYTES, BadOffset, Memory};
 
 /// Words of bits in a group.
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
@@ -324,11 +324,11 @@ impl<M: Memory> Thread<'_, M> {
     fn free_in_group(&self, run: BlockRun) -> Result<()> {
         let group = self.fs.dram.group(run.first / GROUP_BLOCKS)?;
         let _held = self.lock(&group.lock, &group.waiters)?;
-        let mut freed = 0;
+        let (mut freed, mut twice) = (0, false);
         for (index, mask) in pieces(run) {
             let word = self.fs.dram.block_word(index)?;
             let bits = word.load(Relaxed);
-            debug_assert!(bits & mask == mask, "blocks of {run:?} freed twice");
+            twice |= bits & mask != mask;
             freed += (bits & mask).count_ones();
             step();
             word.store(bits & !mask, Release);
@@ -341,7 +341,12 @@ impl<M: Memory> Thread<'_, M> {
         if (before..before + freed).contains(&WORTH_BLOCKS) && index < cursor.load(Relaxed) {
             cursor.store(index, Relaxed);
         }
-        Ok(())
+        // An image may say of several files that they have a block.
+        if twice {
+            Err(BadOffset { offset: run.first * BLOCK_BYTES, length: run.count * BLOCK_BYTES }.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Between `least` and `wanted` blocks of one group, or none.

@@ -6,14 +6,15 @@
 //!
 //! Invariants
 //! - The head of the log changes by one store, after the new pages and the directory's times are durable.
-//! - Old pages and dead dentries become free only a grace period after that; recycling makes the journal records that name them superfluous first.
+//! - Old pages and dead dentries become free only a grace period after that, as one thing in the queue of what is retired; recycling makes the journal records
+//!   that name them superfluous first.
 //! - The directory's maintenance is held from beginning to end; the cachelet's lock only for moments, because others wait for it while they are pinned.
 
 use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};
-use crate::dram::{Cachelet, DirectoryState, RetiredKind, STEP_RETIRING};
+use crate::dram::{Cachelet, DirectoryState, RETIRED_MAX, RetiredKind, STEP_RETIRING};
 use crate::error::{Error, Result};
-use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, dentry_lines, slot_address};
+use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, gone_word, slot_address};
 use crate::fs::{Node, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -23,8 +24,6 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 const HOLES_MIN: u64 = 500;
 /// Dentries are asked for this many slots ahead.
 const AHEAD: usize = 12;
-/// Slots between two looks for room in the queue of what is to be recycled.
-const ROOM: usize = 32;
 
 /// The chain that replaces the compacted part.
 struct NewChain {
@@ -62,6 +61,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !is_indexed() {
             return Ok(());
         }
+        self.make_room()?;
         self.intend_maintenance(node.cachelet);
         let result = match directory.maintain(self.ticket()) && is_indexed() {
             true => self.compact_maintained(directory),
@@ -69,6 +69,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         directory.end_maintaining(self.ticket());
         self.end_intent();
+        // It is one thing in the queue, and much room: it does not wait for others to come.
+        self.recycle(RETIRED_MAX)?;
         match result {
             Err(Error::NoSpace) => Ok(()),
             result => result,
@@ -97,9 +99,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         };
         self.swap_log(directory, old_head, &mut chain, boundary)?;
-        let holes = self.retire_old(number, old_head, boundary, &chain)?;
-        directory.add_holes(-(holes as i64));
-        Ok(())
+        self.retire_log(directory, (old_head, boundary), chain.first)
     }
 
     /// Copies the slots that count, from `old_head` up to `boundary`, into new pages, flushed.
@@ -195,8 +195,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let number = directory.number.load(Relaxed);
         self.own_pages(number, chain.first, boundary, number)?;
         self.own_pages(number, old_head, boundary, owned_by_slot(self.ticket()))?;
+        for (noted, page) in self.slot.intent.old.iter().zip([old_head, boundary]) {
+            noted.store(page, Relaxed);
+        }
         step();
-        // Before the head changes: who dies in between must not leave the image as if nothing were lost.
+        // Before the head changes: a reaper sees in the head whether it has.
         self.slot.intent.step.store(STEP_RETIRING, Release);
         step();
         // Crash before this is durable: the old log, whole. After: the new one. The pages of the other are free either way.
@@ -216,34 +219,40 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Retires the old pages and the dentries that were not copied; how many slots those were. Old and new chain are walked side by side:
-    /// what the new one lacks was dead when it was written.
-    fn retire_old(&self, owner: u64, old_head: u64, boundary: u64, chain: &NewChain) -> Result<u64> {
+    /// Retires the part of the log from `old_head` up to `boundary`, with the dentries that were not copied. The new chain begins at `copied`. For the thread
+    /// that compacts, or its reaper.
+    pub(crate) fn retire_log(&self, directory: &Cachelet, (old_head, boundary): (u64, u64), copied: u64) -> Result<()> {
+        let holes = self.mark_gone(directory.number.load(Relaxed), old_head, boundary, copied)?;
+        step();
+        if !self.is_queued(RetiredKind::Log, old_head) {
+            self.retire(RetiredKind::Log, old_head, boundary);
+        }
+        directory.add_holes(-(holes as i64));
+        Ok(())
+    }
+
+    /// Marks the slots of the old pages that were not copied; how many those are. Old and new chain are walked side by side: what the new one lacks was
+    /// dead when it was written, so no reader misses it.
+    fn mark_gone(&self, owner: u64, old_head: u64, boundary: u64, copied: u64) -> Result<u64> {
         let mut holes = 0;
-        let mut copied = (chain.first, 0u64);
+        let mut copied = (copied, 0u64);
         let mut offset = old_head;
         while offset != boundary {
-            self.make_room()?;
             let page = self.fs.log_page(offset, owner)?.0;
-            for (chunk, slots) in page.slots.chunks(ROOM).enumerate() {
-                self.make_room()?;
-                for (index, slot) in slots.iter().enumerate() {
-                    self.fetch_ahead(page, chunk * ROOM + index);
-                    let word = slot.load_acquire();
-                    if word == 0 {
-                        continue;
-                    }
-                    if self.copied_word(owner, &mut copied, boundary)? == word {
-                        copied.1 += 1;
-                    } else {
-                        holes += 1;
-                        self.retire_dentry(word, owner)?;
-                    }
+            for slot in &page.slots {
+                let word = slot.load_acquire();
+                if word == 0 {
+                    continue;
+                }
+                if self.copied_word(owner, &mut copied, boundary)? == word {
+                    copied.1 += 1;
+                } else {
+                    holes += 1;
+                    // Nothing leads to this page after a crash.
+                    self.fs.pm.retract(slot, gone_word(word)).unflushed();
                 }
             }
-            let next = page.next.load_acquire();
-            self.retire(RetiredKind::Blocks, offset / BLOCK_BYTES, 1);
-            offset = next;
+            offset = page.next.load_acquire();
         }
         Ok(holes)
     }
@@ -257,13 +266,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(0);
         }
         Ok(self.fs.log_page(position.0, owner)?.0.slots[position.1 as usize].load_acquire())
-    }
-
-    fn retire_dentry(&self, word: u64, owner: u64) -> Result<()> {
-        if let Some((_, offset, facts)) = self.fs.dentry_of_slot(word, owner)? {
-            self.retire(RetiredKind::Dentry, offset, dentry_lines(facts.name_length as usize));
-        }
-        Ok(())
     }
 
     /// Frees a chain that nothing leads to.

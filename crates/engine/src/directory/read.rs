@@ -6,7 +6,7 @@
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, slot_address};
+use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone, slot_address};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Memory};
@@ -143,6 +143,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 self.fs.pm.prefetch(slot_address(ahead.load()));
             }
             let word = page.slots[index].load_acquire();
+            if is_gone(word) {
+                continue;
+            }
             let named = self.fs.dentry_of_slot(word, number)?;
             let whole = || named.is_some_and(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
             let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;

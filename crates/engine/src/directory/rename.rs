@@ -189,7 +189,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         intent.old[0].store(source.dentry_offset, Relaxed);
         intent.old[1].store(victim.map_or(0, |victim| victim.dentry_offset), Relaxed);
-        self.intend(IntentKind::Rename, [old.index, new.index], [old.hash, new.hash]);
+        let kind = if flags.exchange { IntentKind::Exchange } else { IntentKind::Rename };
+        self.intend(kind, [old.index, new.index], [old.hash, new.hash]);
         let result = self.rename_prepared(old, new, source, victim, flags, permit);
         self.end_intent();
         drop(pin);
@@ -409,6 +410,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             self.settle_old_place(&held_old, old, &source, victim.as_ref(), place)?;
             self.take_effect();
+            // Not before: others take the record of a rename away that is over, and it is how a reaper knows of one that is not.
+            self.end_journal();
         }
         self.end_renaming(&source, victim.as_ref());
         drop(files);
@@ -501,9 +504,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash before this fence: the record does not verify, or it does and so do the dentries (recovery checks both). After it recovery
         // repeats the steps, whichever of them are durable.
         let durable = pm.fence(flushed.and(recorded));
-        self.rename_steps(change, &record, durable)?;
-        self.end_journal();
-        Ok(())
+        self.rename_steps(change, &record, durable)
     }
 
     /// The journal's words for a name that appears.

@@ -42,15 +42,17 @@ pub enum IntentKind {
     RemoveDirectory = 4,
     /// rename: one or two names, `old`, `file` (what moves), `victim`; the journal says the rest.
     Rename = 5,
-    /// Indexing, eviction or compaction of `directories[0]`.
+    /// Indexing, eviction or compaction of `directories[0]`; of a compaction `old` are the old log and the page behind it.
     Directory = 6,
+    /// rename of two names into each other: as `Rename`; `victim` is the other file.
+    Exchange = 7,
 }
 
 /// `Intent::step`: nothing is done yet that could be seen.
 pub const STEP_BEGUN: u32 = 0;
 /// `Intent::step`: the operation has taken effect.
 pub const STEP_DONE: u32 = 1;
-/// `Intent::step` of a compaction: the old log's pages are being retired.
+/// `Intent::step` of a compaction: the head of the log changes, then the old log is retired.
 pub const STEP_RETIRING: u32 = 2;
 
 /// The intent of the operation in flight. Only its slot's owner writes it: plain stores, before the steps that it announces.
@@ -133,6 +135,9 @@ pub enum RetiredKind {
     Dentry = 4,
     /// A whole body, data and map nodes, marked as this slot's: `a` its root word.
     Body = 5,
+    /// The part of a directory's log that a compaction replaced, its pages marked as this slot's: `a` the first page, `b` the page behind the last. The
+    /// slots that [`crate::format::is_gone`] tells name dentries that go with it.
+    Log = 6,
 }
 
 /// One retired thing.
@@ -209,8 +214,8 @@ pub struct ThreadSlot {
     pub renames: AtomicU64,
     /// First of `inodes` that is not handed out yet.
     pub inodes_next: AtomicU32,
-    /// Zero.
-    pub reserved2: AtomicU32,
+    /// Blocks that wait in `retired`, as far as that is known without looking; zero again when the queue is empty.
+    pub retired_blocks: AtomicU32,
 
     /// Inode numbers ready for use.
     pub inodes: [AtomicU64; MAGAZINE_INODES],
@@ -220,7 +225,8 @@ pub struct ThreadSlot {
     /// Cachelet indexes of references that the owner noted: whoever reaps gives them back.
     pub references: [AtomicU32; REFERENCES_MAX],
 
-    /// Of the inodes that are being recycled and have any: first log page and xattr body, which the erased inode does not name any more.
+    /// Of the inodes that are being recycled and have any: first log page and xattr body, which the erased inode does not name any more. Of old logs: how far
+    /// it went, see `recycle`.
     pub recycling_bodies: [[AtomicU64; 2]; RECYCLE_BATCH],
 
     /// First and behind the last of `retired` (counters; the ring's index is the remainder).

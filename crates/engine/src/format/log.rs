@@ -88,6 +88,20 @@ pub const fn slot_address(word: u64) -> u64 {
     word & !63
 }
 
+/// Tag of a slot in a page that a compaction has replaced, so that nothing on the image leads to it any more: the dentry goes with the page.
+const TAG_GONE: u64 = 2;
+
+/// The word of a slot whose dentry goes with its page, for that of a dentry.
+pub const fn gone_word(word: u64) -> u64 {
+    slot_address(word) | TAG_GONE
+}
+
+/// Whether that is the word of such a slot.
+#[inline]
+pub const fn is_gone(word: u64) -> bool {
+    word & 63 == TAG_GONE
+}
+
 /// What a slot's word says that it names; none for a tag of a later format.
 #[inline]
 pub const fn slot_tag(word: u64) -> Option<SlotTag> {

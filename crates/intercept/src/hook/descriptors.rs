@@ -47,6 +47,11 @@ pub fn note_above(server: &Server, fd: i64) {
     }
 }
 
+/// Whether a descriptor may be ours.
+pub fn is_marked(fd: u32) -> bool {
+    DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) == OURS)
+}
+
 /// Notes that a descriptor may be ours.
 pub fn mark(fd: u32) {
     if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)

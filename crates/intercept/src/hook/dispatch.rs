@@ -6,8 +6,8 @@ use super::call::{Call, Handler};
 use super::context::{self, Context};
 use super::entry::{Frame, Next, Verdict, thread_words};
 use super::{
-    attributes, counts, descriptors, exec, files, locks, mapping, names, open, processes, server, signals, sockets,
-    stack, transit,
+    attributes, counts, descriptors, exec, failed, faults, files, locks, mapping, names, open, processes, server,
+    signals, sockets, stack, sys, transit,
 };
 use crate::routes::{NUMBERS, ROUTES, Route};
 use posix::Errno;
@@ -184,6 +184,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_setns, processes::change_identity),
         (SYS_unshare, processes::change_identity),
         (SYS_rt_sigaction, signals::rt_sigaction),
+        (SYS_rt_sigprocmask, signals::rt_sigprocmask),
         // Sockets.
         (SYS_bind, sockets::bind),
         (SYS_connect, sockets::connect),
@@ -245,10 +246,19 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     if forked_by != 0 {
         processes::settle(server, context);
     }
-    match handler(&mut Call { frame, server, context }) {
-        Ok(verdict) => verdict,
-        Err(Errno(errno)) => done(-i64::from(errno)),
+    let mut call = Call { frame, server, context };
+    let had_failed = server::has_failed();
+    let served = if had_failed { failed::serve(&mut call, handler) } else { handler(&mut call) };
+    let verdict = served.unwrap_or_else(|Errno(errno)| done(-i64::from(errno)));
+    if faults::take() && verdict.next == Next::Done {
+        return done(-i64::from(libc::EFAULT));
     }
+    if !had_failed && server::has_failed() && verdict.next == Next::Done {
+        server.fs.abandon();
+        sys::say(&[b"the image became shorter while it was in use, or found no space to grow: its files are not to be had any more"]);
+        return done(-i64::from(libc::EIO));
+    }
+    verdict
 }
 
 /// A program that has the library, but no file system: what it starts is to have the library, too.

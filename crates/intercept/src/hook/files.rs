@@ -6,13 +6,13 @@ use super::call::{Call, waiting};
 use super::context::{COPY_BYTES, Inside};
 use super::descriptors::theirs;
 use super::dispatch::{NATIVE, done};
-use super::entry::Verdict;
+use super::entry::{Next, Verdict};
 use super::names::Calling;
 use super::open::LARGE_FILE;
 use super::processes::Who;
-use super::{attributes, descriptors, environment, locks, numbers, status, sys, user};
+use super::{attributes, descriptors, environment, faults, locks, numbers, status, sys, user};
 use engine::format::FileKind;
-use posix::{Errno, OpenFile, Result, Whence};
+use posix::{Append, Errno, OpenFile, Result, Whence};
 
 /// What one call reads or writes at most, as in the kernel.
 const LENGTH_MAX: u64 = 0x7fff_f000;
@@ -39,9 +39,15 @@ fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile)
 pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
     with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX))? };
-        caller.read(file, into).map(|count| count as i64)
+        // SAFETY: used for this call only, and filled from the image.
+        let into = unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX))? };
+        let before = file.position();
+        let count = caller.read(file, into)?;
+        if faults::take() {
+            file.set_position(before);
+            return Err(user::EFAULT);
+        }
+        Ok(count as i64)
     })
 }
 
@@ -50,7 +56,7 @@ pub fn write(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
     with_file(call, |caller, file| {
         // SAFETY: used for this call only.
-        let from = unsafe { user::bytes(buffer, length.min(LENGTH_MAX))? };
+        let from = unsafe { user::bytes_readable(buffer, length.min(LENGTH_MAX))? };
         caller.write(file, from).map(|count| count as i64)
     })
 }
@@ -59,8 +65,8 @@ pub fn write(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn pread(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
     with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(buffer, length.min(LENGTH_MAX))? };
+        // SAFETY: used for this call only, and filled from the image.
+        let into = unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX))? };
         caller.read_at(file, offset, into).map(|count| count as i64)
     })
 }
@@ -70,7 +76,7 @@ pub fn pwrite(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
     with_file(call, |caller, file| {
         // SAFETY: used for this call only.
-        let from = unsafe { user::bytes(buffer, length.min(LENGTH_MAX))? };
+        let from = unsafe { user::bytes_readable(buffer, length.min(LENGTH_MAX))? };
         caller.write_at(file, offset, from).map(|count| count as i64)
     })
 }
@@ -131,44 +137,72 @@ fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
     let (address, count) = (call.frame.rsi, call.frame.rdx);
     with_file(call, |caller, file| {
         Vector::new(address, count)?.each(|address, length, done| {
-            // SAFETY: used for this call only.
-            let into = unsafe { user::bytes_mut(address, length)? };
+            // SAFETY: used for this call only, and filled from the image.
+            let into = unsafe { user::bytes_to_fill(address, length)? };
+            let before = file.position();
             let count = match offset {
                 Some(offset) => caller.read_at(file, offset.saturating_add(done as i64), into)?,
                 None => caller.read(file, into)?,
             };
+            if faults::take() {
+                if offset.is_none() {
+                    file.set_position(before);
+                }
+                return Err(user::EFAULT);
+            }
             Ok(count as u64)
         })
     })
 }
 
-fn write_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
+/// Lists up to this are written in one piece.
+const GATHERED_BYTES_MAX: u64 = 64 << 20;
+
+fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Result<Verdict> {
     let (fd, address, count) = (call.frame.rdi as u32, call.frame.rsi, call.frame.rdx);
     let Inside { who, copy, .. } = call.begin()?;
     let Some(file) = who.process.file(who.caller.thread, fd) else { return theirs(fd) };
     let caller = &who.caller;
     let write = |from: &[u8], done: u64| -> Result<u64> {
         let count = match offset {
-            Some(offset) => caller.write_at(&file, offset.saturating_add(done as i64), from)?,
-            None => caller.write(&file, from)?,
+            Some(offset) => caller.write_at_as(&file, offset.saturating_add(done as i64), from, append)?,
+            None => caller.write_as(&file, from, append)?,
         };
         Ok(count as u64)
     };
     let vector = Vector::new(address, count)?;
     let total = vector.total()?;
-    if count > 1 && total <= COPY_BYTES as u64 {
-        // In one piece: nobody sees a part of it, and with O_APPEND nothing of others comes between.
+    // In one piece: nobody sees a part of it, and at the end of the file nothing of others comes between.
+    let gather = |room: &mut [u8]| -> Result<i64> {
         let mut length = 0;
         vector.each(|address, bytes, _| {
+            // Another thread may have changed the list since it was added up.
+            let into = room.get_mut(length..length + bytes as usize).ok_or(Errno::EINVAL)?;
             // SAFETY: used for this call only.
-            copy[length..length + bytes as usize].copy_from_slice(unsafe { user::bytes(address, bytes)? });
-            length += bytes as usize;
-            Ok(bytes)
+            let from = unsafe { user::bytes_readable(address, bytes)? };
+            into[..from.len()].copy_from_slice(from);
+            length += from.len();
+            Ok(from.len() as u64)
         })?;
-        return Ok(done(write(&copy[..length], 0)? as i64));
+        Ok(write(&room[..length], 0)? as i64)
+    };
+    if count > 1 && total <= COPY_BYTES as u64 {
+        return gather(&mut copy[..]).map(done);
+    }
+    if count > 1 && total <= GATHERED_BYTES_MAX {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let room = sys::map(total as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+            .map_err(|error| Errno(-error as i32))?;
+        // SAFETY: new memory of this size, which nobody else knows; it goes when the reference has gone.
+        let result = unsafe {
+            let result = gather(core::slice::from_raw_parts_mut(room, total as usize));
+            sys::unmap(room, total as usize);
+            result
+        };
+        return result.map(done);
     }
     // SAFETY: used for this call only.
-    vector.each(|address, length, done| write(unsafe { user::bytes(address, length)? }, done)).map(done)
+    vector.each(|address, length, done| write(unsafe { user::bytes_readable(address, length)? }, done)).map(done)
 }
 
 /// readv(fd, vector, count).
@@ -178,7 +212,7 @@ pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// writev(fd, vector, count).
 pub fn writev(call: &mut Call<'_>) -> Result<Verdict> {
-    write_vector(call, None)
+    write_vector(call, None, Append::AsOpened)
 }
 
 /// preadv(fd, vector, count, offset).
@@ -190,34 +224,58 @@ pub fn preadv(call: &mut Call<'_>) -> Result<Verdict> {
 /// pwritev(fd, vector, count, offset).
 pub fn pwritev(call: &mut Call<'_>) -> Result<Verdict> {
     let offset = call.frame.r10 as i64;
-    write_vector(call, Some(offset))
+    write_vector(call, Some(offset), Append::AsOpened)
 }
 
-/// Whether the flags of preadv2 and pwritev2 ask for nothing that is not so anyway: writes are persistent and never wait.
-fn plain_flags(flags: u64) -> bool {
-    const HIPRI: i32 = 1;
-    const DSYNC: i32 = 2;
-    const SYNC: i32 = 4;
-    const NOWAIT: i32 = 8;
-    flags as i32 & !(HIPRI | DSYNC | SYNC | NOWAIT) == 0
+/// Flags of preadv2 and pwritev2.
+mod flag {
+    pub const HIPRI: i32 = 1;
+    pub const DSYNC: i32 = 2;
+    pub const SYNC: i32 = 4;
+    pub const NOWAIT: i32 = 8;
+    pub const APPEND: i32 = 16;
+    pub const NOAPPEND: i32 = 32;
+    /// Those that ask for nothing that is not so anyway: writes are persistent, and nothing waits. (Of those that are left out, ATOMIC would need to be promised by statx, and
+    /// DONTCACHE is refused by file systems in memory.)
+    pub const KNOWN: i32 = HIPRI | DSYNC | SYNC | NOWAIT | APPEND | NOAPPEND;
+}
+
+/// The offset and flags of preadv2 and pwritev2.
+fn vector2(call: &Call<'_>) -> Result<(Option<i64>, i32)> {
+    let (offset, flags) = (call.frame.r10 as i64, call.frame.r9 as i32);
+    if flags & !flag::KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if flags & (flag::APPEND | flag::NOAPPEND) == flag::APPEND | flag::NOAPPEND {
+        return Err(Errno::EINVAL);
+    }
+    Ok((Some(offset).filter(|&offset| offset != -1), flags))
 }
 
 /// preadv2(fd, vector, count, offset, 0, flags).
 pub fn preadv2(call: &mut Call<'_>) -> Result<Verdict> {
-    vector2(call, read_vector)
+    match vector2(call) {
+        Ok((offset, _)) => read_vector(call, offset),
+        Err(error) => with_file(call, |_, _| Err(error)),
+    }
 }
 
 /// pwritev2(fd, vector, count, offset, 0, flags).
 pub fn pwritev2(call: &mut Call<'_>) -> Result<Verdict> {
-    vector2(call, write_vector)
-}
-
-fn vector2(call: &mut Call<'_>, act: fn(&mut Call<'_>, Option<i64>) -> Result<Verdict>) -> Result<Verdict> {
-    let (offset, flags) = (call.frame.r10 as i64, call.frame.r9);
-    if !plain_flags(flags) {
-        return with_file(call, |_, _| Err(Errno::EOPNOTSUPP));
+    let (offset, flags) = match vector2(call) {
+        Ok(known) => known,
+        Err(error) => return with_file(call, |_, _| Err(error)),
+    };
+    let append = match flags & (flag::APPEND | flag::NOAPPEND) {
+        flag::APPEND => Append::Always,
+        flag::NOAPPEND => Append::Never,
+        _ => Append::AsOpened,
+    };
+    let verdict = write_vector(call, offset, append)?;
+    if flags & (flag::DSYNC | flag::SYNC) != 0 && verdict.next == Next::Done && verdict.result > 0 {
+        environment::sync_image()?;
     }
-    act(call, Some(offset).filter(|&offset| offset != -1))
+    Ok(verdict)
 }
 
 /// lseek(fd, offset, whence).

@@ -133,7 +133,7 @@ fn copy(who: &Who<'_>, node: Node, request: &Request) -> Result<u64> {
     let mut filled = 0;
     while filled < request.length {
         // SAFETY: mapped above, readable and writable, and nobody knows of it yet.
-        let into = unsafe { user::bytes_mut(start + filled, request.length - filled)? };
+        let into = unsafe { user::bytes_to_fill(start + filled, request.length - filled)? };
         match who.caller.thread.read(node, request.offset + filled, into) {
             Ok(0) => break,
             Ok(count) => filled += count as u64,

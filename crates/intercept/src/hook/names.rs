@@ -742,6 +742,9 @@ pub fn unsupported_at_at(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// chdir(path).
 pub fn chdir(call: &mut Call<'_>) -> Result<Verdict> {
+    if let Some(Directory::Descriptor(fd)) = descriptor_behind(call, path(0), LastLink::Follow)? {
+        return super::processes::change_to(call, fd);
+    }
     let mut target = None;
     let verdict = by_path(call, path(0), &mut |caller, place, path, walk| {
         Ok(match caller.resolve(place, path, LastLink::Follow, walk)? {

@@ -65,12 +65,21 @@ pub fn all(server: &'static Server) -> Result<Processes<'static>> {
     Processes::new(&server.fs)
 }
 
+/// Where this process comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin {
+    /// It was started: by a program that told the number of the slot, or by the launcher.
+    Exec(Option<u32>),
+    /// It is here already, in that slot.
+    Joined(u32),
+}
+
 /// For the constructor: takes the process's slot, or a new one.
-pub fn start(server: &'static Server, index: Option<u32>, directory: Option<&[u8]>) {
+pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) {
     stack::prepare();
     // SAFETY: just prepared, and not in use before the first call.
     let context = unsafe { stack::context() };
-    if let Err(error) = take(server, context, index, directory) {
+    if let Err(error) = take(server, context, origin, directory) {
         let reason: &[u8] = match error {
             Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
             Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => b"the working directory cannot be entered",
@@ -83,17 +92,21 @@ pub fn start(server: &'static Server, index: Option<u32>, directory: Option<&[u8
 fn take(
     server: &'static Server,
     context: &mut context::Context,
-    index: Option<u32>,
+    origin: Origin,
     directory: Option<&[u8]>,
 ) -> Result<()> {
     let thread = context.thread(server)?;
     let processes = all(server)?;
-    let process = match processes.resume(thread, index)? {
+    let found = match origin {
+        Origin::Exec(index) => processes.resume(thread, index)?,
+        Origin::Joined(index) => Some(processes.rejoin(index)?),
+    };
+    let process = match found {
         Some(process) => process,
         None => processes.register(thread, identity::ask_umask())?,
     };
     set_main(process);
-    if let Some(path) = directory {
+    if let (Some(path), Origin::Exec(_)) = (directory, origin) {
         let inside = context.begin(server)?;
         let caller = inside.who.caller;
         let place = Place { root: server.root, start: server.root, can_leave: false };
@@ -369,6 +382,11 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
 /// fchdir(fd).
 pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
+    change_to(call, fd)
+}
+
+/// Goes to the directory of a descriptor.
+pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
     let who = call.begin()?.who;
     let target = match who.process.file(who.caller.thread, fd) {
         Some(file) => {

@@ -441,12 +441,8 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         intent.record.store(file.node().cachelet, Release);
         let old = intent.entry.load(Relaxed) & !0xffff_ffff;
         intent.entry.store(old | entry_of(index, cloexec) as u64, Release);
-        // If this thread dies, whoever puts its work in order gives the reference back; the hold is for whoever takes the process apart.
-        self.thread.note(file.node());
-        if let Err(error) = self.take_record(ONE_HOLD, Step::Put) {
-            self.thread.forget(file.node());
-            return Err(error);
-        }
+        // If this thread dies, whoever puts its work in order gives the reference back, which is noted; the hold is for whoever takes the process apart.
+        self.take_record(ONE_HOLD, Step::Put)?;
         self.thread.give_back(file.node());
         self.go_on()
     }
@@ -467,7 +463,6 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         intent.record.store(node.cachelet, Release);
         let entry = entry_of(index, cloexec);
         intent.entry.store(entry as u64, Release);
-        self.thread.note(node);
         intent.change.store(ONE_HOLD, Release);
         self.step(Step::TakeRecord);
         intent.counting.store(0, Release);

@@ -173,7 +173,7 @@ impl<'f, M: Memory> Process<'f, M> {
             _ => self.install_by(&actor, &file, fd, cloexec),
         };
         if installed.is_err() {
-            thread.release(file.node(), 1);
+            thread.give_back(file.node());
         }
         installed
     }

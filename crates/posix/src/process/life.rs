@@ -99,6 +99,14 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(None)
     }
 
+    /// The calling process, which has entered that slot already and goes on as it is: another part of the same program takes over. ESRCH if it is not its own.
+    pub fn rejoin(&self, index: u32) -> Result<Process<'f, M>> {
+        let slot = self.areas.slot(index)?;
+        let me = self.platform().identity();
+        let mine = slot.pid() == me.pid && slot.started.load(Acquire) == me.started;
+        if mine && state_of(slot) == SlotState::Live { self.process(index) } else { Err(Errno::ESRCH) }
+    }
+
     /// In the child, before anything else: takes what [`Process::prepare_fork`] made. ESRCH if somebody took it for dead (the parent died
     /// before anybody knew of the child).
     pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
@@ -162,7 +170,10 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     fn is_slot_alive(&self, slot: &Slot) -> bool {
-        self.is_alive(slot.pid(), slot.started.load(Acquire))
+        let pid = slot.pid();
+        let started = slot.started.load(Acquire);
+        // A child that takes the slot over right now has put its start beside its parent's number.
+        slot.pid() != pid || self.is_alive(pid, started)
     }
 
     fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
