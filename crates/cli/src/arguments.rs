@@ -161,6 +161,9 @@ pub struct Run {
     /// Size of the image in memory, which takes memory only as it fills; half of what is available unless given.
     #[arg(long, short, value_parser = parse_size, value_name = "SIZE", conflicts_with = "image")]
     pub size: Option<u64>,
+    /// Flush cache lines even where nothing is behind them that would outlive a power failure: so calls cost what they would on persistent memory.
+    #[arg(long)]
+    pub always_flush: bool,
     /// The command and its arguments.
     #[arg(trailing_var_arg = true)]
     pub command: Vec<OsString>,

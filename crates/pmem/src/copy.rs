@@ -301,6 +301,47 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
     }
 }
 
+/// Copies through the cache, for memory that needs no flush.
+///
+/// # Safety
+/// As [`stream`].
+#[inline]
+pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
+    if length >= STRING_BYTES_MIN && found() & HAS_FAST_STRINGS != 0 {
+        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code. To the compiler it is
+        // opaque, to the processor ordinary stores: others may look meanwhile.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") length => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        return;
+    }
+    let whole = length / LINE_BYTES * LINE_BYTES;
+    for at in (0..whole).step_by(LINE_BYTES) {
+        // SAFETY: the 64 bytes from `at` on lie within both ranges.
+        unsafe {
+            asm!(
+                "movdqu {a}, [{from}]",
+                "movdqu {b}, [{from} + 16]",
+                "movdqu {c}, [{from} + 32]",
+                "movdqu {d}, [{from} + 48]",
+                "movdqu [{to}], {a}",
+                "movdqu [{to} + 16], {b}",
+                "movdqu [{to} + 32], {c}",
+                "movdqu [{to} + 48], {d}",
+                from = in(reg) from.add(at), to = in(reg) to.add(at),
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+    // SAFETY: the rest of both ranges.
+    unsafe { store_bytes(to.add(whole), from.add(whole), length - whole) };
+}
+
 /// Copies so that a fence makes the bytes durable: by stores and flushes when short, past the cache when long.
 ///
 /// # Safety
