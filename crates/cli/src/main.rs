@@ -32,7 +32,12 @@ fn main() -> ExitCode {
     // What runs long, or serves, must not end without cleaning up because nobody reads what it says.
     if !matches!(
         command,
-        Command::Run(_) | Command::Mount(_) | Command::Bench(_) | Command::Demo(_) | Command::CopyTree(_)
+        Command::Run(_)
+            | Command::Mount(_)
+            | Command::Bench(_)
+            | Command::BenchWorker(_)
+            | Command::Demo(_)
+            | Command::CopyTree(_)
     ) {
         terminal::end_with_reader();
     }
@@ -72,6 +77,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::BenchWorker(arguments) => bench::work(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
