@@ -259,6 +259,8 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         (vec![empty_path, "--html", full_path], ["is a directory", "name a file"]),
         (vec![empty_path, "--tree", "/nowhere/at/all"], ["cannot find the tree", "--tree"]),
         (vec!["--beside", "none"], ["nothing to measure", "--beside"]),
+        (vec![empty_path, "--only", "engine"], ["in this process", "leave"]),
+        (vec!["--only", "threads", "--sizes", "16", "--threads", "2"], ["too few", "--sizes"]),
         (vec!["--beside", "directfs", "--image-in", "/nowhere/at/all"], ["cannot find", "/nowhere"]),
     ] {
         let output = directfs(&[&["bench"], &arguments[..]].concat());

@@ -16,6 +16,8 @@ const LARGE_FILES: u64 = 100_000;
 const REPEATS_MAX_LARGE: u32 = 3;
 /// Files of which crews of several members are measured, if no size is asked for.
 const CREW_FILES: u64 = 10_000;
+/// Fewest files for each member of a crew.
+const MEMBER_FILES: u64 = 16;
 const DEPTH_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_QUICK: Duration = Duration::from_secs(3);
@@ -62,10 +64,10 @@ pub struct Plan {
 }
 
 /// Room for what a plan does.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Needs {
-    names: u64,
-    data_bytes: u64,
+    /// Names and bytes of data of each task. They follow each other, so the largest counts.
+    tasks: Vec<(u64, u64)>,
     engine_bytes: u64,
 }
 
@@ -111,6 +113,12 @@ impl Plan {
     pub fn make(arguments: &Bench) -> Result<Plan> {
         let mut maker = Maker::new(arguments);
         let is_wanted = |group: Group| arguments.only.is_empty() || arguments.only.contains(&group);
+        ensure!(
+            arguments.directories.is_empty()
+                || Group::ALL.into_iter().any(|group| group != Group::Engine && is_wanted(group)),
+            "the engine is measured in this process, not in a directory: leave {} away, or measure something else in it (--only)",
+            arguments.directories[0].display()
+        );
         for group in Group::ALL.into_iter().filter(|&group| is_wanted(group)) {
             maker.add(group)?;
         }
@@ -127,13 +135,9 @@ impl Plan {
     pub fn needs(&self) -> Result<Needs> {
         let largest = self.engine_sizes.last().copied();
         let engine_bytes = largest.map_or(0, |files| engine::image_bytes(files) + files * NAME_REGION_BYTES);
-        let mut needs = Needs { engine_bytes, ..Needs::default() };
-        for task in self.sections.iter().flat_map(|section| &section.tasks) {
-            let (names, data_bytes) = task.work.size()?;
-            needs.names = needs.names.max(names);
-            needs.data_bytes = needs.data_bytes.max(data_bytes);
-        }
-        Ok(needs)
+        let tasks = self.sections.iter().flat_map(|section| &section.tasks);
+        let tasks = tasks.map(|task| task.work.size()).collect::<Result<_>>()?;
+        Ok(Needs { tasks, engine_bytes })
     }
 
     /// Steps of the progress bar: each task on each subject, each time.
@@ -168,14 +172,14 @@ impl Maker<'_> {
         let plan = Plan { sections: Vec::new(), engine_sizes: Vec::new(), repeats };
         let scale = if quick { QUICK } else { FULL };
         let mut maker = Maker { arguments, scale, sizes, members, plan };
-        if !arguments.sizes.is_empty() {
-            maker.limit(maker.sizes.last().copied().unwrap_or(CREW_FILES));
-        }
+        maker.bound();
         maker
     }
 
-    /// Nothing has more files than the user asked for.
-    fn limit(&mut self, files: u64) {
+    /// Nothing has more files than the user asked for, or fewer than its members need.
+    fn bound(&mut self) {
+        let most = self.arguments.sizes.iter().copied().max().unwrap_or(u64::MAX);
+        let fewest = self.fewest_files();
         let scale = &mut self.scale;
         for number in [
             &mut scale.depth_files,
@@ -187,15 +191,15 @@ impl Maker<'_> {
             &mut scale.postmark.0,
             &mut scale.postmark.1,
         ] {
-            *number = (*number).min(files);
+            *number = (*number).min(most).max(fewest);
         }
     }
 
     fn add(&mut self, group: Group) -> Result<()> {
         match group {
             Group::Calls => self.sizes.clone().into_iter().for_each(|files| self.add_calls(files)),
-            Group::Threads => self.add_crews(group, CrewKind::Threads),
-            Group::Processes => self.add_crews(group, CrewKind::Processes),
+            Group::Threads => self.add_crews(group, CrewKind::Threads)?,
+            Group::Processes => self.add_crews(group, CrewKind::Processes)?,
             Group::Depth => self.add_depth(),
             Group::Small => self.add_small(),
             Group::Cold => self.add_cold(),
@@ -224,10 +228,15 @@ impl Maker<'_> {
         section.repeats = repeats;
     }
 
-    fn add_crews(&mut self, group: Group, kind: CrewKind) {
+    fn add_crews(&mut self, group: Group, kind: CrewKind) -> Result<()> {
         let files = self.sizes.first().copied().unwrap_or(CREW_FILES);
         let repeats = self.plan.repeats(files);
         let who = if kind == CrewKind::Threads { "threads" } else { "processes" };
+        let fewest = self.fewest_files();
+        ensure!(
+            files >= fewest,
+            "{files} files are too few for so many {who}, which want {MEMBER_FILES} each: ask for {fewest} (--sizes) or for fewer {who} (--threads)"
+        );
         for private in [false, true] {
             let wheres = if private { "each in a directory of its own" } else { "in one shared directory" };
             let title = format!("{who} {wheres}, {} files in all", count(files));
@@ -240,6 +249,12 @@ impl Maker<'_> {
             section.scaling = true;
             section.repeats = repeats;
         }
+        Ok(())
+    }
+
+    /// Enough for every member of the largest crew.
+    fn fewest_files(&self) -> u64 {
+        u64::from(self.members.last().copied().unwrap_or(1)) * MEMBER_FILES
     }
 
     fn add_depth(&mut self) {
@@ -247,7 +262,10 @@ impl Maker<'_> {
         let work = Work::Depth { depth: DEPTH_MAX, files };
         let title = format!("stat by path depth, {} files", count(files));
         let section = self.section(Group::Depth, title, vec![Task { work, crew: Crew::ONE }]);
-        section.note = Some("depth 1 is a name in the current directory".into());
+        section.note = Some(
+            "depth 1 is a name in the current directory; what a further level adds is told by medians of single calls"
+                .into(),
+        );
     }
 
     fn add_small(&mut self) {
@@ -384,7 +402,7 @@ impl Work {
             Work::SmallFiles { bytes, files } => (*files, files * bytes.next_multiple_of(4096)),
             Work::Prepare { files } | Work::Cold { files } => (*files, files * 4096),
             Work::Varmail { files, .. } => (*files, files * (64 << 10)),
-            Work::Fileserver { files, .. } => (*files, files * SERVED_BYTES * 2),
+            Work::Fileserver { files, .. } => (*files, files * SERVED_BYTES * 3 / 2),
             Work::Postmark { files, transactions } => {
                 let names = files + transactions;
                 (names, names * 2 * BYTES_MAX.next_multiple_of(4096))
@@ -403,19 +421,23 @@ impl Needs {
     /// Of a directory of the kernel's file systems.
     pub fn kernel(&self, in_memory: bool) -> Room {
         let name_bytes = if in_memory { NAME_MEMORY_BYTES } else { NAME_DISK_BYTES };
-        Room { bytes: self.data_bytes + self.names * name_bytes, files: self.names }
+        Room { bytes: self.most(|names, data| data + names * name_bytes), files: self.most(|names, _| names) }
     }
 
     /// Of the image.
     pub fn image(&self) -> Room {
-        let bytes = self.data_bytes * 3 / 2 + self.names * NAME_IMAGE_BYTES + BESIDE_BYTES;
-        Room { bytes, files: self.names * 3 + 4096 }
+        let bytes = self.most(|names, data| data * 5 / 4 + names * NAME_IMAGE_BYTES);
+        Room { bytes: bytes + BESIDE_BYTES, files: self.most(|names, _| names) * 3 + 4096 }
     }
 
     /// Of memory, beside what is in file systems: what the engine has in this process, and workers in theirs; with an image, its region.
     pub fn memory(&self, with_image: bool) -> u64 {
-        let region = if with_image { self.names * NAME_REGION_BYTES } else { 0 };
+        let region = if with_image { self.most(|names, _| names) * NAME_REGION_BYTES } else { 0 };
         self.engine_bytes + region + BESIDE_BYTES * 4
+    }
+
+    fn most(&self, of: impl Fn(u64, u64) -> u64) -> u64 {
+        self.tasks.iter().map(|&(names, data)| of(names, data)).max().unwrap_or(0)
     }
 }
 
@@ -459,7 +481,20 @@ mod tests {
     #[test]
     fn no_workload_has_more_files_than_the_largest_size() {
         let needs = plan("--sizes 200 --only mdtest,cold,varmail,fileserver,postmark,small").needs().unwrap();
-        assert!(needs.names <= 600, "{needs:?}");
+        assert!(needs.kernel(true).files <= 600, "{needs:?}");
+    }
+
+    #[test]
+    fn every_member_has_something_to_do() {
+        let crowd = plan("--quick --threads 64 --only fileserver,postmark,varmail,mdtest,small");
+        assert!(crowd.needs().unwrap().kernel(true).files >= 64 * MEMBER_FILES);
+        let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
+            Cli::try_parse_from("directfs bench --only threads --sizes 100 --threads 64".split(' '))
+        else {
+            panic!("a use of bench")
+        };
+        let error = Plan::make(&arguments).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("--sizes") && error.contains("1024"), "{error}");
     }
 
     #[test]

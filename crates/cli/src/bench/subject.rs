@@ -161,8 +161,11 @@ impl Subject {
         self.in_session(task, tick)
     }
 
-    /// How long a task will take, if that depends on the number of files alone and an earlier one showed it.
+    /// How long a task will take on a disk or what else is not memory, if an earlier one showed it: some take milliseconds for a call.
     pub fn expected(&self, task: &Task) -> Option<Duration> {
+        if self.is_in_memory() {
+            return None;
+        }
         let files = round_files(&task.work)?;
         Some(self.round_per_file? * u32::try_from(files).unwrap_or(u32::MAX))
     }

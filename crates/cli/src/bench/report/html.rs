@@ -2,7 +2,7 @@
 
 use super::svg::{Bars, Lines, bars, escape, lines};
 use super::table::told;
-use super::{EngineReport, LOAD_QUIET, Report, Row, SectionReport, Unit};
+use super::{EngineReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, Unit};
 use crate::arguments::BenchGroup;
 use crate::bench::statistics::Figure;
 use crate::units::{count, counted, duration};
@@ -16,7 +16,7 @@ h1 { font-size: 1.5em } h2 { font-size: 1.1em; margin: 2.2em 0 .3em } p { margin
 table { border-collapse: collapse; margin: .6em 0; font-size: 13px } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid var(--rule) }
 th:first-child, td:first-child { text-align: left } th { color: var(--dim); font-weight: normal } details > summary { color: var(--dim); cursor: pointer; font-size: 13px }
 svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: var(--ink) } svg .v { fill: var(--dim); font-size: 10px } svg .t { font-weight: 600 }
-svg .g { stroke: var(--rule) } polyline { fill: none; stroke-width: 2 } .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .4em 0 1em }
+svg .g { stroke: var(--rule) } svg .c { stroke: var(--paper); stroke-width: 2 } polyline { fill: none; stroke-width: 2 } .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .4em 0 1em }
 .s0 { fill: var(--s0); background: var(--s0) } .s1 { fill: var(--s1); background: var(--s1) } .s2 { fill: var(--s2); background: var(--s2) } .s3 { fill: var(--s3); background: var(--s3) }
 .s4 { fill: var(--s4); background: var(--s4) } .l0 { stroke: var(--s0) } .l1 { stroke: var(--s1) } .l2 { stroke: var(--s2) } .l3 { stroke: var(--s3) } .l4 { stroke: var(--s4) }
 .met { color: var(--s0) } .missed { color: var(--s1) }
@@ -54,7 +54,7 @@ fn head(report: &Report) -> String {
     if let Some(load) = report.machine.load_before.filter(|&load| load > LOAD_QUIET) {
         let _ = write!(
             text,
-            "<p class=missed>The machine was busy before this run (load {load}): only ratios within a row mean much.</p>"
+            "<p class=missed>The machine was busy before this run (load {load}): medians of single calls suffer least.</p>"
         );
     }
     text += &key(report);
@@ -101,8 +101,8 @@ fn section_text(section: &SectionReport, report: &Report) -> String {
             let _ = write!(text, "<p class=dim>cold on {}: {}</p>", escape(&subject.name), escape(subject.cold));
         }
     }
-    for (subject, reason) in section.left_out() {
-        let _ = write!(text, "<p class=dim>nothing on {}: {}</p>", escape(subject), escape(reason));
+    for LeftOut { subject, reason } in &section.left_out {
+        let _ = write!(text, "<p class=dim>- on {}: {}</p>", escape(subject), escape(reason));
     }
     let scales = section.scaling && section.rows.iter().any(|row| row.members > 1);
     text += &match (scales, section.group) {
@@ -110,7 +110,7 @@ fn section_text(section: &SectionReport, report: &Report) -> String {
         (_, BenchGroup::Depth) => by_depth(section),
         _ => bars(&section.rows.iter().map(bar_group).collect::<Vec<_>>()),
     };
-    let _ = write!(text, "<details><summary>figures</summary>{}</details>\n", table(section, report));
+    let _ = writeln!(text, "<details><summary>figures</summary>{}</details>", table(section, report));
     text
 }
 
@@ -147,11 +147,11 @@ fn by_depth(section: &SectionReport) -> String {
     // The last row is what a level adds.
     let depths = &section.rows[..section.rows.len() - 1];
     let point = |(depth, row): (usize, &Row), subject: usize| {
-        Some((depth as f64 + 1.0, row.cells.get(subject)?.figure.as_ref()?.time.median_ns))
+        Some((depth as f64 + 1.0, row.cells.get(subject)?.figure.as_ref()?.latency?.p50_ns?))
     };
     let series = |subject| depths.iter().enumerate().filter_map(|row| point(row, subject)).collect();
     let series = (0..first.cells.len()).map(series).collect();
-    lines(&Lines { title: "stat, by depth".into(), series, tell: duration })
+    lines(&Lines { title: "stat, median, by depth".into(), series, tell: duration })
 }
 
 fn rate(per_second: f64) -> String {
@@ -167,7 +167,7 @@ fn table(section: &SectionReport, report: &Report) -> String {
     for subject in &report.subjects {
         let _ = write!(text, "<th>{}</th><th>p50</th><th>p99</th><th>p99.9</th>", escape(&subject.name));
     }
-    text += "<th>x tmpfs</th><th>aim</th></tr>";
+    text += "<th>x tmpfs</th><th>median x tmpfs</th><th>aim</th></tr>";
     for row in &section.rows {
         let _ = write!(text, "<tr><td>{}</td>", escape(&row.words()));
         for cell in &row.cells {
@@ -192,7 +192,8 @@ fn table(section: &SectionReport, report: &Report) -> String {
             _ => "",
         };
         let shown = |times: Option<f64>| times.map_or("-".into(), |times| format!("{times:.1}"));
-        let _ = write!(text, "<td class=\"{class}\">{}</td><td>{}</td></tr>", shown(times), shown(row.times_wanted));
+        let (times, median, wanted) = (shown(times), shown(row.times_tmpfs_p50), shown(row.times_wanted));
+        let _ = write!(text, "<td class=\"{class}\">{times}</td><td>{median}</td><td>{wanted}</td></tr>");
     }
     text + "</table>"
 }
@@ -223,10 +224,10 @@ fn engine_text(engine: &EngineReport) -> String {
         text += "</table>\n";
     }
     if let Some(scale) = &engine.scale {
-        let _ = write!(
+        let _ = writeln!(
             text,
             "<h2>The engine in this process, {} files</h2><p>{:.0} bytes of the image per empty file beside its name, {:.0} bytes of memory per cached file; attached in {}, first \
-             access to the directory {}, recovery after a crash {} with {}.</p>\n",
+             access to the directory {}, recovery after a crash {} with {}.</p>",
             count(scale.files),
             scale.pm_bytes_per_file - scale.name_bytes as f64,
             scale.dram_bytes_per_file,

@@ -13,6 +13,7 @@ use super::statistics::{Figure, Repeats, Summary, TaskRepeats};
 use super::subject::Subject;
 use super::task::{Crew, CrewKind, What};
 use super::workloads::calls::Call;
+use super::workloads::data;
 use crate::arguments::BenchGroup;
 use crate::units::{counted, size};
 use serde::Serialize;
@@ -92,6 +93,17 @@ pub struct SectionReport {
     pub scaling: bool,
     /// A row for each phase.
     pub rows: Vec<Row>,
+    /// What is missing.
+    pub left_out: BTreeSet<LeftOut>,
+}
+
+/// Something that a subject was not, or not as often, measured by.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct LeftOut {
+    /// The subject.
+    pub subject: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// One phase on all subjects.
@@ -113,7 +125,12 @@ pub struct Row {
     pub cells: Vec<Cell>,
     /// How many times faster DirectFS is than tmpfs.
     pub times_tmpfs: Option<f64>,
-    /// The same without the program's own time: what it spends outside the kernel on tmpfs.
+    /// The same by the medians of single calls, which other programs' work hardly touches.
+    pub times_tmpfs_p50: Option<f64>,
+    /// DirectFS's bandwidth in that of memcpy in the same direction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_of_memcpy: Option<f64>,
+    /// How many times faster without the program's own time: what it spends outside the kernel on tmpfs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_beyond_own: Option<f64>,
     /// How many times faster the project wants it to be.
@@ -144,8 +161,6 @@ pub struct Cell {
     pub figure: Option<Figure>,
     /// Calls of all members in a second, in those of one member.
     pub scaling: Option<f64>,
-    /// Why nothing was measured.
-    pub refused: Option<String>,
 }
 
 impl SubjectReport {
@@ -190,8 +205,13 @@ impl SectionReport {
     pub fn new(section: &Section, subjects: &[Subject], measured: &[Vec<TaskRepeats>]) -> SectionReport {
         let find = |wanted: &dyn Fn(&Subject) -> bool| subjects.iter().position(wanted);
         let pair = find(&Subject::is_directfs).zip(find(&|subject| subject.name == "tmpfs"));
-        let mut rows = Vec::new();
+        let (mut rows, mut left_out) = (Vec::new(), BTreeSet::new());
         for (task, measured) in section.tasks.iter().zip(measured) {
+            for (subject, task) in subjects.iter().zip(measured) {
+                let reasons = task.phases().iter().filter_map(Repeats::refused).chain(task.left_out());
+                let tell = |reason: &str| LeftOut { subject: subject.name.clone(), reason: reason.to_owned() };
+                left_out.extend(reasons.map(tell));
+            }
             let phases = measured.iter().map(TaskRepeats::phases).max_by_key(|phases| phases.len()).unwrap_or_default();
             for (index, phase) in phases.iter().enumerate() {
                 let cells = subjects.iter().zip(measured).map(|(subject, task)| Cell::new(subject, task, index));
@@ -204,6 +224,9 @@ impl SectionReport {
         if section.scaling {
             scale(&mut rows);
         }
+        if let (BenchGroup::Data, Some(ours)) = (section.group, find(&Subject::is_directfs)) {
+            compare_with_memcpy(&mut rows, ours);
+        }
         if section.group == BenchGroup::Depth {
             rows.extend(growth(&rows));
         }
@@ -215,13 +238,8 @@ impl SectionReport {
             repeats: section.repeats,
             scaling: section.scaling,
             rows,
+            left_out,
         }
-    }
-
-    /// Subjects of which something is missing, each reason once.
-    pub fn left_out(&self) -> BTreeSet<(&str, &str)> {
-        let cells = self.rows.iter().flat_map(|row| &row.cells);
-        cells.filter_map(|cell| Some((cell.subject.as_str(), cell.refused.as_deref()?))).collect()
     }
 }
 
@@ -243,6 +261,8 @@ impl Row {
             private: crew.private,
             cells,
             times_tmpfs: None,
+            times_tmpfs_p50: None,
+            share_of_memcpy: None,
             times_beyond_own: None,
             times_wanted: None,
         }
@@ -254,6 +274,8 @@ impl Row {
         let Some((ours, theirs)) = pair.and_then(|(ours, theirs)| figure(ours).zip(figure(theirs))) else { return };
         let (our_ns, their_ns) = (ours.time.median_ns, theirs.time.median_ns);
         self.times_tmpfs = Some(their_ns / our_ns);
+        let median = |figure: &Figure| figure.latency?.p50_ns.filter(|&ns| ns > 0.0);
+        self.times_tmpfs_p50 = median(theirs).zip(median(ours)).map(|(theirs, ours)| theirs / ours);
         // Where hardly anything is left the quotient means nothing.
         let beyond = theirs.user_ns.map(|own| (their_ns - own, our_ns - own));
         self.times_beyond_own =
@@ -273,14 +295,8 @@ impl Row {
 
 impl Cell {
     fn new(subject: &Subject, task: &TaskRepeats, phase: usize) -> Cell {
-        let repeats = task.phases().get(phase);
-        let refused = repeats.and_then(Repeats::refused).or(task.left_out());
-        Cell {
-            subject: subject.name.clone(),
-            figure: repeats.and_then(Repeats::figure),
-            scaling: None,
-            refused: refused.map(str::to_owned),
-        }
+        let figure = task.phases().get(phase).and_then(Repeats::figure);
+        Cell { subject: subject.name.clone(), figure, scaling: None }
     }
 }
 
@@ -308,21 +324,31 @@ fn scale(rows: &mut Vec<Row>) {
     *rows = ordered;
 }
 
-/// What each level of a path adds on average, from the first depth to the last.
+/// Sets reads and writes beside memcpy, which is no file system's and so not compared itself.
+fn compare_with_memcpy(rows: &mut [Row], ours: usize) {
+    let rate = |row: &Row| row.cells.get(ours)?.figure.as_ref().map(|figure| figure.per_second);
+    let copied = |rows: &[Row], what: &str| rows.iter().find(|row| row.what == what).and_then(rate);
+    let (to, from) = (copied(rows, data::MEMCPY_TO), copied(rows, data::MEMCPY_FROM));
+    for row in rows {
+        if [data::MEMCPY_TO, data::MEMCPY_FROM].contains(&row.what.as_str()) {
+            (row.times_tmpfs, row.times_tmpfs_p50) = (None, None);
+        } else {
+            let memcpy = if row.what.starts_with("write") { to } else { from };
+            row.share_of_memcpy = rate(row).zip(memcpy).map(|(rate, memcpy)| rate / memcpy);
+        }
+    }
+}
+
+/// What each level of a path adds on average, from the first depth to the last: by medians of single calls, since the difference is small.
 fn growth(rows: &[Row]) -> Option<Row> {
     let (first, last) = (rows.first()?, rows.last()?);
     let levels = rows.len().checked_sub(1).filter(|&levels| levels > 0)? as f64;
+    let median = |cell: &Cell| cell.figure.as_ref()?.latency?.p50_ns;
     let cells = first.cells.iter().zip(&last.cells).map(|(first, last)| {
-        let difference = |pick: fn(&Summary) -> f64| {
-            Some((pick(&last.figure.as_ref()?.time) - pick(&first.figure.as_ref()?.time)) / levels)
-        };
-        let figure = difference(|time| time.median_ns).map(|median_ns| Figure {
-            time: Summary { median_ns, min_ns: median_ns, max_ns: median_ns },
-            latency: None,
-            per_second: 0.0,
-            user_ns: None,
-        });
-        Cell { subject: first.subject.clone(), figure, scaling: None, refused: None }
+        let added = median(last).zip(median(first)).map(|(last, first)| (last - first) / levels);
+        let time = |ns| Summary { median_ns: ns, min_ns: ns, max_ns: ns };
+        let figure = added.map(|ns| Figure { time: time(ns), latency: None, per_second: 0.0, user_ns: None });
+        Cell { subject: first.subject.clone(), figure, scaling: None }
     });
     Some(Row::new(&What::Each("each further level".into()), Crew::ONE, cells.collect()))
 }

@@ -15,10 +15,11 @@ pub struct Bars {
     pub values: Vec<Option<(f64, String)>>,
 }
 
-/// Bars, one group below the other, on one linear scale.
+/// Bars, one group below the other, on one linear scale: that of the first two subjects, so that a disk does not make the others invisible. Bars beyond
+/// it are cut, and the cut is shown.
 pub fn bars(groups: &[Bars]) -> String {
-    let all = || groups.iter().flat_map(|group| group.values.iter().flatten());
-    let longest = all().map(|value| value.0).fold(f64::MIN_POSITIVE, f64::max);
+    let compared = || groups.iter().flat_map(|group| group.values.iter().take(2).flatten());
+    let longest = compared().map(|value| value.0).fold(f64::MIN_POSITIVE, f64::max);
     let mut body = String::new();
     let mut y = 4.0;
     for group in groups {
@@ -30,7 +31,7 @@ pub fn bars(groups: &[Bars]) -> String {
         );
         for (subject, value) in group.values.iter().enumerate() {
             if let Some((length, text)) = value {
-                let width = (length / longest * BAR_WIDTH).max(1.0);
+                let width = (length / longest * BAR_WIDTH).clamp(1.0, BAR_WIDTH);
                 let _ = write!(
                     body,
                     r#"<rect class="s{subject}" x="{LABEL_WIDTH}" y="{y:.1}" width="{width:.1}" height="{:.1}"><title>{}: {}</title></rect>"#,
@@ -38,6 +39,14 @@ pub fn bars(groups: &[Bars]) -> String {
                     escape(&group.what),
                     escape(text)
                 );
+                if length > &longest {
+                    let (x, bottom) = (LABEL_WIDTH + width - 16.0, y + ROW_HEIGHT);
+                    let _ = write!(
+                        body,
+                        r#"<path class="c" d="M{x:.1} {bottom:.1}l4 -16M{:.1} {bottom:.1}l4 -16"/>"#,
+                        x + 5.0
+                    );
+                }
                 let (x, baseline) = (LABEL_WIDTH + width + 4.0, y + ROW_HEIGHT - 4.0);
                 let _ = write!(body, r#"<text class="v" x="{x:.1}" y="{baseline:.1}">{}</text>"#, escape(text));
             }

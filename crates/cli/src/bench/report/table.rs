@@ -1,6 +1,6 @@
 //! The report as tables for a terminal.
 
-use super::{EngineDirectoryReport, LOAD_QUIET, Report, Row, SectionReport, Unit};
+use super::{EngineDirectoryReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, Unit};
 use crate::arguments::BenchGroup;
 use crate::bench::engine::Scale;
 use crate::bench::statistics::Figure;
@@ -41,7 +41,7 @@ fn print_head(report: &Report) {
     }
     if let Some(load) = machine.load_before.filter(|&load| load > LOAD_QUIET) {
         let note = format!(
-            "note: the machine was busy before this run (load {load}); times are worse than on a quiet one, and only ratios within a row mean much"
+            "note: the machine was busy before this run (load {load}); times are worse than on a quiet one; medians of single calls suffer least"
         );
         anstream::println!("{}", bold(note));
     }
@@ -59,7 +59,7 @@ fn print_section(section: &SectionReport, report: &Report) {
         }
     }
     times(section, report).print();
-    for (subject, reason) in section.left_out() {
+    for LeftOut { subject, reason } in &section.left_out {
         anstream::println!("{}", dim(format!("- on {subject}: {reason}")));
     }
     if let Some(table) = distributions(section, report) {
@@ -84,6 +84,10 @@ fn times(section: &SectionReport, report: &Report) -> Table {
     if has_own {
         headings.push("beyond own".into());
     }
+    let has_memcpy = section.rows.iter().any(|row| row.share_of_memcpy.is_some());
+    if has_memcpy {
+        headings.push("of memcpy".into());
+    }
     if has_aims {
         headings.push("aim".into());
     }
@@ -103,6 +107,9 @@ fn times(section: &SectionReport, report: &Report) -> Table {
         }
         if has_own {
             cells.push(optional(row.times_beyond_own));
+        }
+        if has_memcpy {
+            cells.push(row.share_of_memcpy.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0)));
         }
         if has_aims {
             cells.push(row.times_wanted.map_or_else(|| "-".into(), |times| format!("≥ {times}")));
@@ -127,8 +134,9 @@ fn heading(section: &SectionReport) -> String {
 /// A figure in its row's unit.
 pub fn told(figure: &Figure, unit: Unit) -> String {
     match unit {
-        Unit::Call if figure.time.median_ns < 1e5 => {
-            format!("{} ns", count(figure.time.median_ns.round().max(0.0) as u64))
+        // What a level adds may be less than nothing.
+        Unit::Call if (0.0..1e5).contains(&figure.time.median_ns) => {
+            format!("{} ns", count(figure.time.median_ns.round() as u64))
         }
         Unit::Call | Unit::Duration => duration(figure.time.median_ns),
         Unit::Rate => count(figure.per_second.round() as u64),
@@ -148,10 +156,17 @@ fn is_batched(row: &Row) -> bool {
 fn distributions(section: &SectionReport, report: &Report) -> Option<Table> {
     let mut headings = vec!["µs"];
     headings.extend(report.subjects.iter().map(|subject| subject.name.as_str()));
+    let is_compared = section.rows.iter().any(|row| row.times_tmpfs_p50.is_some());
+    if is_compared {
+        headings.push("median x tmpfs");
+    }
     let mut table = Table::new(&headings);
     let mut any = false;
     for row in section.rows.iter().filter(|row| row.unit != Unit::Bandwidth) {
-        let cells: Vec<String> = row.cells.iter().map(|cell| distribution(cell.figure.as_ref())).collect();
+        let mut cells: Vec<String> = row.cells.iter().map(|cell| distribution(cell.figure.as_ref())).collect();
+        if is_compared {
+            cells.push(optional(row.times_tmpfs_p50));
+        }
         if cells.iter().any(|cell| cell != "-") {
             any = true;
             table.row([row.words()].into_iter().chain(cells).collect());

@@ -188,7 +188,7 @@ impl Round {
         let hot: Vec<&CStr> = self.ascending.iter().take(HOT_FILES as usize).collect();
         let rounds = (self.files() * 4).clamp(HOT_FILES, HOT_CALLS_MAX) / HOT_FILES;
         for round in 0..rounds {
-            if round as usize % BATCH == 0 {
+            if (round as usize).is_multiple_of(BATCH) {
                 interrupt::check()?;
             }
             // Too short to be timed one by one.
@@ -201,7 +201,7 @@ impl Round {
 /// Runs `call` on all names.
 pub fn over(names: &Names, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<Done> {
     for (index, name) in names.iter().enumerate() {
-        if index % BATCH == 0 {
+        if index.is_multiple_of(BATCH) {
             interrupt::check()?;
         }
         watch.call(|| call(name))?;

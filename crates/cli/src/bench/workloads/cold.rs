@@ -43,9 +43,8 @@ pub fn run(files: u64, timer_ns: u64) -> Outcomes {
             over(&names, watch, |name| directory.stat(name))
         })?;
         member.phase(What::Each("readdir, per name".into()), |_| read(&directory, files))?;
-        member.phase(What::Each("open, read 4 KiB, close, each file once".into()), |watch| {
-            over(&names, watch, |name| read_file(name))
-        })
+        member
+            .phase(What::Each("open, read 4 KiB, close, each file once".into()), |watch| over(&names, watch, read_file))
     })
 }
 

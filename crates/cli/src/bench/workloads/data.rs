@@ -10,6 +10,10 @@ use crate::interrupt;
 use anyhow::Result;
 use std::hint::black_box;
 
+/// What writing is set beside.
+pub const MEMCPY_TO: &str = "memcpy to memory, 1 MiB";
+/// What reading is set beside.
+pub const MEMCPY_FROM: &str = "memcpy from memory, 1 MiB";
 const LARGE_PIECE: usize = 1 << 20;
 const SMALL_PIECE: usize = 4096;
 
@@ -42,13 +46,13 @@ fn copy_memory(member: &mut Member, bytes: u64, piece: &mut [u8]) -> Result<()> 
     // Touched by writing it, so that each page is there.
     let mut memory = vec![1u8; bytes as usize];
     let offsets: Vec<u64> = (0..bytes / LARGE_PIECE as u64).map(|index| index * LARGE_PIECE as u64).collect();
-    member.phase(What::Bandwidth("memcpy to memory, 1 MiB".into()), |watch| {
+    member.phase(What::Bandwidth(MEMCPY_TO.into()), |watch| {
         each(&offsets, LARGE_PIECE as u64, watch, &mut |at| {
             memory[at as usize..][..LARGE_PIECE].copy_from_slice(black_box(piece));
             Ok(())
         })
     })?;
-    member.phase(What::Bandwidth("memcpy from memory, 1 MiB".into()), |watch| {
+    member.phase(What::Bandwidth(MEMCPY_FROM.into()), |watch| {
         each(&offsets, LARGE_PIECE as u64, watch, &mut |at| {
             piece.copy_from_slice(&memory[at as usize..][..LARGE_PIECE]);
             black_box(&piece);

@@ -8,7 +8,7 @@ pub mod names;
 pub mod system;
 
 mod cold;
-mod data;
+pub mod data;
 mod depth;
 pub mod filebench;
 mod mdtest;
