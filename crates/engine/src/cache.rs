@@ -14,6 +14,8 @@ use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
+use crate::reap::Patience;
+use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use pmem::{Flushed, LINE_BYTES, Memory, Proof};
@@ -103,10 +105,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             false => self.fs.pm.exchange_volatile(&inode.nv_pointer, before, self.fs.nv_pointer(index)),
         };
+        step();
         if published {
+            self.slot.hand.cachelet.store(0, Release);
             return Ok(Some(index));
         }
-        cachelet.number.store(0, Release);
         self.free_cachelet(index)?;
         Ok(None)
     }
@@ -215,6 +218,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn node_once(&self, number: u64, generation: Option<u32>) -> Result<Node> {
         let _pin = self.pin();
         let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
+        let mut patience = Patience::new();
         for _ in 0..TRIES_MAX {
             // Of a free number the identity may be that of its last life.
             if !self.fs.inode_is_taken(number)? || inode.generation(number).is_none() {
@@ -226,12 +230,14 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Error::NotFound);
             }
             let state = References::from_word(cachelet.references.load(Acquire));
-            if state.flags & FLAG_READABLE == 0 || (state.flags & FLAG_DELETED != 0 && !state.is_used()) {
+            let unused = !state.is_used() || state.flags & FLAG_DEAD != 0;
+            if state.flags & FLAG_READABLE == 0 || (state.flags & FLAG_DELETED != 0 && unused) {
                 return Err(Error::NotFound);
             }
             if self.reference(cachelet) {
                 return Ok(Node { cachelet: index, number });
             }
+            patience.lose(self.fs)?;
         }
         Err(Error::Busy)
     }
@@ -244,15 +250,55 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Gives `count` references back. The last one of a file without names frees it.
     pub fn release(&self, node: Node, count: u32) {
+        self.release_from(node, count, || {});
+    }
+
+    /// Gives a noted reference back.
+    pub fn give_back(&self, node: Node) {
+        self.release_from(node, 1, || self.forget(node));
+    }
+
+    fn release_from(&self, node: Node, count: u32, forget: impl FnOnce()) {
         let Ok(cachelet) = self.cachelet(node) else { return };
+        let deleted = cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0;
+        if deleted {
+            let _ = self.make_room();
+        }
+        // A reaper looks whether this was the last one.
+        let intended = self.slot.intent.victim.load(Relaxed);
+        self.slot.intent.victim.store(node.cachelet, Relaxed);
+        step();
+        let pin = self.pin();
+        // Nothing in between: who dies right here leaves a reference that nobody gives back before the image is left.
+        forget();
         let before = References::from_word(cachelet.references.fetch_sub(count as u64, AcqRel));
         debug_assert!(before.references >= count, "more references given back than taken");
-        if before.references == count && before.flags & FLAG_DELETED != 0 {
-            let _ = self.make_room();
-            let _pin = self.pin();
+        step();
+        let last = before.references == count && before.flags & FLAG_DELETED != 0;
+        if last {
             self.retire_if_unused(node.cachelet, cachelet);
-            drop(_pin);
+        }
+        drop(pin);
+        self.slot.intent.victim.store(intended, Release);
+        if last {
             self.recycle_some();
+        }
+    }
+
+    /// Notes that the calling thread has a reference which it will give back by [`Thread::give_back`]; if it dies before, its reaper does. For references
+    /// that live no longer than a call of the layer above. No note if there are too many: then the reference stays with the dead.
+    #[inline]
+    pub fn note(&self, node: Node) {
+        if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == 0) {
+            word.store(node.cachelet, Release);
+        }
+    }
+
+    /// Takes the note of a reference away: somebody else answers for it from now on.
+    #[inline]
+    pub fn forget(&self, node: Node) {
+        if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == node.cachelet) {
+            word.store(0, Release);
         }
     }
 
@@ -265,12 +311,23 @@ impl<'f, M: Memory> Thread<'f, M> {
             cachelet.references.fetch_or(flag, AcqRel);
             return Ok(());
         }
-        let before = References::from_word(cachelet.references.fetch_and(!flag, AcqRel));
-        if before.references == 0 && before.flags & FLAG_DELETED != 0 {
+        if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {
             self.make_room()?;
-            let pin = self.pin();
+        }
+        // As in `release_from`: a reaper looks whether this was the last use.
+        let intended = self.slot.intent.victim.load(Relaxed);
+        self.slot.intent.victim.store(node.cachelet, Relaxed);
+        step();
+        let pin = self.pin();
+        let before = References::from_word(cachelet.references.fetch_and(!flag, AcqRel));
+        step();
+        let last = before.references == 0 && before.flags & FLAG_DELETED != 0;
+        if last {
             self.retire_if_unused(node.cachelet, cachelet);
-            drop(pin);
+        }
+        drop(pin);
+        self.slot.intent.victim.store(intended, Release);
+        if last {
             self.recycle_some();
         }
         Ok(())
@@ -282,6 +339,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let state = References { references: 0, links: 0, flags: FLAG_READABLE | FLAG_DELETED };
         cachelet.references.store(state.word(), Release);
         self.retire_if_unused(node.cachelet, cachelet);
+        self.empty_hand();
     }
 
     /// Gives one reference back while pinned.
@@ -298,17 +356,42 @@ impl<'f, M: Memory> Thread<'f, M> {
         if state.is_used() || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0 {
             return;
         }
-        if cachelet.references.compare_exchange(word, word | References::flag(FLAG_DEAD), AcqRel, Acquire).is_ok() {
+        // From before the cachelet is dead until it is in the queue, the slot says who buries what.
+        let intended = self.slot.intent.victim.load(Relaxed);
+        self.slot.intent.victim.store(index, Relaxed);
+        step();
+        let references = References::buried_by(self.ticket());
+        let dead = References { references, flags: state.flags | FLAG_DEAD, ..state }.word();
+        if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
+            step();
             self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
+        }
+        self.slot.intent.victim.store(intended, Release);
+    }
+
+    /// What was in hand belongs to something now.
+    pub(crate) fn empty_hand(&self) {
+        self.empty_hand_but_cachelet();
+        self.slot.hand.cachelet.store(0, Release);
+    }
+
+    pub(crate) fn empty_hand_but_cachelet(&self) {
+        let hand = &self.slot.hand;
+        step();
+        hand.number.store(0, Release);
+        for index in 0..2 {
+            hand.dentries[index].store(0, Release);
+            hand.slots[index].store(0, Release);
         }
     }
 
     /// The attributes of a cachelet as one consistent set, without a lock. For a directory `root` and `blocks` are zero.
     pub(crate) fn property(&self, cachelet: &Cachelet) -> Result<Property> {
-        for _ in 0..TRIES_MAX {
+        let mut patience = Patience::new();
+        loop {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 1 {
-                core::hint::spin_loop();
+                patience.lose(self.fs)?;
                 continue;
             }
             let property = self.property_now(cachelet);
@@ -317,7 +400,6 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Ok(property);
             }
         }
-        Err(Error::Busy)
     }
 
     /// The attributes of a cachelet that nobody else changes (its lock is held).
@@ -355,6 +437,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<Flushed> {
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let sequence = cachelet.sequence.load(Relaxed).wrapping_add(1);
+        step();
         cachelet.sequence.store(sequence, Relaxed);
         let number = cachelet.number.load(Relaxed);
         Ok(write_property(self.fs, inode, property, sequence, number, cachelet.generation.load(Relaxed), proof))
@@ -366,6 +449,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let version = cachelet.version.load(Relaxed);
         cachelet.version.store(version.wrapping_add(1), Relaxed);
         fence(Release);
+        step();
         cachelet.mode.store(property.mode as u32, Relaxed);
         cachelet.flags.store(property.flags as u32, Relaxed);
         cachelet.uid.store(property.uid, Relaxed);
@@ -392,6 +476,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if cachelet.dirty.load(Acquire) & DIRTY != 0 {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
             cachelet.dirty.fetch_and(!DIRTY, AcqRel);
+            step();
             let property = self.property_now(cachelet);
             // Nothing new is named: the seal is all that recovery needs.
             flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;

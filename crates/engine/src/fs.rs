@@ -1,16 +1,15 @@
 //! A process's view of a file system ([`Fs`]) and a thread's place in it ([`Thread`]).
 
+use crate::alloc::owned_by_slot;
 use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Superblock};
 use crate::platform::Platform;
-use core::marker::PhantomData;
+use crate::step::{dead, step};
+use core::cell::Cell;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Direct, Flushed, Memory, Pm, Region};
-
-/// In [`ThreadSlot::owner`]: somebody is about to put his name there.
-const CLAIMING: u64 = u64::MAX;
 
 /// A file system as this process sees it: two base addresses and what never changes. Made by attaching; see `attach`.
 pub struct Fs<M: Memory = Direct> {
@@ -25,6 +24,9 @@ pub struct Fs<M: Memory = Direct> {
     /// use takes part in what they do behind the scenes.
     pub(crate) untouched: bool,
 }
+
+/// Slots between two looks, when all are taken, whether their owners live.
+const SLOTS_BETWEEN_LOOKS: u64 = 16;
 
 /// A file that the holder has a counted reference to: it stays what it is until [`Thread::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,8 +43,9 @@ pub struct Thread<'f, M: Memory = Direct> {
     pub(crate) fs: &'f Fs<M>,
     pub(crate) index: u32,
     pub(crate) slot: &'f ThreadSlot,
-    /// Not `Sync`: the slot has one writer.
-    not_sync: PhantomData<core::cell::Cell<()>>,
+    /// The owner word that blocks get which it allocates; zero: this slot. A cell also keeps the type from being `Sync`: a slot has one
+    /// writer.
+    block_owner: Cell<u64>,
 }
 
 impl<M: Memory> Fs<M> {
@@ -117,51 +120,55 @@ impl<M: Memory> Fs<M> {
     pub fn enter(&self) -> Result<Thread<'_, M>> {
         let high = self.header()?.slots_high.load(Acquire).min(SLOTS_MAX);
         // Slots used before come first: their magazines are full and their lines warm.
-        for index in (0..high).chain(high..SLOTS_MAX) {
+        if let Some(thread) = self.enter_one_of(0..high)? {
+            return Ok(thread);
+        }
+        // All of them have owners. Now and then it is worth a look whether they live.
+        let crowded = high == SLOTS_MAX || (high > 0 && high.is_multiple_of(SLOTS_BETWEEN_LOOKS));
+        if crowded
+            && self.reap_dead()? > 0
+            && let Some(thread) = self.enter_one_of(0..high)?
+        {
+            return Ok(thread);
+        }
+        self.enter_one_of(high..SLOTS_MAX)?.ok_or(Error::TooManyThreads)
+    }
+
+    fn enter_one_of(&self, range: core::ops::Range<u64>) -> Result<Option<Thread<'_, M>>> {
+        for index in range {
             if let Some(thread) = self.enter_slot(index as u32)? {
-                return Ok(thread);
+                return Ok(Some(thread));
             }
         }
-        // Who ended without leaving (a process with several threads ends by one of them) left its slot behind.
-        for index in 0..SLOTS_MAX {
-            if let Some(thread) = self.enter_left_slot(index as u32)? {
-                return Ok(thread);
-            }
-        }
-        Err(Error::TooManyThreads)
+        Ok(None)
     }
 
     /// Claims slot `index` for the calling thread, unless somebody has it.
     pub(crate) fn enter_slot(&self, index: u32) -> Result<Option<Thread<'_, M>>> {
-        match self.dram.slot(index)?.owner.load(Relaxed) {
-            0 => self.claim_slot_of(index, 0),
-            _ => Ok(None),
-        }
-    }
-
-    /// Claims slot `index` if its owner is dead and was not inside when it died. A slot whose owner died inside stays as it is: locks may name it.
-    fn enter_left_slot(&self, index: u32) -> Result<Option<Thread<'_, M>>> {
         let slot = self.dram.slot(index)?;
-        let owner = slot.owner.load(Acquire);
-        let was_inside = slot.pinned.load(Acquire) != 0 || slot.pins.load(Relaxed) != 0;
-        if was_inside || owner == 0 || owner == CLAIMING || self.slot_is_alive(index)? {
+        if slot.owner.load(Relaxed) != 0 || !self.claim_slot(index, 0)? {
             return Ok(None);
         }
-        self.claim_slot_of(index, owner)
+        slot.pins.store(0, Relaxed);
+        self.header()?.slots_high.fetch_max(index as u64 + 1, AcqRel);
+        Ok(Some(self.as_thread(index)?))
     }
 
-    fn claim_slot_of(&self, index: u32, owner: u64) -> Result<Option<Thread<'_, M>>> {
+    /// Makes the calling thread the owner of a slot that has the owner word `before`; whether it is now.
+    pub(crate) fn claim_slot(&self, index: u32, before: u64) -> Result<bool> {
         let slot = self.dram.slot(index)?;
         let me = self.platform.identity();
-        // Not ours at once: with the start of the last owner's process beside our name, we would look dead.
-        if slot.owner.compare_exchange(owner, CLAIMING, AcqRel, Relaxed).is_err() {
-            return Ok(None);
+        if slot.owner.compare_exchange(before, me.pid as u64 | (me.tid as u64) << 32, AcqRel, Relaxed).is_err() {
+            return Ok(false);
         }
-        slot.started.store(me.started, Relaxed);
-        slot.pins.store(0, Relaxed);
-        slot.owner.store(me.pid as u64 | (me.tid as u64) << 32, Release);
-        self.header()?.slots_high.fetch_max(index as u64 + 1, AcqRel);
-        Ok(Some(Thread { fs: self, index, slot, not_sync: PhantomData }))
+        step();
+        slot.started.store(me.started, Release);
+        Ok(true)
+    }
+
+    /// The calling thread in a slot that it owns.
+    pub(crate) fn as_thread(&self, index: u32) -> Result<Thread<'_, M>> {
+        Ok(Thread { fs: self, index, slot: self.dram.slot(index)?, block_owner: Cell::new(0) })
     }
 
     /// Who owns a slot, or none.
@@ -235,6 +242,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.index + 1
     }
 
+    /// The owner word of blocks that are allocated now.
+    pub(crate) fn block_owner(&self) -> u64 {
+        match self.block_owner.get() {
+            0 => owned_by_slot(self.ticket()),
+            owner => owner,
+        }
+    }
+
+    /// Runs something that allocates blocks for `owner`.
+    pub(crate) fn as_owner<R>(&self, owner: u64, work: impl FnOnce() -> R) -> R {
+        let before = self.block_owner.replace(owner);
+        let result = work();
+        self.block_owner.set(before);
+        result
+    }
+
     /// The cachelet of a node.
     pub(crate) fn cachelet(&self, node: Node) -> Result<&'f Cachelet> {
         self.fs.dram.cachelet(node.cachelet)
@@ -244,8 +267,16 @@ impl<'f, M: Memory> Thread<'f, M> {
 impl<M: Memory> Drop for Thread<'_, M> {
     fn drop(&mut self) {
         // What this thread flushed last and left to a later fence must not wait for one that the slot's next owner cannot issue for it.
+        if dead() {
+            return;
+        }
         self.fs.pm.fence(Flushed::nothing());
+        for word in &self.slot.references {
+            word.store(0, Relaxed);
+        }
         self.slot.pinned.store(0, Release);
+        // Whoever claims it next is taken for alive until it says when it started.
+        self.slot.started.store(0, Release);
         self.slot.owner.store(0, Release);
     }
 }
@@ -274,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_of_who_died_inside_is_not_given_away() {
+    fn the_slot_of_who_died_inside_is_put_in_order_and_used_again() {
         static MORTAL: TestPlatform = TestPlatform::new();
         let image = new_image(4 << 20, 0);
         let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
@@ -286,7 +317,7 @@ mod tests {
                 MORTAL.kill();
             });
         });
-        let threads: Vec<_> = (1..SLOTS_MAX).map(|_| fs.enter().expect("enters")).collect();
+        let threads: Vec<_> = (0..SLOTS_MAX).map(|_| fs.enter().expect("enters")).collect();
         assert_eq!(fs.enter().err(), Some(Error::TooManyThreads));
         drop(threads);
     }

@@ -8,8 +8,10 @@
 
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
+use crate::step::dead;
+use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, compiler_fence, fence};
+use core::sync::atomic::{compiler_fence, fence};
 use pmem::Memory;
 
 /// How far the global epoch must be beyond the stamp of a retired thing.
@@ -27,6 +29,9 @@ pub(crate) struct Pin<'t, 'f, M: Memory> {
 impl<M: Memory> Drop for Pin<'_, '_, M> {
     #[inline]
     fn drop(&mut self) {
+        if dead() {
+            return;
+        }
         let slot = self.thread.slot;
         let pins = slot.pins.load(Relaxed) - 1;
         slot.pins.store(pins, Relaxed);
@@ -47,26 +52,15 @@ impl<M: Memory> Fs<M> {
             if pinned == 0 || pinned == epoch {
                 continue;
             }
-            if !reap_dead || self.slot_is_alive(index)? {
+            if !reap_dead || !self.reap_if_dead(index)? {
                 return Ok(epoch);
             }
-            self.reap(index)?;
         }
         // A failure means that somebody else advanced it.
         Ok(match header.grace.compare_exchange(epoch, epoch + 1, AcqRel, Acquire) {
             Ok(_) => epoch + 1,
             Err(now) => now,
         })
-    }
-
-    /// Puts the slot of a dead owner in order, as far as others wait for it: it holds back no grace period any more. What its operation had
-    /// begun stays for whoever finishes intents; until somebody does, the image is not left clean, so that the next attach finds it.
-    pub(crate) fn reap(&self, index: u32) -> Result<()> {
-        let slot = self.dram.slot(index)?;
-        if slot.pinned.swap(0, AcqRel) != 0 {
-            self.header()?.abandoned.fetch_add(1, AcqRel);
-        }
-        Ok(())
     }
 }
 
@@ -109,7 +103,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         while self.fs.advance_grace(looks > SPINS)? < end {
             looks = looks.saturating_add(1);
             if looks <= SPINS {
-                core::hint::spin_loop();
+                spin_loop();
             } else {
                 self.fs.platform.wait(&nobody_wakes, 0, 1);
             }

@@ -27,7 +27,15 @@ mod grace;
 mod lock;
 mod mindex;
 mod platform;
+mod reap;
+#[cfg(test)]
+mod reap_tests;
 mod recycle;
+mod redo;
+#[cfg(test)]
+mod schedule_tests;
+mod step;
+mod sync;
 #[cfg(test)]
 mod testing;
 

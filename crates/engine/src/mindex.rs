@@ -15,6 +15,9 @@ use crate::error::{Corruption, Error, Result};
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
 use crate::fs::{Fs, Thread};
 use crate::lock::Held;
+use crate::reap::Patience;
+use crate::redo::Change;
+use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use pmem::{Memory, Pm};
@@ -34,6 +37,16 @@ const IS_INODE: u64 = 1 << 39;
 pub(crate) struct NameHash(u64);
 
 impl NameHash {
+    /// As one word, for an intent.
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    /// From the word of an intent.
+    pub(crate) fn from_intent(word: u64) -> NameHash {
+        NameHash(word)
+    }
+
     fn key_bits(self) -> u64 {
         self.0 >> 24 << 40
     }
@@ -146,13 +159,14 @@ impl<M: Memory> Fs<M> {
     #[inline]
     pub(crate) fn find(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<Option<Hit<'_>>> {
         let header = self.header()?;
+        let mut patience = Patience::new();
         loop {
             let buckets = header.buckets.load(Acquire);
             let index = hash.bucket(buckets);
             let main = self.dram.bucket(index)?;
             let version = main.version.load(Acquire);
             if version & 1 == 1 {
-                core::hint::spin_loop();
+                patience.lose(self)?;
                 continue;
             }
             let found = self.search(main, parent, name, hash)?;
@@ -280,18 +294,18 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes sure that the held bucket has room for one more name, so that the insertion after a fence cannot fail.
     pub(crate) fn reserve_entry(&self, held: &HeldBucket<'f>) -> Result<&'f BucketEntry> {
-        let mut bucket = held.bucket;
+        self.reserve_in(held.bucket)
+    }
+
+    fn reserve_in(&self, main: &'f Bucket) -> Result<&'f BucketEntry> {
+        let mut bucket = main;
         for _ in 0..CHAIN_MAX {
             if let Some(entry) = bucket.entries.iter().find(|entry| entry.key.load(Relaxed) == 0) {
                 return Ok(entry);
             }
             let next = bucket.overflow.load(Relaxed);
             if next == 0 {
-                let index = self.allocate_overflow()?;
-                let fresh = self.fs.dram.overflow(index)?;
-                // One word: a reader sees the chain with or without the empty bucket.
-                bucket.overflow.store(index, Release);
-                return Ok(&fresh.entries[0]);
+                return Ok(&self.extend_chain(bucket)?.entries[0]);
             }
             bucket = self.fs.dram.overflow(next)?;
         }
@@ -309,7 +323,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) {
         held.change(|| {
             entry.value.store(target.bits() | hash.value_bits(), Relaxed);
+            step();
             entry.key.store(dentry_offset >> 6 | hash.key_bits(), Relaxed);
+            step();
         });
         self.count_names(1);
     }
@@ -325,6 +341,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let target = Target::from_value(entry.value.load(Relaxed));
         held.change(|| {
             entry.key.store(0, Relaxed);
+            step();
             entry.value.store(0, Relaxed);
         });
         self.count_names(-1);
@@ -343,7 +360,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let Some(entry) = self.entry_of(held, hash, old_dentry)? else { return Ok(false) };
         held.change(|| {
             entry.value.store(target.bits() | hash.value_bits(), Relaxed);
+            step();
             entry.key.store(new_dentry >> 6 | hash.key_bits(), Relaxed);
+            step();
         });
         Ok(true)
     }
@@ -448,47 +467,67 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut bucket = fresh;
         let mut room = BUCKET_ENTRIES;
         while room < count {
-            let index = match bucket.overflow.load(Relaxed) {
-                0 => {
-                    let index = self.allocate_overflow()?;
-                    bucket.overflow.store(index, Relaxed);
-                    index
-                }
-                index => index,
+            bucket = match bucket.overflow.load(Relaxed) {
+                0 => self.extend_chain(bucket)?,
+                index => self.fs.dram.overflow(index)?,
             };
-            bucket = self.fs.dram.overflow(index)?;
             room += BUCKET_ENTRIES;
         }
         Ok(())
     }
 
-    fn move_entries(&self, source: &Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
-        let mut into = fresh;
-        let mut position = 0;
+    /// Moves what belongs into the fresh bucket. Each entry is copied before it is taken away, so a reaper repeats all of it.
+    fn move_entries(&self, source: &'f Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
         let mut failed = None;
         self.each_entry(source, |entry| {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
-            if key == 0 || NameHash::of_entry(key, value).bucket(fresh_index + 1) != fresh_index {
+            if key == 0 || NameHash::of_entry(key, value).bucket(fresh_index + 1) != fresh_index || failed.is_some() {
                 return;
             }
-            if position == BUCKET_ENTRIES {
-                match self.fs.dram.overflow(into.overflow.load(Relaxed)) {
-                    Ok(next) => (into, position) = (next, 0),
-                    Err(error) => failed = Some(error),
-                }
+            if let Err(error) = self.place_entry(fresh, key, value) {
+                failed = Some(error);
+                return;
             }
-            if failed.is_none() {
-                into.entries[position].value.store(value, Relaxed);
-                into.entries[position].key.store(key, Relaxed);
-                entry.key.store(0, Relaxed);
-                entry.value.store(0, Relaxed);
-                position += 1;
-            }
+            step();
+            entry.key.store(0, Relaxed);
+            step();
+            entry.value.store(0, Relaxed);
         })?;
         match failed {
             Some(error) => Err(error),
             None => self.trim_chain(source),
         }
+    }
+
+    /// Puts an entry into a chain that has room for it, unless it is there already.
+    fn place_entry(&self, main: &'f Bucket, key: u64, value: u64) -> Result<()> {
+        let (mut same, mut free) = (None, None);
+        self.each_of_chain(main, |entry| match entry.key.load(Relaxed) {
+            found if found == key => same = Some(entry),
+            0 if free.is_none() => free = Some(entry),
+            _ => {}
+        })?;
+        let entry = match same.or(free) {
+            Some(entry) => entry,
+            None => self.reserve_in(main)?,
+        };
+        entry.value.store(value, Relaxed);
+        step();
+        entry.key.store(key, Release);
+        Ok(())
+    }
+
+    fn each_of_chain(&self, main: &'f Bucket, mut visit: impl FnMut(&'f BucketEntry)) -> Result<()> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            bucket.entries.iter().for_each(&mut visit);
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(());
+            }
+            bucket = self.fs.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
     }
 
     /// Gives back overflow buckets that became empty. Only inside a change: readers on them read again.
@@ -501,8 +540,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             let following = self.fs.dram.overflow(next)?;
             if following.entries.iter().all(|entry| entry.key.load(Relaxed) == 0) {
-                bucket.overflow.store(following.overflow.load(Relaxed), Relaxed);
-                self.free_overflow(next)?;
+                self.free_overflow(bucket, next)?;
             } else {
                 bucket = following;
             }
@@ -523,43 +561,121 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// An empty overflow bucket.
-    fn allocate_overflow(&self) -> Result<u32> {
+    /// Links an empty overflow bucket to the end of a chain. One word: a reader sees the chain with or without it.
+    fn extend_chain(&self, last: &'f Bucket) -> Result<&'f Bucket> {
         let header = self.fs.header()?;
-        loop {
-            let head = header.overflow_free.load(Acquire);
-            let index = head as u32;
-            if index == 0 {
-                break;
-            }
+        let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
+        let index = header.overflow_free.load(Relaxed) as u32;
+        if index != 0 {
             let bucket = self.fs.dram.overflow(index)?;
-            let next = bucket.overflow.load(Relaxed) as u64 | ((head >> 32).wrapping_add(1)) << 32;
-            if header.overflow_free.compare_exchange(head, next, AcqRel, Relaxed).is_ok() {
-                bucket.overflow.store(0, Relaxed);
-                return Ok(index);
-            }
+            self.change_together([
+                Change::Wide(&header.overflow_free, bucket.overflow.load(Relaxed) as u64),
+                Change::Narrow(&bucket.overflow, 0),
+                Change::Narrow(&last.overflow, index),
+            ]);
+            return Ok(bucket);
         }
-        let index = header.overflow_next.fetch_add(1, Relaxed);
+        let index = header.overflow_next.load(Relaxed);
         if index >= self.fs.dram.layout.overflow_max {
-            header.overflow_next.fetch_sub(1, Relaxed);
             return Err(Error::NoMemory);
         }
         let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
         self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
-        Ok(index as u32)
+        let next = Change::Wide(&header.overflow_next, index + 1);
+        self.change_together([next, Change::Narrow(&last.overflow, index as u32)]);
+        self.fs.dram.overflow(index as u32)
     }
 
-    fn free_overflow(&self, index: u32) -> Result<()> {
+    /// Gives back the empty bucket `index` that follows `bucket` in a chain.
+    fn free_overflow(&self, bucket: &Bucket, index: u32) -> Result<()> {
         let header = self.fs.header()?;
-        let bucket = self.fs.dram.overflow(index)?;
-        loop {
-            let head = header.overflow_free.load(Acquire);
-            bucket.overflow.store(head as u32, Relaxed);
-            let fresh = index as u64 | ((head >> 32).wrapping_add(1)) << 32;
-            if header.overflow_free.compare_exchange(head, fresh, AcqRel, Relaxed).is_ok() {
-                return Ok(());
+        let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
+        let freed = self.fs.dram.overflow(index)?;
+        self.change_together([
+            Change::Narrow(&bucket.overflow, freed.overflow.load(Relaxed)),
+            Change::Narrow(&freed.overflow, header.overflow_free.load(Relaxed) as u32),
+            Change::Wide(&header.overflow_free, index as u64),
+        ]);
+        Ok(())
+    }
+}
+
+// What reapers do.
+impl<'f, M: Memory> Thread<'f, M> {
+    /// As the reaper of this slot: ends the change of every bucket that its owner held.
+    pub(crate) fn repair_buckets(&self) -> Result<()> {
+        let header = self.fs.header()?;
+        let fresh_index = header.buckets.load(Acquire);
+        let splitting = self.holds(&header.grow_lock);
+        for record in &self.slot.held {
+            let Some(bucket) = self.held_bucket_at(record.load(Relaxed))? else { continue };
+            let version = bucket.version.load(Relaxed);
+            if version & 1 == 0 {
+                continue;
             }
+            let source = fresh_index - (1 << fresh_index.ilog2());
+            if splitting && core::ptr::eq(bucket, self.fs.dram.bucket(source)?) {
+                self.move_entries(bucket, self.fs.dram.bucket(fresh_index)?, fresh_index)?;
+                header.buckets.store(fresh_index + 1, Release);
+                step();
+            }
+            bucket.version.store(version.wrapping_add(1), Release);
         }
+        Ok(())
+    }
+
+    /// The main bucket whose lock is the word at an offset of the region, if this slot holds it.
+    fn held_bucket_at(&self, offset: u64) -> Result<Option<&'f Bucket>> {
+        let layout = &self.fs.dram.layout;
+        if offset < layout.buckets || offset >= layout.buckets + layout.buckets_max * size_of::<Bucket>() as u64 {
+            return Ok(None);
+        }
+        let bucket = self.fs.dram.bucket((offset - layout.buckets) / size_of::<Bucket>() as u64)?;
+        Ok(self.holds(&bucket.lock).then_some(bucket))
+    }
+
+    /// As the reaper of this slot: the bucket of a name if its owner held it.
+    pub(crate) fn bucket_held_for(&self, hash: NameHash) -> Result<Option<&'f Bucket>> {
+        let bucket = self.fs.dram.bucket(hash.bucket(self.fs.header()?.buckets.load(Acquire)))?;
+        Ok(self.holds(&bucket.lock).then_some(bucket))
+    }
+
+    /// Whether a bucket that a reaper holds has an entry of this dentry.
+    pub(crate) fn is_in_bucket(&self, bucket: &'f Bucket, hash: NameHash, dentry_offset: u64) -> Result<bool> {
+        let mut found = false;
+        let key = dentry_offset >> 6 | hash.key_bits();
+        self.each_of_chain(bucket, |entry| found |= entry.key.load(Relaxed) == key)?;
+        Ok(found)
+    }
+
+    /// In a bucket that a reaper holds: takes the entries of `gone` out, and puts one for `come` in.
+    pub(crate) fn repair_names(
+        &self,
+        bucket: &'f Bucket,
+        hash: NameHash,
+        gone: &[u64],
+        come: Option<(u64, Target)>,
+    ) -> Result<()> {
+        let version = bucket.version.load(Relaxed) | 1;
+        bucket.version.store(version, Relaxed);
+        fence(Release);
+        self.each_of_chain(bucket, |entry| {
+            let dentry = (entry.key.load(Relaxed) & LOW_40) << 6;
+            if dentry != 0 && gone.contains(&dentry) {
+                entry.key.store(0, Relaxed);
+                step();
+                entry.value.store(0, Relaxed);
+            }
+        })?;
+        let placed = match come {
+            None => Ok(()),
+            Some((dentry, target)) => {
+                self.place_entry(bucket, dentry >> 6 | hash.key_bits(), target.bits() | hash.value_bits())
+            }
+        };
+        step();
+        bucket.version.store(version.wrapping_add(1), Release);
+        placed
     }
 }
 
@@ -569,7 +685,9 @@ impl HeldBucket<'_> {
         let version = self.bucket.version.load(Relaxed);
         self.bucket.version.store(version.wrapping_add(1), Relaxed);
         fence(Release);
+        step();
         let result = stores();
+        step();
         self.bucket.version.store(version.wrapping_add(2), Release);
         result
     }

@@ -1,7 +1,7 @@
 //! What the engine needs of the machine around it and cannot do itself: time, sleeping, and knowing who is alive.
 
 use crate::dram::Owner;
-use core::sync::atomic::AtomicU32;
+use crate::sync::AtomicU32;
 
 /// Services of the process that hosts the engine. All must be callable inside a signal handler: no allocation, no locks.
 pub trait Platform: Sync {

@@ -8,29 +8,32 @@
 //!   and inline area, of a dentry the words of its further lines that could pass for valid words. Most have nothing of the kind, and nothing is
 //!   flushed: names bind themselves to a generation, seals to a turn. Only then do numbers, lines, blocks and cachelets go back to the allocators. A
 //!   crash in the first phase leaves things that recovery finds dead and erases; a crash in the second finds nothing that names them.
+//! - Records leave the queue when their batch is over. Meanwhile the slot tells which of them are free already, and what the first phase is about to
+//!   take from an inode; what one record frees is freed together with its mark there, or in a way that can be repeated. The cachelet of an inode
+//!   stays what its last user made it until the batch is over. So a reaper ends a batch ([`Thread::finish_batch`]).
 //! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
 //! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
 
 use crate::alloc::{BlockRun, line_mask};
-use crate::dram::{IntentKind, PLAIN, RETIRED_MAX, RetiredKind};
+use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::error::Result;
-use crate::format::{
-    Dentry, FileKind, Inode, LOG_SLOTS, LogPage, PROPERTY_INLINE, dentry_lines, slot_address, slot_tag,
-};
+use crate::format::{Dentry, FileKind, Inode, LogPage, PROPERTY_INLINE, dentry_lines, slot_address, slot_tag};
 use crate::fs::Thread;
 use crate::grace::GRACE_EPOCHS;
+use crate::redo::Change;
+use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 
-/// Records that are recycled together, under one fence.
-const BATCH: usize = 64;
 /// Records that fit into the queue after `make_room`.
 const ROOM: u64 = RETIRED_MAX as u64 / 4;
 
 /// A record on its way.
 #[derive(Clone, Copy)]
 struct Item {
+    /// Its place in the batch.
+    index: usize,
     kind: RetiredKind,
     a: u64,
     b: u64,
@@ -42,6 +45,8 @@ struct Item {
     xattrs: u64,
     /// See above.
     root: u64,
+    /// A reaper goes on with it.
+    resumed: bool,
 }
 
 /// Neighbours that go back together: what is removed in the order in which it was made lies side by side.
@@ -49,11 +54,19 @@ struct Item {
 struct Gathered {
     inode_word: u64,
     inode_bits: u64,
+    /// Their records.
+    inode_records: u64,
     slab: u64,
     lines: u64,
+    /// Their records.
+    line_records: u64,
 }
 
-const NO_ITEM: Item = Item { kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0 };
+const NO_ITEM: Item =
+    Item { index: 0, kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0, resumed: false };
+
+/// Bit of a dentry's `b`: it may never have been written, or its name may seem to count.
+const UNMADE: u64 = 1 << 8;
 
 fn kind_of(word: u64) -> RetiredKind {
     match word & 0xff {
@@ -80,6 +93,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
         record.a.store(a, Relaxed);
         record.b.store(b, Relaxed);
+        step();
         self.slot.retired_end.store(end + 1, Release);
     }
 
@@ -118,6 +132,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// trying once more. Must not be called pinned.
     pub(crate) fn reclaim(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
+        self.fs.reap_dead()?;
         let mut recycled = self.drain()?;
         self.give_back_lines()?;
         self.for_idle_shards(|idle| {
@@ -152,10 +167,15 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Something stays allocated until the next scan; sees to it that there is one.
     #[cold]
-    fn lose(&self) {
+    pub(crate) fn lose(&self) {
         if let Ok(header) = self.fs.header() {
             header.abandoned.fetch_add(1, AcqRel);
         }
+    }
+
+    /// As the reaper of this slot: queues the lines of a dentry that was in hand and is no name.
+    pub(crate) fn retire_unmade(&self, offset: u64, lines: u64) {
+        self.retire(RetiredKind::Dentry, offset, lines | UNMADE);
     }
 
     fn queued(&self) -> u64 {
@@ -199,7 +219,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         if count == 0 {
             return Ok(0);
         }
-        self.slot.intent.kind.store(IntentKind::Recycle as u32, Release);
+        self.slot.recycled.store(0, Relaxed);
+        self.slot.recycling_marked.store(0, Relaxed);
+        self.slot.recycling_noted.store(0, Relaxed);
+        step();
+        self.slot.recycling.store(count as u64, Release);
+        step();
+        self.recycle_items(batch)?;
+        self.end_batch(count as u64);
+        self.trim_cachelets()?;
+        Ok(count)
+    }
+
+    fn recycle_items(&self, batch: &mut [Item]) -> Result<()> {
         let pm = &self.fs.pm;
         let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Blocks);
         let journal = batch.iter().any(named);
@@ -217,8 +249,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         if erased > 0 || journal {
             pm.fence(flushed);
         }
-        // Before anything is free: if this thread dies half-way, things are lost until the next scan, never free twice.
-        self.slot.retired_first.store(self.slot.retired_first.load(Relaxed) + count as u64, Release);
         let mut gathered = Gathered::default();
         for item in batch.iter() {
             if self.free(item, &mut gathered).is_err() {
@@ -228,8 +258,70 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.free_gathered(&mut gathered).is_err() {
             self.lose();
         }
-        self.slot.intent.kind.store(IntentKind::None as u32, Release);
-        Ok(count)
+        Ok(())
+    }
+
+    fn end_batch(&self, count: u64) {
+        let first = self.slot.retired_first.load(Relaxed) + count;
+        self.change_together([Change::Wide(&self.slot.retired_first, first), Change::Wide(&self.slot.recycling, 0)]);
+    }
+
+    /// As the reaper of this slot: ends the batch that its owner was at. Blocks that he had not freed are those of the slot, or of inodes that are
+    /// erased: found by their owner words.
+    pub(crate) fn finish_batch(&self) -> Result<()> {
+        let count = self.slot.recycling.load(Relaxed).min(BATCH as u64);
+        if count == 0 {
+            return Ok(());
+        }
+        let done = self.slot.recycled.load(Relaxed);
+        let first = self.slot.retired_first.load(Relaxed);
+        let mut batch = [NO_ITEM; BATCH];
+        let mut left = 0;
+        for index in (0..count).filter(|index| done & 1 << index == 0) {
+            let item = self.item(first, index);
+            if !matches!(item.kind, RetiredKind::Blocks | RetiredKind::Body) {
+                batch[left] = Item { resumed: true, ..item };
+                left += 1;
+            }
+        }
+        self.recycle_items(&mut batch[..left])?;
+        self.end_batch(count);
+        Ok(())
+    }
+
+    /// Record `index` of the batch at the head of the queue.
+    fn item(&self, first: u64, index: u64) -> Item {
+        let record = &self.slot.retired[(first + index) as usize % RETIRED_MAX];
+        let kind = kind_of(record.kind.load(Relaxed));
+        Item { index: index as usize, kind, a: record.a.load(Relaxed), b: record.b.load(Relaxed), ..NO_ITEM }
+    }
+
+    /// A record of the batch has nothing left that is not free.
+    fn done(&self, records: u64) -> Change<'f> {
+        Change::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
+    }
+
+    /// As the reaper of this slot: whether a thing waits in its queue.
+    pub(crate) fn is_queued(&self, kind: RetiredKind, a: u64) -> bool {
+        let first = self.slot.retired_first.load(Relaxed);
+        (0..self.queued().min(RETIRED_MAX as u64))
+            .map(|index| self.item(first, index))
+            .any(|item| item.kind == kind && item.a == a)
+    }
+
+    /// As the reaper of this slot: marks the blocks that wait in its queue, so that a sweep leaves them there.
+    pub(crate) fn mark_queued(&self, owner: u64) -> Result<()> {
+        let first = self.slot.retired_first.load(Relaxed);
+        for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
+            match item.kind {
+                RetiredKind::Blocks => self.fs.mark_reached(BlockRun { first: item.a, count: item.b }, owner)?,
+                RetiredKind::Body => {
+                    crate::file::mark_body(self.fs, item.a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Collects the records at the head of the queue whose grace period is over.
@@ -254,7 +346,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if now < (word >> 8) + GRACE_EPOCHS {
                 break;
             }
-            *item = Item { kind: kind_of(word), a: record.a.load(Relaxed), b: record.b.load(Relaxed), ..NO_ITEM };
+            *item = self.item(first, offset);
             count += 1;
         }
         Ok(count)
@@ -280,18 +372,43 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok((0, Flushed::nothing()));
         }
         let inode = self.fs.inode(item.a)?;
-        (item.log, item.xattrs) = (inode.log.load_acquire(), inode.xattrs.load_acquire());
-        Ok(match inode.is_plain() {
+        let noted = &self.slot.recycling_noted;
+        let [log, xattrs] = &self.slot.recycling_bodies[item.index];
+        if noted.load(Relaxed) & 1 << item.index == 0 {
+            log.store(inode.log.load_acquire(), Relaxed);
+            xattrs.store(inode.xattrs.load_acquire(), Relaxed);
+            step();
+            noted.store(noted.load(Relaxed) | 1 << item.index, Release);
+            step();
+        }
+        (item.log, item.xattrs) = (log.load(Relaxed), xattrs.load(Relaxed));
+        // If this is done once more, because a fence may not have come, there may be nothing left to erase but lines to flush.
+        Ok(match inode.is_plain() && !item.resumed {
             true => (0, Flushed::nothing()),
             false => (2, self.fs.erase_inode(inode, inode.free_word())),
         })
     }
 
     fn erase_dentry(&self, item: &mut Item) -> (u64, Flushed) {
-        let Ok(dentry) = self.fs.pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
-        let Some(facts) = dentry.facts() else { return (0, Flushed::nothing()) };
-        item.erased = dentry_lines(facts.name_length as usize);
-        (item.erased - 1, self.fs.erase_dentry_lines(dentry, item.a, item.erased))
+        let pm = &self.fs.pm;
+        let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
+        let (known, unmade) = (item.b & (UNMADE - 1), item.b & UNMADE != 0);
+        item.erased = match dentry.facts() {
+            Some(facts) if !unmade => dentry_lines(facts.name_length as usize),
+            None if !unmade && !item.resumed => 0,
+            _ => known,
+        };
+        if !self.fs.lines_fit(item.a, item.erased) {
+            item.erased = 0;
+            return (0, Flushed::nothing());
+        }
+        let flushed = self.fs.erase_dentry_lines(dentry, item.a, item.erased);
+        if !unmade {
+            return (item.erased - 1, flushed);
+        }
+        // The turn stays: the next dentry here takes the one that follows.
+        let first = pm.flush(pm.set64(&dentry.seal, 0).and(pm.retract(&dentry.valid, dentry.valid.load() & !1)));
+        (item.erased, flushed.and(first))
     }
 
     /// Second phase: gives it back.
@@ -299,7 +416,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         match item.kind {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
             RetiredKind::Body => crate::file::free_body(self, item.a),
-            RetiredKind::Cachelet if item.a != 0 => self.free_cachelet(item.a as u32),
+            RetiredKind::Cachelet if item.a != 0 => self.relist_cachelet(item, item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
             RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item, gathered),
             _ => {
@@ -309,16 +426,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// Lists a cachelet, unless that was done before the reaper came.
+    fn relist_cachelet(&self, item: &Item, index: u32) -> Result<()> {
+        if item.resumed && self.is_listed(index)? { Ok(()) } else { self.list_cachelet(index) }
+    }
+
     /// Frees all that an inode had.
     fn free_whole_inode(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
-        let bodies = self.free_bodies(item);
+        // Bodies first: the number goes back last, for its blocks are known by it.
+        let bodies = self.as_owner(item.a, || self.free_bodies(item));
         if gathered.inode_word != item.a / 64 {
             self.free_gathered(gathered)?;
             gathered.inode_word = item.a / 64;
         }
         gathered.inode_bits |= 1 << (item.a % 64);
+        gathered.inode_records |= 1 << item.index;
         if item.b != 0 {
-            self.free_cachelet(item.b as u32)?;
+            self.relist_cachelet(item, item.b as u32)?;
         }
         bodies
     }
@@ -332,29 +456,68 @@ impl<'f, M: Memory> Thread<'f, M> {
             gathered.slab = item.a / BLOCK_BYTES;
         }
         gathered.lines |= line_mask(item.a % BLOCK_BYTES / LINE_BYTES, item.erased);
+        gathered.line_records |= 1 << item.index;
         Ok(())
     }
 
     fn free_gathered(&self, gathered: &mut Gathered) -> Result<()> {
-        let Gathered { inode_word, inode_bits, slab, lines } = core::mem::take(gathered);
-        let inodes = if inode_bits != 0 { self.free_inodes(inode_word, inode_bits) } else { Ok(()) };
-        if lines != 0 { self.free_line_mask(slab, lines).and(inodes) } else { inodes }
+        let Gathered { inode_word, inode_bits, inode_records, slab, lines, line_records } = core::mem::take(gathered);
+        let inodes = match inode_bits {
+            0 => Ok(()),
+            bits => self.free_inodes(inode_word, bits, self.done(inode_records)),
+        };
+        if lines != 0 { self.free_line_mask(slab, lines, self.done(line_records)).and(inodes) } else { inodes }
     }
 
+    /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper repeats; then they are freed, which a reaper
+    /// ends by a sweep.
     fn free_bodies(&self, item: &Item) -> Result<()> {
+        if item.resumed && self.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
+            return self.sweep_blocks(item.a);
+        }
+        if item.root == 0 && item.log == 0 && item.xattrs == 0 {
+            return Ok(());
+        }
+        self.free_log_dentries(item.log, item.a)?;
+        crate::file::mark_body_of(self, item.root)?;
+        crate::file::mark_body_of(self, item.xattrs)?;
+        self.slot.recycling_marked.store(self.slot.recycling_marked.load(Relaxed) | 1 << item.index, Release);
+        step();
         for root in [item.xattrs, item.root].into_iter().filter(|root| *root != 0) {
             crate::file::free_body(self, root)?;
         }
         self.free_log(item.log, item.a)
     }
 
-    /// Frees the log of a removed directory: pages, and the dentries that their slots still name.
-    fn free_log(&self, first: u64, owner: u64) -> Result<()> {
+    /// Frees the dentries that the slots of a removed directory's log still name, and marks its pages as its own.
+    fn free_log_dentries(&self, first: u64, owner: u64) -> Result<()> {
         if first == 0 {
             return Ok(());
         }
         // Of whichever thread a rename was that named one of these dentries: replaying it must be over before they are something else.
         self.fs.pm.fence(self.clear_journal()?);
+        self.for_log_pages(first, owner, |page, run| {
+            self.fs.mark_owner(run, owner)?;
+            self.free_dentries(page, owner)
+        })
+    }
+
+    /// Frees the pages of the log of a removed directory.
+    fn free_log(&self, first: u64, owner: u64) -> Result<()> {
+        self.for_log_pages(first, owner, |page, run| {
+            // A page that is met again is not this directory's any more.
+            let pm = &self.fs.pm;
+            pm.flush(pm.set64(&page.seal, 0)).unfenced();
+            self.free_blocks(run)
+        })
+    }
+
+    fn for_log_pages(
+        &self,
+        first: u64,
+        owner: u64,
+        mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
+    ) -> Result<()> {
         let mut offset = first;
         // A directory has no more pages than the image has blocks; a chain that goes on is a ring.
         for _ in 0..self.fs.geometry.blocks {
@@ -366,55 +529,70 @@ impl<'f, M: Memory> Thread<'f, M> {
             if !self.fs.is_data(run) || !page.belongs_to(owner) {
                 return Err(crate::error::Corruption::LogPage(offset).into());
             }
-            self.free_dentries(page, owner)?;
             offset = page.next.load_acquire();
-            // A page that is met again is not this directory's any more.
-            let pm = &self.fs.pm;
-            pm.flush(pm.set64(&page.seal, 0)).unfenced();
-            self.free_blocks(run)?;
+            each(page, run)?;
         }
         Ok(())
     }
 
-    /// Erases and frees the dead dentries of a page: a batch of them under each fence.
+    /// Erases and frees the dead dentries of a page: those of one slab under each fence. They are in hand meanwhile.
     fn free_dentries(&self, page: &LogPage, owner: u64) -> Result<()> {
-        for slots in page.slots.chunks(BATCH) {
-            let mut dead = [(0u64, 0u64); BATCH];
-            let mut count = 0;
-            let mut flushed = Flushed::nothing();
-            for slot in slots {
-                if let Some((offset, lines, erased)) = self.erase_dead_dentry(slot.load(), owner) {
-                    dead[count] = (offset, lines);
-                    count += 1;
-                    flushed = flushed.and(erased);
-                }
+        let mut slab = 0;
+        let mut lines = 0u64;
+        for slot in page.slots.iter() {
+            let Some((offset, count)) = self.dead_dentry(slot.load(), owner) else { continue };
+            if slab != offset / BLOCK_BYTES && lines != 0 {
+                self.erase_and_free(slab, core::mem::take(&mut lines))?;
             }
-            if count > 0 {
-                self.fs.pm.fence(flushed);
-            }
-            for (offset, lines) in &dead[..count] {
-                self.free_lines(*offset, *lines)?;
-            }
+            slab = offset / BLOCK_BYTES;
+            lines |= line_mask(offset % BLOCK_BYTES / LINE_BYTES, count);
         }
-        Ok(())
+        if lines != 0 { self.erase_and_free(slab, lines) } else { Ok(()) }
     }
 
-    /// Erases the dentry that a slot of a removed directory names, if it is one and does not count: its offset and lines.
-    fn erase_dead_dentry(&self, word: u64, owner: u64) -> Option<(u64, u64, Flushed)> {
+    /// Erases lines of a slab that hold nothing which counts, and frees them.
+    fn erase_and_free(&self, slab: u64, lines: u64) -> Result<()> {
+        let [block, mask] = &self.slot.hand.lines;
+        block.store(slab, Relaxed);
+        step();
+        mask.store(lines, Release);
+        step();
+        self.finish_lines()
+    }
+
+    /// Erases the lines in hand and frees them; also for a reaper.
+    pub(crate) fn finish_lines(&self) -> Result<()> {
+        let [block, mask] = &self.slot.hand.lines;
+        let (block, lines) = (block.load(Relaxed), mask.load(Relaxed));
+        if lines == 0 {
+            return Ok(());
+        }
+        let pm = &self.fs.pm;
+        let mut flushed = Flushed::nothing();
+        let mut rest = lines;
+        while rest != 0 {
+            let offset = block * BLOCK_BYTES + rest.trailing_zeros() as u64 * LINE_BYTES;
+            rest &= rest - 1;
+            let line = pm.get(Pm::<Dentry>::new(offset))?;
+            flushed = flushed.and(pm.flush(pm.set64(&line.seal, 0).and(pm.retract(&line.valid, 0))));
+        }
+        pm.fence(flushed);
+        self.free_line_mask(block, lines, Change::Wide(mask, 0))
+    }
+
+    /// Offset and lines of the dentry that a slot of a removed directory names, if it is one and does not count.
+    fn dead_dentry(&self, word: u64, owner: u64) -> Option<(u64, u64)> {
         slot_tag(word)?;
         let pm = &self.fs.pm;
         let offset = slot_address(word);
         let dentry = pm.get(Pm::<Dentry>::new(offset)).ok()?;
         let facts = dentry.verified(pm).filter(|facts| facts.parent == owner)?;
-        if dentry.valid.load() & 1 != 0 {
-            return None;
-        }
         let lines = dentry_lines(facts.name_length as usize);
-        Some((offset, lines, self.fs.erase_dentry_lines(dentry, offset, lines)))
+        (dentry.valid.load() & 1 == 0 && self.fs.lines_fit(offset, lines)).then_some((offset, lines))
     }
 }
 
-const _: () = assert!(LOG_SLOTS as usize >= BATCH && ROOM >= 64);
+const _: () = assert!(BATCH == 64 && ROOM >= 64);
 
 impl<M: Memory> crate::fs::Fs<M> {
     /// Ends the life of a dentry that does not count durably. What is flushed are its further lines; the caller fences.

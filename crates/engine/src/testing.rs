@@ -5,9 +5,9 @@ use crate::dram::Owner;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::platform::Platform;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use pmem::{Direct, Region};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering;
+use pmem::{Direct, Mapping, Region};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::vec::Vec;
@@ -40,10 +40,15 @@ impl TestPlatform {
 
 impl Platform for TestPlatform {
     fn now_ns(&self) -> i64 {
+        if let Some(now_ns) = schedule::now_ns() {
+            return now_ns;
+        }
         SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
     }
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
-        if word.load(Ordering::SeqCst) == expected {
+        if schedule::is_on() {
+            schedule::pause();
+        } else if word.load(Ordering::SeqCst) == expected {
             thread::sleep(Duration::from_micros(100 * timeout_ms.min(5) as u64));
         }
     }
@@ -59,51 +64,37 @@ impl Platform for TestPlatform {
     }
 }
 
-/// Zeroed memory, aligned to pages.
-pub(crate) struct Memory {
-    base: *mut u8,
-    layout: Layout,
-}
-
-// SAFETY: the memory is reached through regions only, which threads may share.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
+/// Zeroed memory, which costs nothing until it is touched.
+pub(crate) struct Memory(Mapping);
 
 impl Memory {
     pub(crate) fn new(length: u64) -> Memory {
-        let layout = Layout::from_size_align(length as usize, 4096).expect("a layout");
-        // SAFETY: the length is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        assert!(!base.is_null());
-        Memory { base, layout }
+        Memory(Mapping::anonymous(length).expect("memory"))
     }
 
     /// A region over it; the tests keep the memory alive for longer.
     pub(crate) fn region(&self) -> Region {
-        // SAFETY: mapped and aligned by `new`, and every test drops its file systems before its memories.
-        unsafe { Region::new(self.base, self.layout.size() as u64, Direct) }
+        self.region_in(Direct)
+    }
+
+    /// The same over other memory.
+    pub(crate) fn region_in<M: pmem::Memory>(&self, memory: M) -> Region<M> {
+        // SAFETY: a mapping, and every test drops its file systems before its memories.
+        unsafe { Region::new(self.0.address(), self.0.length(), memory) }
     }
 
     /// All of its bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = std::vec![0; self.layout.size()];
+        let mut bytes = std::vec![0; self.0.length() as usize];
         self.region().read_bytes(0, &mut bytes).expect("all of it");
         bytes
     }
 
     /// Another memory with the same bytes: what a power cut leaves.
     pub(crate) fn copy(&self) -> Memory {
-        let copy = Memory::new(self.layout.size() as u64);
+        let copy = Memory::new(self.0.length());
         let _ = copy.region().write_bytes(0, &self.bytes()).expect("the same length");
         copy
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.base, self.layout) }
     }
 }
 
@@ -163,5 +154,168 @@ impl core::ops::Deref for Attached {
     type Target = Fs;
     fn deref(&self) -> &Fs {
         self.fs.as_ref().expect("attached")
+    }
+}
+
+/// Death at a chosen step: see `crate::step`.
+pub(crate) mod mortality {
+    use std::boxed::Box;
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    std::thread_local! {
+        /// Steps that this thread has left, one more; zero: it is immortal.
+        static LEFT: Cell<u64> = const { Cell::new(0) };
+        static DEAD: Cell<bool> = const { Cell::new(false) };
+    }
+
+    struct Death;
+
+    pub(crate) fn step() {
+        let left = LEFT.get();
+        if left > 0 {
+            LEFT.set(left - 1);
+            if left == 1 {
+                DEAD.set(true);
+                resume_unwind(Box::new(Death));
+            }
+        }
+    }
+
+    pub(crate) fn dead() -> bool {
+        DEAD.get()
+    }
+
+    /// Runs something and dies at its step number `step`, counted from zero; whether it came to that. A thread that died is of no use any more.
+    pub(crate) fn dies_at(step: u64, work: impl FnOnce()) -> bool {
+        LEFT.set(step + 1);
+        let result = catch_unwind(AssertUnwindSafe(work));
+        LEFT.set(0);
+        match result {
+            Ok(()) => false,
+            Err(cause) if cause.is::<Death>() => true,
+            Err(cause) => resume_unwind(cause),
+        }
+    }
+}
+
+/// Memory in which every store, flush and fence is a step.
+pub(crate) struct Mortal;
+
+impl pmem::Memory for Mortal {
+    const WATCHED: bool = true;
+    fn stored(&self, _: u64, _: &[u8]) {
+        mortality::step();
+    }
+    fn streamed(&self, _: u64, _: &[u8]) {
+        mortality::step();
+    }
+    fn flushed(&self, _: u64, _: u64) {
+        mortality::step();
+    }
+    fn fenced(&self) {
+        mortality::step();
+    }
+    fn read(&self, _: u64, _: u64) {}
+}
+
+/// Schedules that are drawn, not the machine's: while one is on, each access to an atomic and each event of watched memory is an instant at which
+/// another thread may go on. See `crate::sync`.
+pub(crate) mod schedule {
+    use core::sync::atomic::Ordering;
+    use shuttle::sync::atomic::AtomicU32;
+    use std::cell::Cell;
+
+    /// A race that does not exist, to see it found.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Race {
+        /// A compare-and-swap is a load and, later, a store.
+        TornExchange,
+        /// Whoever waits for those inside does not see them.
+        HiddenPins,
+    }
+
+    // All threads of a schedule are coroutines of one thread of the machine.
+    std::thread_local! {
+        static ON: Cell<bool> = const { Cell::new(false) };
+        static PLANTED: Cell<Option<Race>> = const { Cell::new(None) };
+        static NOW_NS: Cell<i64> = const { Cell::new(0) };
+    }
+
+    /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
+    static INSTANT: AtomicU32 = AtomicU32::new(0);
+
+    /// Another thread may go on here.
+    pub(crate) fn point() {
+        if ON.get() {
+            INSTANT.load(Ordering::SeqCst);
+        }
+    }
+
+    /// Another thread should go on here: this one waits for it.
+    pub(crate) fn pause() {
+        if ON.get() { shuttle::thread::yield_now() } else { core::hint::spin_loop() }
+    }
+
+    pub(crate) fn is_on() -> bool {
+        ON.get()
+    }
+
+    pub(crate) fn planted(race: Race) -> bool {
+        ON.get() && PLANTED.get() == Some(race)
+    }
+
+    /// A clock that ticks at every look, so that a schedule always sees the same.
+    pub(crate) fn now_ns() -> Option<i64> {
+        NOW_NS.set(NOW_NS.get() + 1000);
+        ON.get().then(|| NOW_NS.get())
+    }
+
+    /// Switches scheduling on for as long as it lives.
+    pub(crate) struct On;
+
+    impl On {
+        pub(crate) fn new(race: Option<Race>) -> On {
+            NOW_NS.set(2_000_000_000);
+            PLANTED.set(race);
+            ON.set(true);
+            On
+        }
+    }
+
+    impl Drop for On {
+        fn drop(&mut self) {
+            switch_off();
+        }
+    }
+
+    /// Also for whoever finds it switched on by a schedule that failed.
+    pub(crate) fn switch_off() {
+        ON.set(false);
+    }
+
+    /// Memory of which every store, flush and fence is such an instant.
+    pub(crate) struct Scheduled;
+
+    impl pmem::Memory for Scheduled {
+        const WATCHED: bool = true;
+        fn stored(&self, _: u64, _: &[u8]) {
+            point();
+        }
+        fn streamed(&self, _: u64, _: &[u8]) {
+            point();
+        }
+        fn flushed(&self, _: u64, _: u64) {
+            point();
+        }
+        fn fenced(&self) {
+            point();
+        }
+        fn read(&self, _: u64, _: u64) {
+            point();
+        }
+        fn reached(&self, _: u64) {
+            point();
+        }
     }
 }

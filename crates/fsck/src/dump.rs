@@ -219,8 +219,8 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let counts = if clean { "" } else { " (means nothing now)" };
         self.line("snapshot", format_args!("checksum {:#010x}{counts}", figures.checksum))?;
         self.line("", format_args!("{} blocks free, {} inodes used", figures.blocks_free, figures.inodes_used))?;
-        let (pages, first) = (figures.slab_pages, figures.slab_page);
-        self.line("", format_args!("{} segments, {pages} slab pages from {first:#x}", figures.segments))
+        let (pages, first) = (figures.list_pages, figures.list_page);
+        self.line("", format_args!("{} segments, {pages} pages of the list from {first:#x}", figures.segments))
     }
 
     fn journal(&mut self) -> Result<(), DumpError> {

@@ -214,8 +214,10 @@ kinds! {
     SnapshotChecksum = "snapshot-checksum", Always(Error);
     /// A figure that was left with a clean image is wrong.
     SnapshotFigure = "snapshot-figure", Always(Error);
-    /// The list of dentry blocks with free lines is broken.
+    /// The list of dentry blocks with free lines and of shared blocks is broken.
     SnapshotSlabs = "snapshot-slabs", Always(Error);
+    /// A shared block has more or fewer pointers than was left: it would be freed while a file has it, or never.
+    SnapshotShares = "snapshot-shares", Always(Error);
     /// The block map says free of a block that is in use: it would be handed out again.
     BlockNotMarked = "block-not-marked", Always(Error);
     /// The block map says used of a block that nothing leads to.

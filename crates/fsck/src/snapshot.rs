@@ -4,7 +4,7 @@ use crate::check::{Checker, Place, at};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
-use engine::format::{SLAB_PAGE_ENTRIES, SlabPage, Snapshot, Superblock};
+use engine::format::{LIST_PAGE_ENTRIES, ListPage, Snapshot, Superblock};
 use pmem::{BLOCK_BYTES, Memory, Pm, crc32c};
 use std::collections::HashMap;
 
@@ -22,7 +22,13 @@ struct Maps {
     inodes: Vec<u64>,
     /// Free lines of dentry blocks.
     lines: HashMap<u64, u64>,
+    /// Further pointers of shared blocks.
+    shares: HashMap<u64, u64>,
 }
+
+/// Codes of the block map for blocks that the list has.
+const CODE_LINES: u64 = 2;
+const CODE_SHARED: u64 = 3;
 
 impl Maps {
     fn code(&self, block: u64) -> u64 {
@@ -50,10 +56,10 @@ impl<M: Memory> Checker<'_, M> {
         let mut maps = Maps {
             blocks: self.read_words(geometry.block_map_block, geometry.blocks.div_ceil(BLOCKS_PER_WORD), &mut crc),
             inodes: self.read_words(geometry.inode_map_block, geometry.inodes_max() / 64, &mut crc),
-            lines: HashMap::new(),
+            ..Maps::default()
         };
-        if let Err(what) = self.read_slab_pages(&figures, &mut maps, &mut crc) {
-            let sentence = format_args!("the list of dentry blocks with free lines is broken: {what}");
+        if let Err(what) = self.read_list(&figures, &mut maps, &mut crc) {
+            let sentence = format_args!("the list of free lines and shared blocks is broken: {what}");
             return self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
         }
         if figures.checksum(crc, superblock.state().epoch) != figures.checksum {
@@ -83,25 +89,30 @@ impl<M: Memory> Checker<'_, M> {
         all
     }
 
-    fn read_slab_pages(&mut self, figures: &Snapshot, maps: &mut Maps, crc: &mut u32) -> Result<(), &'static str> {
-        let mut offset = figures.slab_page;
+    fn read_list(&mut self, figures: &Snapshot, maps: &mut Maps, crc: &mut u32) -> Result<(), &'static str> {
+        let mut offset = figures.list_page;
         let mut bytes = [0u8; BLOCK_BYTES as usize];
-        for _ in 0..figures.slab_pages.min(self.image.geometry.blocks) {
+        for _ in 0..figures.list_pages.min(self.image.geometry.blocks) {
             if !self.image.is_data_offset(offset) {
                 return Err("it leads to where no page can be");
             }
             if self.usage.of(offset / BLOCK_BYTES) != Use::Free {
                 return Err("one of its pages is used for something else");
             }
-            let page = self.image.region.get(Pm::<SlabPage>::new(offset)).map_err(|_| "it leads outside")?;
+            let page = self.image.region.get(Pm::<ListPage>::new(offset)).map_err(|_| "it leads outside")?;
             self.image.region.read_bytes(offset, &mut bytes).map_err(|_| "it leads outside")?;
             *crc = crc32c(*crc, &bytes);
             let count = page.count.load();
-            if count > SLAB_PAGE_ENTRIES as u64 {
+            if count > LIST_PAGE_ENTRIES as u64 {
                 return Err("a page says that it has more entries than fit");
             }
             for entry in &page.entries[..count as usize] {
-                if maps.lines.insert(entry.block.load(), entry.free_lines.load()).is_some() {
+                let block = entry.block.load();
+                if block >= self.image.geometry.blocks {
+                    return Err("it names a block outside");
+                }
+                let list = if maps.code(block) == CODE_SHARED { &mut maps.shares } else { &mut maps.lines };
+                if list.insert(block, entry.word.load()).is_some() {
                     return Err("a block is listed twice");
                 }
             }
@@ -140,9 +151,16 @@ impl<M: Memory> Checker<'_, M> {
             let present = self.usage.of(block);
             let on = at(block * BLOCK_BYTES);
             let listed = maps.lines.contains_key(&block);
-            if code == 3 || (code == 2) != listed {
-                let sentence =
-                    format_args!("block {block} is marked {code}, which does not go with the list of dentry blocks");
+            let (said, found) = (maps.shares.get(&block).copied(), self.usage.shares(block));
+            if (code == CODE_LINES) != listed || (code == CODE_SHARED) != said.is_some() {
+                let sentence = format_args!("block {block} is marked {code}, which does not go with the list");
+                self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
+            } else if said.unwrap_or(0) != found && present == Use::Shared {
+                let said = said.unwrap_or(0) + 1;
+                let sentence = format_args!("{} pointers lead to block {block}, not {said} as was left", found + 1);
+                self.found(FindingKind::SnapshotShares, on, Repair::DropSnapshot, sentence);
+            } else if code == CODE_SHARED && present != Use::Free && present != Use::Shared {
+                let sentence = format_args!("block {block} is marked as shared and used for {}", present.name());
                 self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
             } else if code == 0 && present != Use::Free {
                 let sentence = format_args!("block {block} is marked free and used for {}", present.name());
@@ -182,7 +200,7 @@ impl<M: Memory> Checker<'_, M> {
         blocks.sort_unstable();
         blocks.dedup();
         // Where there was no room for the list, free lines are lost on purpose until the next scan.
-        let listed = figures.slab_pages > 0 || figures.blocks_free > blocks.len() as u64;
+        let listed = figures.list_pages > 0 || figures.blocks_free > blocks.len() as u64;
         for block in blocks {
             let used = self.usage.lines(block);
             let free = maps.lines.get(&block).copied().unwrap_or(0);

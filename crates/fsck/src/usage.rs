@@ -58,13 +58,20 @@ pub(crate) fn line_mask(offset: u64, lines: u64) -> u64 {
 pub(crate) struct Usage {
     uses: Vec<u8>,
     lines: HashMap<u64, u64>,
+    /// For blocks that several pointers name: how many more than one.
+    shares: HashMap<u64, u64>,
     /// Blocks that somebody claimed who may not have them.
     contested: HashSet<u64>,
 }
 
 impl Usage {
     pub fn new(blocks: u64) -> Usage {
-        Usage { uses: vec![0; blocks as usize], lines: HashMap::new(), contested: HashSet::new() }
+        Usage {
+            uses: vec![0; blocks as usize],
+            lines: HashMap::new(),
+            shares: HashMap::new(),
+            contested: HashSet::new(),
+        }
     }
 
     pub fn of(&self, block: u64) -> Use {
@@ -78,6 +85,9 @@ impl Usage {
         if present != Use::Free && !(present == wanted && wanted.allows_another()) {
             self.contested.insert(block);
             return Err(present);
+        }
+        if present == Use::Shared {
+            *self.shares.entry(block).or_default() += 1;
         }
         *code = wanted as u8;
         Ok(())
@@ -100,6 +110,11 @@ impl Usage {
     /// The lines in use of a block of dentries.
     pub fn lines(&self, block: u64) -> u64 {
         self.lines.get(&block).copied().unwrap_or(0)
+    }
+
+    /// How many more pointers than one name a block of contents.
+    pub fn shares(&self, block: u64) -> u64 {
+        self.shares.get(&block).copied().unwrap_or(0)
     }
 
     /// Blocks of dentries.

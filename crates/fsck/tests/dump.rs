@@ -55,7 +55,17 @@ fn a_directory_shows_its_log_and_a_file_its_blocks() {
         &["log page of directory", "append", "\"file-19\"  (invalid)", "cookie 16"],
     );
     let body = text(&plant, path("body"), false);
-    assert_has(&body, &["block map, root", "node of level 2", "5 blocks of data", "extended attributes' block map"]);
+    assert_has(
+        &body,
+        &[
+            "block map, root",
+            "node of level 2",
+            "2 blocks of data",
+            "shared",
+            "3 blocks of data",
+            "extended attributes' block map",
+        ],
+    );
     assert_has(&text(&plant, path("short-link"), false), &["target       \"docs/file-01\""]);
 }
 

@@ -18,6 +18,9 @@ pub trait Memory: Send + Sync + 'static {
     fn fenced(&self);
     /// `length` bytes at `offset` are about to be read from the medium.
     fn read(&self, offset: u64, length: u64);
+    /// The structure at `offset` is about to be looked at, or changed.
+    #[inline(always)]
+    fn reached(&self, _offset: u64) {}
 }
 
 /// Plain memory: nothing is watched, nothing is slowed, nothing costs.

@@ -65,6 +65,9 @@ impl<M: Memory> Region<M> {
         if offset == 0 || !self.contains(offset, size) || offset & (mem::align_of::<T>() as u64 - 1) != 0 {
             return Err(BadOffset { offset, length: size });
         }
+        if M::WATCHED {
+            self.memory.reached(offset);
+        }
         // SAFETY: in bounds and aligned by the check above (`base` is page-aligned), mapped for as long as `self` by the contract
         // of `new`, and any bytes are a `T` whose fields are atomics by the contract of `Layout`.
         Ok(unsafe { &*self.base.add(offset as usize).cast::<T>() })

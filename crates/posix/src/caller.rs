@@ -34,6 +34,8 @@ pub struct Held<'t, 'f, M: Memory = Direct> {
 impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
     /// Takes charge of a reference.
     pub fn owned(thread: &'t Thread<'f, M>, node: Node) -> Self {
+        // If this thread dies in the middle of the call, whoever puts its work in order gives the reference back.
+        thread.note(node);
         Held { thread, node, owned: true }
     }
 
@@ -49,8 +51,9 @@ impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
 
     /// The node with a reference that the caller must give back.
     pub fn into_node(self) -> Result<Node> {
-        if !self.owned {
-            self.thread.retain(self.node)?;
+        match self.owned {
+            true => self.thread.forget(self.node),
+            false => self.thread.retain(self.node)?,
         }
         Ok(ManuallyDrop::new(self).node)
     }
@@ -59,7 +62,7 @@ impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
 impl<M: Memory> Drop for Held<'_, '_, M> {
     fn drop(&mut self) {
         if self.owned {
-            self.thread.release(self.node, 1);
+            self.thread.give_back(self.node);
         }
     }
 }

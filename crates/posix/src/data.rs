@@ -5,11 +5,14 @@ use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use engine::format::FileKind;
-use engine::{AllocateMode, Node, SeekWhat};
-use pmem::Memory;
+use engine::{AllocateMode, Error, Node, SeekWhat};
+use pmem::{BLOCK_BYTES, Memory};
 
 /// One past the last offset that a file can have: offsets are signed.
 const OFFSET_END: u64 = i64::MAX as u64;
+
+/// What is shorter is copied: a few blocks cost no more than the fences that sharing takes, and do not make later writes dearer.
+const SHARED_BYTES_MIN: u64 = 64 << 10;
 
 const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE;
@@ -234,7 +237,42 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.allocate(file.node(), mode, offset, length)?)
     }
 
-    /// copy_file_range between two files of this file system, through `buffer`; how many bytes were copied. Holes are copied as zeros.
+    /// FICLONE and FICLONERANGE: the range of `to` becomes what the one of `from` is, `length` bytes or all up to the end, without a copy: the
+    /// blocks are shared until somebody writes. Atomic and persistent, but where a program has one of the files mapped: then the bytes are
+    /// copied, through `buffer`.
+    pub fn clone_range(
+        &self,
+        (from, from_offset): (&OpenFile, u64),
+        (to, to_offset): (&OpenFile, u64),
+        length: Option<u64>,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let is = |kind| from.kind() == kind || to.kind() == kind;
+        if is(FileKind::Directory) {
+            return Err(Errno::EISDIR);
+        }
+        if from.kind() != FileKind::Regular || to.kind() != FileKind::Regular {
+            return Err(Errno::EINVAL);
+        }
+        if !from.reads() || !to.writes() || to.flags() & libc::O_APPEND != 0 {
+            return Err(Errno::EBADF);
+        }
+        for offset in [from_offset, to_offset] {
+            Self::check_end(offset, length.unwrap_or(0)).map_err(|_| Errno::EINVAL)?;
+        }
+        self.strip_privileges(to.node())?;
+        let (from, to) = ((from.node(), from_offset), (to.node(), to_offset));
+        match self.thread.share_range(from, to, length) {
+            Err(Error::Busy) => {
+                let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
+                self.copy_all(from, to, length.unwrap_or(left), buffer).map(drop)
+            }
+            shared => Ok(shared.map(drop)?),
+        }
+    }
+
+    /// copy_file_range between two files of this file system; how many bytes were copied. What is long and lies in whole blocks is shared
+    /// ([`Caller::clone_range`]); else bytes go through `buffer`, holes as zeros.
     pub fn copy_range(
         &self,
         (from, from_offset): (&OpenFile, u64),
@@ -254,11 +292,37 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::EINVAL);
         }
         self.strip_privileges(to.node())?;
+        let (from, to) = ((from.node(), from_offset), (to.node(), to_offset));
+        let shared = self.share_start(from, to, length)?;
+        match self.copy_all((from.0, from.1 + shared), (to.0, to.1 + shared), length - shared, buffer) {
+            Err(_) if shared > 0 => Ok(shared),
+            copied => Ok(shared + copied?),
+        }
+    }
+
+    /// As much of the start of a copy as can be had by sharing blocks; how many bytes.
+    fn share_start(&self, from: (Node, u64), to: (Node, u64), length: u64) -> Result<u64> {
+        let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
+        let wanted = length.min(left);
+        if wanted < SHARED_BYTES_MIN || !(from.1 | to.1).is_multiple_of(BLOCK_BYTES) {
+            return Ok(0);
+        }
+        // The last block only where the file ends there on both sides.
+        for bytes in [wanted, wanted / BLOCK_BYTES * BLOCK_BYTES] {
+            match self.thread.share_range(from, to, Some(bytes)) {
+                Err(Error::Invalid) => {}
+                Err(Error::Busy) => break,
+                shared => return Ok(shared?),
+            }
+        }
+        Ok(0)
+    }
+
+    fn copy_all(&self, from: (Node, u64), to: (Node, u64), length: u64, buffer: &mut [u8]) -> Result<u64> {
         let mut done = 0;
         while done < length && !buffer.is_empty() {
             let step = (length - done).min(buffer.len() as u64) as usize;
-            match self.copy_step((from.node(), from_offset + done), (to.node(), to_offset + done), &mut buffer[..step])
-            {
+            match self.copy_step((from.0, from.1 + done), (to.0, to.1 + done), &mut buffer[..step]) {
                 Ok(0) => break,
                 Ok(count) => done += count as u64,
                 // What was copied counts; the error shows at the next call.

@@ -30,7 +30,7 @@ fn alone(test: impl FnOnce(&Thread<'_>, Process<'_>, &Session<'_, '_>)) {
 
 /// Counted references to all files of an image, and marks.
 fn references(thread: &Thread<'_>) -> u64 {
-    use engine::dram::{FLAG_HELD, References};
+    use engine::dram::{FLAG_DEAD, FLAG_HELD, References};
     use std::sync::atomic::Ordering::Relaxed;
     let dram = thread.fs().dram();
     let end = dram.header().unwrap().cachelets_next.load(Relaxed).min(dram.layout.cachelets_max);
@@ -38,7 +38,8 @@ fn references(thread: &Thread<'_>) -> u64 {
     for index in 1..end as u32 {
         let cachelet = dram.cachelet(index).unwrap();
         let state = References::from_word(cachelet.references.load(Relaxed));
-        if cachelet.number.load(Relaxed) != 0 {
+        // The references field of a dead one says who buries it.
+        if cachelet.number.load(Relaxed) != 0 && state.flags & FLAG_DEAD == 0 {
             sum += state.references as u64 + (state.flags & FLAG_HELD != 0) as u64;
         }
     }

@@ -246,6 +246,11 @@ pub const OPERATIONS: &[Operation] = &[
     alone("punch-all", PARTS, |h| allocate(h, "/f", AllocateMode::PunchHole, 0, 9 * BLOCK)),
     op("collapse", NONE, |h| allocate(h, "/f", AllocateMode::CollapseRange, BLOCK, 2 * BLOCK)),
     op("insert", NONE, |h| allocate(h, "/f", AllocateMode::InsertRange, BLOCK, 2 * BLOCK)),
+    op("share", NONE, |h| share(h, ("/f", 0), ("/g", 0), None)),
+    op("share-blocks", NONE, |h| share(h, ("/f", BLOCK), ("/b/z", 2 * BLOCK), Some(2 * BLOCK))),
+    alone("share-one", NONE, |h| share(h, ("/g", 0), ("/b/z", 0), None)),
+    alone("share-within", NONE, |h| share(h, ("/f", 0), ("/f", 9 * BLOCK), Some(2 * BLOCK))),
+    alone("share-over", MODIFIED, |h| share(h, ("/f", 2 * BLOCK), ("/f", 0), Some(BLOCK))),
     // Attributes.
     op("set-xattr", CHANGED, |h| h.set_xattr("/f", "user.a", 70)),
     op("replace-xattr", CHANGED, |h| h.set_xattr("/a/v", "user.a", 700)),
@@ -278,6 +283,12 @@ pub const OPERATIONS: &[Operation] = &[
 
 fn allocate(hand: &Hand<'_>, path: &str, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
     hand.with(path, |node| hand.thread.allocate(node, mode, offset, length))
+}
+
+fn share(hand: &Hand<'_>, from: (&str, u64), to: (&str, u64), length: Option<u64>) -> Result<()> {
+    hand.with(from.0, |source| {
+        hand.with(to.0, |target| hand.thread.share_range((source, from.1), (target, to.1), length).map(drop))
+    })
 }
 
 fn change(hand: &Hand<'_>, path: &str, changes: Changes) -> Result<()> {

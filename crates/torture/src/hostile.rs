@@ -362,8 +362,8 @@ impl Mutant {
         };
         add(geometry.block_map_block * BLOCK_BYTES, geometry.blocks.div_ceil(32) * 8);
         add(geometry.inode_map_block * BLOCK_BYTES, geometry.inodes_max() / 8);
-        let mut page = figures.slab_page;
-        for _ in 0..figures.slab_pages.min(16) {
+        let mut page = figures.list_page;
+        for _ in 0..figures.list_pages.min(16) {
             add(page, BLOCK_BYTES);
             page = self.get(page);
         }

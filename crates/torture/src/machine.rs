@@ -109,13 +109,18 @@ pub struct Machine {
 impl Machine {
     /// A machine with a fresh file system of `length` bytes.
     pub fn new(length: u64, options: AttachOptions, clock: &'static Clock) -> Machine {
+        Machine::with_inodes(length, 0, options, clock)
+    }
+
+    /// The same with room for so many inodes; zero: as many as usual.
+    pub fn with_inodes(length: u64, inodes_max: u64, options: AttachOptions, clock: &'static Clock) -> Machine {
         let mapping = Arc::new(Mapping::anonymous(length).expect("memory for an image"));
         // SAFETY: the mapping outlives this region, which ends with the function; nobody else knows it.
         let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
         let made = MkfsOptions {
             uuid: *b"torture's image.",
             label: [0; 64],
-            inodes_max: 0,
+            inodes_max,
             owner: (0, 0),
             permissions: 0o755,
             now_ns: START_NS,

@@ -135,6 +135,8 @@ pub fn run(crew: Crew, timer_ns: u64, work: &(impl Fn(&mut Member) -> Result<()>
         result.map(|()| member.phases)
     };
     let phases = match (crew.members, crew.kind) {
+        // In this thread: a process with a second one is another, slower kind of process, to the kernel and to DirectFS.
+        (1, CrewKind::Threads) => vec![member(0)],
         (members, CrewKind::Threads) => run_threads(members, &member),
         (members, CrewKind::Processes) => run_processes(members, &barrier, &member)?,
     };

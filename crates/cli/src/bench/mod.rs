@@ -1,12 +1,12 @@
 //! `directfs bench`: the project's benchmark.
 //!
 //! ```text
-//!  bench (this process)                         worker, one for each subject
-//!  +-------------------------------+  tasks,   +-------------------------------------------+
-//!  | plan: sections, tasks         | --JSON--> | workloads: real system calls in a fresh    |
-//!  | subjects: scratch directories |           | directory; threads and processes: crew     |
+//!  bench (this process)                        worker, one for each subject
+//!  +-------------------------------+  tasks,   +---------------------------------------------+
+//!  | plan: sections, tasks         | --JSON--> | workloads: real system calls in a fresh     |
+//!  | subjects: scratch directories |           | directory; threads and processes: crew      |
 //!  | report: table, JSON, HTML     | <-JSON--- | measure: the clock, single calls, quantiles |
-//!  +-------------------------------+ outcomes  +-------------------------------------------+
+//!  +-------------------------------+ outcomes  +---------------------------------------------+
 //! ```
 //!
 //! The worker is this program once more ([`worker`]), started as it is for directories of the kernel's file systems and under `directfs run` for
@@ -43,6 +43,7 @@ use statistics::TaskRepeats;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use subject::Subject;
+use task::Task;
 
 /// Runs the benchmark.
 pub fn run(arguments: &Bench) -> Result<()> {
@@ -140,28 +141,41 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
 /// Runs the tasks of a section on all subjects, in turn, as often as it says.
 fn measure_section(section: &Section, subjects: &mut [Subject], meter: &mut Meter) -> Result<SectionReport> {
     meter.describe(&section.title);
-    let of_subjects = || subjects.iter().map(|_| TaskRepeats::default()).collect();
-    let mut measured: Vec<Vec<TaskRepeats>> = section.tasks.iter().map(|_| of_subjects()).collect();
-    for repeat in 0..section.repeats + u32::from(section.warm_up) {
-        let warms_up = section.warm_up && repeat == 0;
-        for (task, measured) in section.tasks.iter().zip(&mut measured) {
-            for (subject, measured) in subjects.iter_mut().zip(measured) {
-                let expected = subject.expected(task).filter(|&expected| expected > section.patience);
-                if let Some(expected) = expected {
-                    measured.leave_out(too_slow(expected, section.patience));
-                } else {
-                    let outcomes = subject.perform(task, &mut || meter.tick());
-                    let outcomes = outcomes.with_context(|| format!("{}, on {}", section.title, subject.name))?;
-                    // Where one is too much already, the one to warm up is all that there is.
-                    if !warms_up || subject.expected(task).is_some_and(|expected| expected > section.patience) {
-                        measured.add(&outcomes);
-                    }
-                }
-                meter.step();
-            }
-        }
+    let mut measured = Vec::new();
+    for task in &section.tasks {
+        // A new worker for each: one that has had threads is slower from then on.
+        subjects.iter_mut().try_for_each(Subject::end)?;
+        measured.push(measure_task(section, task, subjects, meter)?);
     }
     Ok(SectionReport::new(section, subjects, &measured))
+}
+
+/// Runs a task on all subjects, in turn; for each of them the repeats.
+fn measure_task(
+    section: &Section,
+    task: &Task,
+    subjects: &mut [Subject],
+    meter: &mut Meter,
+) -> Result<Vec<TaskRepeats>> {
+    let mut measured: Vec<TaskRepeats> = subjects.iter().map(|_| TaskRepeats::default()).collect();
+    for repeat in 0..section.repeats + u32::from(section.warm_up) {
+        let warms_up = section.warm_up && repeat == 0;
+        for (subject, measured) in subjects.iter_mut().zip(&mut measured) {
+            let too_long = |subject: &Subject| subject.expected(task).filter(|&expected| expected > section.patience);
+            if let Some(expected) = too_long(subject) {
+                measured.leave_out(too_slow(expected, section.patience));
+            } else {
+                let outcomes = subject.perform(task, &mut || meter.tick());
+                let outcomes = outcomes.with_context(|| format!("{}, on {}", section.title, subject.name))?;
+                // Where one takes too long already, the one to warm up is all that there is.
+                if !warms_up || too_long(subject).is_some() {
+                    measured.add(&outcomes);
+                }
+            }
+            meter.step();
+        }
+    }
+    Ok(measured)
 }
 
 fn too_slow(expected: Duration, patience: Duration) -> String {

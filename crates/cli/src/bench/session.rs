@@ -14,14 +14,19 @@ use std::time::{Duration, Instant};
 
 /// How often progress is shown and interrupts are looked for while a worker works.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long a worker may take to clean up before it is killed.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a worker may take to end in order: leaving an image of many files behind clean takes its time.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How long it may take to stop and clean up after an interrupt or an error, before it is killed.
+const PATIENCE_STOPPED: Duration = Duration::from_secs(20);
 
 /// A running worker.
 pub struct Session {
     child: Child,
+    /// None when there is nothing more to ask.
     requests: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
+    /// It was waited for.
+    ended: bool,
     /// What reading the clock costs in it.
     pub timer_ns: u64,
 }
@@ -45,7 +50,7 @@ impl Session {
         let mut child = command.spawn().context("cannot start the measured program")?;
         let requests = child.stdin.take();
         let replies = BufReader::new(child.stdout.take().context("the worker has a pipe to answer on")?);
-        let mut session = Session { child, requests, replies, timer_ns: 0 };
+        let mut session = Session { child, requests, replies, ended: false, timer_ns: 0 };
         match session.answer(tick)? {
             Reply::Ready { timer_ns } => session.timer_ns = timer_ns,
             other => bail!("a worker began with {other:?}"),
@@ -67,7 +72,7 @@ impl Session {
     pub fn end(mut self) -> Result<()> {
         self.ask(&Request::End)?;
         self.requests = None;
-        let status = self.wait_for_end()?;
+        let status = self.wait_for_end(PATIENCE, interrupt::check)?;
         ensure!(status.success(), "the measured program ended badly ({status})");
         Ok(())
     }
@@ -105,7 +110,7 @@ impl Session {
     /// It is gone: says how.
     fn died(&mut self) -> Result<()> {
         self.requests = None;
-        let status = self.wait_for_end()?;
+        let status = self.wait_for_end(PATIENCE_STOPPED, || Ok(()))?;
         match status.signal() {
             Some(signal) => bail!(
                 "the measured program was killed by signal {signal}; if nobody did that, memory may have run out: measure fewer files (--sizes)"
@@ -115,18 +120,25 @@ impl Session {
     }
 
     /// Waits until all that hold the pipe have ended, for some time; then kills them.
-    fn wait_for_end(&mut self) -> Result<ExitStatus> {
+    fn wait_for_end(&mut self, patience: Duration, check: fn() -> Result<()>) -> Result<ExitStatus> {
         let started = Instant::now();
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < patience {
+            check()?;
             if self.is_readable(&TICK)? {
-                let read = self.replies.fill_buf().map(|buffer| buffer.len()).unwrap_or(0);
-                if read == 0 {
-                    return self.child.wait().context("cannot wait for the measured program");
+                let left = self.replies.fill_buf().map_or(0, <[u8]>::len);
+                if left == 0 {
+                    return self.reap();
                 }
-                self.replies.consume(read);
+                // What it still says is not wanted any more.
+                self.replies.consume(left);
             }
         }
         self.signal(Signal::KILL);
+        self.reap()
+    }
+
+    fn reap(&mut self) -> Result<ExitStatus> {
+        self.ended = true;
         self.child.wait().context("cannot wait for the measured program")
     }
 
@@ -138,11 +150,14 @@ impl Session {
 impl Drop for Session {
     /// After an error or an interrupt: asks the group to stop, and waits until it has.
     fn drop(&mut self) {
-        if self.requests.is_some() {
+        if !self.ended {
+            self.signal(Signal::TERM);
+            // Without it the worker would take itself to be left alone.
             let _ = self.ask(&Request::End);
             self.requests = None;
-            self.signal(Signal::TERM);
-            let _ = self.wait_for_end();
+        }
+        if !self.ended {
+            let _ = self.wait_for_end(PATIENCE_STOPPED, || Ok(()));
         }
     }
 }

@@ -25,6 +25,14 @@ fn assert_clean(image: &Path) {
     assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
 }
 
+/// Whoever ran the tests may have had hangups and interrupts ignored (a shell does so for what it runs in the background), and that is inherited.
+fn heed_signals() {
+    for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: sets the default, which every test expects.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
+}
+
 /// Reads a line, byte by byte so that nothing behind it is taken.
 fn line(from: &mut impl Read) -> String {
     let mut text = String::new();
@@ -52,6 +60,7 @@ fn a_command_keeps_its_arguments_directory_and_exit_status() {
 
 #[test]
 fn a_command_that_dies_of_a_signal_lets_the_launcher_die_of_it() {
+    heed_signals();
     let directory = scratch();
     let image = image_in(directory.path());
     for number in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT] {
@@ -67,9 +76,7 @@ fn signals_sent_to_the_launcher_reach_the_command() {
     let directory = scratch();
     let image = image_in(directory.path());
     let script = "trap 'echo usr1; exit 9' USR1; echo ready; read answer";
-    // Whoever ran the tests may have asked for hangups to be ignored, and that is inherited.
-    // SAFETY: changes what one signal does, which no other test relies on.
-    unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+    heed_signals();
     for (number, status) in [(libc::SIGUSR1, Some(9)), (libc::SIGTERM, None), (libc::SIGHUP, None)] {
         let mut command = start(&["--image", image.to_str().unwrap(), "--", "sh", "-c", script]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -187,6 +194,7 @@ impl Terminal {
 
 #[test]
 fn an_interrupt_from_the_terminal_ends_the_command_and_leaves_the_image_clean() {
+    heed_signals();
     let directory = scratch();
     let image = image_in(directory.path());
     let arguments = ["--image", image.to_str().unwrap(), "--", "sh", "-c", "echo rea''dy; exec sleep 1000"];
@@ -199,6 +207,7 @@ fn an_interrupt_from_the_terminal_ends_the_command_and_leaves_the_image_clean() 
 
 #[test]
 fn a_command_that_handles_the_interrupt_decides_itself() {
+    heed_signals();
     let mut terminal =
         Terminal::run(start(&["--", "sh", "-c", "trap 'echo caught; exit 4' INT; echo rea''dy; read answer"]));
     terminal.expect("ready");

@@ -1,7 +1,8 @@
 //! `directfs run` with real programs.
 //!
 //! `launching`: how programs start and end. `programs`: what they do, compared with the same on tmpfs. `outsiders`: those into which nothing can be
-//! loaded. `storm`: those that are killed. `figures`: what calls cost.
+//! loaded. `storm`: those that are killed. `sharing`: copies
+//! without copying. `figures`: what calls cost.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -10,5 +11,6 @@ mod figures;
 mod launching;
 mod outsiders;
 mod programs;
+mod sharing;
 mod storm;
 mod tree;

@@ -3,25 +3,44 @@
 //! A bit per block says whether it is in use. Blocks come in groups of 512; a shard claims a group and allocates inside it, so that files stay in
 //! one piece and shards meet nowhere.
 //!
+//! Each block in use has an owner word, which serves those who clean up after a thread that died. It names the inode whose body, log or attributes
+//! the block is part of, or the thread slot that has it between two places. Blocks that are in use since before the region was built
+//! have none (zero); they get one before something takes their last pointer away ([`Fs::mark_owner`]). Blocks with several pointers are nobody's:
+//! what is left of them after a death is found by the next scan only.
+//!
 //! Invariants
-//! - A block belongs to whoever set its bit. Owning a group is courtesy: correctness never depends on it, and when blocks are short
-//!   everybody takes from every group.
-//! - The count in a group's word (low half) is never below the number of its free blocks: it is raised before bits are cleared and lowered
-//!   after bits are set. So it never borrows from the owner (high half), a group that counts zero has nothing, and when nobody is inside
-//!   the counts are exact.
+//! - Bits and count of a group change under its lock; the owner word of a block is set before its bit. A group whose lock's owner died is put in
+//!   order by counting. Owning a group is courtesy: when blocks are short everybody takes from every group.
+//! - A block whose owner word names an inode, but which nothing of that inode leads to, is about to get its first pointer or has lost
+//!   its last, by a thread that holds the inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue. So if
+//!   that thread is dead, the block is free ([`Fs::sweep_blocks`]).
 
-use crate::dram::GROUP_BLOCKS;
+use crate::dram::{GROUP_BLOCKS, Group};
 use crate::error::{Error, Result};
+use crate::file::Blocks;
 use crate::fs::{Fs, Thread};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BadOffset, Memory};
 
 /// Words of bits in a group.
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
-/// The half of a group's word that counts.
-const COUNT: u64 = u32::MAX as u64;
 /// A run shorter than this is refused while the caller wants more and a group with more room can be had: files would be in shreds.
 const SHRED_BLOCKS: u64 = 16;
+
+/// Owner word of blocks of dentries and inodes.
+pub(crate) const OWNED_FOR_GOOD: u64 = 1 << 61;
+/// Owner word of blocks that several pointers name.
+const OWNED_BY_MANY: u64 = OWNED_FOR_GOOD | 1;
+/// In an owner word: a thread slot + 1, not an inode.
+const OWNED_BY_SLOT: u64 = 1 << 63;
+/// In an owner word while a reaper is at work: something leads to the block.
+const REACHED: u64 = 1 << 62;
+
+/// The owner word of what thread slot `ticket - 1` has between two places.
+pub(crate) fn owned_by_slot(ticket: u32) -> u64 {
+    OWNED_BY_SLOT | ticket as u64
+}
 
 /// Blocks in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +109,7 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn blocks_free(&self) -> Result<u64> {
         let mut free = 0;
         for group in 0..self.dram.layout.groups_count {
-            free += self.dram.group(group)?.load(Relaxed) & COUNT;
+            free += self.dram.group(group)?.free.load(Relaxed) as u64;
         }
         Ok(free)
     }
@@ -115,8 +134,7 @@ impl<M: Memory> Fs<M> {
         for (word, mask) in pieces(run) {
             let mut shared = self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask;
             while shared != 0 {
-                let block = word * 64 + shared.trailing_zeros() as u64;
-                self.dram.block_shares(block)?.fetch_add(1, AcqRel);
+                self.share_block(word * 64 + shared.trailing_zeros() as u64)?;
                 shared &= shared - 1;
             }
         }
@@ -148,7 +166,7 @@ impl<M: Memory> Fs<M> {
             for word in 0..GROUP_WORDS as u64 {
                 free += self.dram.block_word(group * GROUP_WORDS as u64 + word)?.load(Relaxed).count_zeros() as u64;
             }
-            self.dram.group(group)?.store(free, Relaxed);
+            self.dram.group(group)?.free.store(free as u32, Relaxed);
             total += free;
         }
         Ok(total)
@@ -162,24 +180,65 @@ impl<M: Memory> Fs<M> {
         Ok(map)
     }
 
-    /// Sets the bits of a run, piece by piece, as long as all of a piece is free; how many blocks were won, from the first on.
-    fn win(&self, run: BlockRun) -> Result<u64> {
-        let mut won = 0;
-        for (word, mask) in pieces(run) {
-            let bits = self.dram.block_word(word)?;
-            let mut seen = bits.load(Relaxed);
-            loop {
-                if seen & mask != 0 {
-                    return Ok(won);
-                }
-                match bits.compare_exchange_weak(seen, seen | mask, AcqRel, Relaxed) {
-                    Ok(_) => break,
-                    Err(now) => seen = now,
+    /// Counts one more pointer to a block that one names already, and that is marked as shared there. Whoever did this once in a region's life
+    /// has made the counts matter to those who clean up after the dead.
+    pub(crate) fn share_block(&self, block: u64) -> Result<()> {
+        self.header()?.blocks_shared.store(1, Relaxed);
+        self.dram.block_owner(block)?.store(OWNED_BY_MANY, Relaxed);
+        self.dram.block_shares(block)?.fetch_add(1, AcqRel);
+        Ok(())
+    }
+
+    /// Takes one pointer to a shared block away; whether it was the last one.
+    pub(crate) fn unshare_block(&self, block: u64) -> Result<bool> {
+        let shares = self.dram.block_shares(block)?;
+        Ok(shares.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)).is_err())
+    }
+
+    /// Notes the owner of blocks.
+    pub(crate) fn mark_owner(&self, run: BlockRun, owner: u64) -> Result<()> {
+        for block in run.first..run.first + run.count {
+            self.dram.block_owner(block)?.store(owner, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// For a reaper: something of `owner` leads to these blocks.
+    pub(crate) fn mark_reached(&self, run: BlockRun, owner: u64) -> Result<()> {
+        self.mark_owner(run, owner | REACHED)
+    }
+
+    /// For a reaper: the same for blocks of a body. Those with several pointers are nobody's.
+    pub(crate) fn mark_body_reached(&self, blocks: Blocks, owner: u64) -> Result<()> {
+        if blocks.shared { Ok(()) } else { self.mark_reached(blocks.run, owner) }
+    }
+
+    /// For whoever holds the lock of a group, after somebody died with it.
+    pub(crate) fn recount_group(&self, index: u64) -> Result<()> {
+        let map = self.free_map(index)?;
+        let free: u32 = map.0.iter().map(|word| word.count_ones()).sum();
+        self.dram.group(index)?.free.store(free, Release);
+        Ok(())
+    }
+}
+
+impl<M: Memory> Thread<'_, M> {
+    /// For a reaper: frees the blocks of `owner` that were not marked as reached, and takes the marks off the others.
+    pub(crate) fn sweep_blocks(&self, owner: u64) -> Result<()> {
+        for index in 0..self.fs.dram.layout.groups_count * GROUP_WORDS as u64 {
+            let mut used = self.fs.dram.block_word(index)?.load(Acquire);
+            while used != 0 {
+                let block = index * 64 + used.trailing_zeros() as u64;
+                used &= used - 1;
+                let word = self.fs.dram.block_owner(block)?;
+                match word.load(Relaxed) {
+                    found if found == owner => self.free_blocks(BlockRun { first: block, count: 1 })?,
+                    found if found == owner | REACHED => word.store(owner, Relaxed),
+                    _ => {}
                 }
             }
-            won += mask.count_ones() as u64;
         }
-        Ok(won)
+        Ok(())
     }
 }
 
@@ -202,7 +261,7 @@ impl<M: Memory> Thread<'_, M> {
         let own = self.slot.group.load(Relaxed).max(1) - 1;
         for step in 0..groups {
             let group = (own + step) % groups;
-            if self.fs.dram.group(group)?.load(Acquire) & COUNT != 0
+            if self.fs.dram.group(group)?.free.load(Acquire) != 0
                 && let Some(run) = self.allocate_in(group, 0, wanted, 1)?
             {
                 return Ok(run);
@@ -225,7 +284,7 @@ impl<M: Memory> Thread<'_, M> {
             return Ok(run);
         }
         for group in 0..self.fs.dram.layout.groups_count {
-            if self.fs.dram.group(group)?.load(Acquire) & COUNT >= count
+            if self.fs.dram.group(group)?.free.load(Acquire) as u64 >= count
                 && let Some(run) = self.allocate_in(group, 0, count, count)?
             {
                 return Ok(run);
@@ -239,13 +298,11 @@ impl<M: Memory> Thread<'_, M> {
         if !self.fs.is_data(run) {
             return Err(BadOffset { offset: run.first, length: run.count }.into());
         }
-        for (word, mask) in pieces(run) {
-            let group = self.fs.dram.group(word / GROUP_WORDS as u64)?;
-            let count = mask.count_ones() as u64;
-            group.fetch_add(count, AcqRel);
-            let were_used = self.fs.dram.block_word(word)?.fetch_and(!mask, AcqRel) & mask;
-            debug_assert!(were_used == mask, "blocks of {run:?} freed twice");
-            group.fetch_sub(count - were_used.count_ones() as u64, AcqRel);
+        let mut at = run.first;
+        while at < run.first + run.count {
+            let end = (run.first + run.count).min((at / GROUP_BLOCKS + 1) * GROUP_BLOCKS);
+            self.free_in_group(BlockRun { first: at, count: end - at })?;
+            at = end;
         }
         // What was taken last and is given back at once leaves no gap behind it.
         if self.slot.block_hint.load(Relaxed) == run.first + run.count {
@@ -261,23 +318,42 @@ impl<M: Memory> Thread<'_, M> {
         self.allocate_in(group, hint, wanted, least)
     }
 
-    /// Between `least` and `wanted` blocks of one group, or none.
-    fn allocate_in(&self, group: u64, hint: u64, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
-        loop {
-            let Some((at, count)) = self.fs.free_map(group)?.run(hint, wanted) else { return Ok(None) };
-            if count < least {
-                return Ok(None);
-            }
-            let first = group * GROUP_BLOCKS + at;
-            let won = self.fs.win(BlockRun { first, count })?;
-            if won >= least {
-                self.fs.dram.group(group)?.fetch_sub(won, AcqRel);
-                self.slot.block_hint.store(first + won, Relaxed);
-                return Ok(Some(BlockRun { first, count: won }));
-            }
-            // Somebody was faster: give the beginning back (the count never left) and look again. He has made progress, so this ends.
-            self.fs.unmark_blocks(BlockRun { first, count: won })?;
+    fn free_in_group(&self, run: BlockRun) -> Result<()> {
+        let group = self.fs.dram.group(run.first / GROUP_BLOCKS)?;
+        let _held = self.lock(&group.lock, &group.waiters)?;
+        let mut freed = 0;
+        for (index, mask) in pieces(run) {
+            let word = self.fs.dram.block_word(index)?;
+            let bits = word.load(Relaxed);
+            debug_assert!(bits & mask == mask, "blocks of {run:?} freed twice");
+            freed += (bits & mask).count_ones();
+            step();
+            word.store(bits & !mask, Release);
         }
+        step();
+        group.free.store(group.free.load(Relaxed) + freed, Relaxed);
+        Ok(())
+    }
+
+    /// Between `least` and `wanted` blocks of one group, or none.
+    fn allocate_in(&self, index: u64, hint: u64, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
+        let group: &Group = self.fs.dram.group(index)?;
+        let _held = self.lock(&group.lock, &group.waiters)?;
+        let Some((at, count)) = self.fs.free_map(index)?.run(hint, wanted) else { return Ok(None) };
+        if count < least {
+            return Ok(None);
+        }
+        let run = BlockRun { first: index * GROUP_BLOCKS + at, count };
+        self.fs.mark_owner(run, self.block_owner())?;
+        for (index, mask) in pieces(run) {
+            let word = self.fs.dram.block_word(index)?;
+            step();
+            word.store(word.load(Relaxed) | mask, Release);
+        }
+        step();
+        group.free.store(group.free.load(Relaxed) - count as u32, Relaxed);
+        self.slot.block_hint.store(run.first + count, Relaxed);
+        Ok(Some(run))
     }
 
     /// A shard that has filled a group will fill the next one, too, if that is wholly free: it is provided as a huge page, for less than the single pages
@@ -300,24 +376,26 @@ impl<M: Memory> Thread<'_, M> {
         let groups = self.fs.dram.layout.groups_count;
         let old = self.slot.group.load(Relaxed).checked_sub(1);
         if let Some(old) = old {
+            let _ = self.fs.dram.group(old)?.owner.compare_exchange(self.ticket(), 0, AcqRel, Relaxed);
             self.slot.group.store(0, Relaxed);
-            self.fs.dram.group(old)?.fetch_and(COUNT, AcqRel);
         }
         let cursor = header.group_cursor.load(Relaxed);
         for step in 0..groups {
             let index = (cursor + step) % groups;
             let group = self.fs.dram.group(index)?;
-            let mut seen = group.load(Relaxed);
-            while seen >> 32 == 0 && seen >= least {
-                match group.compare_exchange_weak(seen, seen | (self.ticket() as u64) << 32, AcqRel, Relaxed) {
-                    Ok(_) => {
-                        self.slot.group.store(index + 1, Relaxed);
-                        header.group_cursor.store(index + 1, Relaxed);
-                        self.provide_pages(old, index, seen & COUNT);
-                        return Ok(true);
-                    }
-                    Err(now) => seen = now,
-                }
+            let owner = group.owner.load(Relaxed);
+            let free = group.free.load(Relaxed) as u64;
+            // One that is ours already was claimed by a thread of this slot that died right then.
+            if free >= least
+                && (owner == self.ticket()
+                    || owner == 0 && group.owner.compare_exchange(0, self.ticket(), AcqRel, Relaxed).is_ok())
+            {
+                self.slot.group.store(index + 1, Relaxed);
+                header.group_cursor.store(index + 1, Relaxed);
+                self.provide_pages(old, index, free);
+                let (layout, bytes) = (&self.fs.dram.layout, GROUP_BLOCKS * 8);
+                self.fs.enter_area(layout.block_owners, index * bytes..(index + 1) * bytes, groups * bytes);
+                return Ok(true);
             }
         }
         Ok(false)

@@ -5,13 +5,15 @@
 //!
 //! Invariants
 //! - A free cachelet has the number zero, and is linked by `next`. The first one of a batch on the shared list has the first one of the next batch
-//!   in `mapped` and the batch's length in `device`.
+//!   in `mapped` and the batch's length in `device`. The shared list and the bump change under a lock.
 //! - Index 0 is never handed out and ends every list.
 
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::fs::Thread;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::redo::Change;
+use crate::step::step;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::Memory;
 
 /// Cachelets that a shard takes at a time from those that nobody used yet.
@@ -22,7 +24,7 @@ const LIST_MAX: u32 = 512;
 const BATCH: u32 = 256;
 
 impl<M: Memory> Thread<'_, M> {
-    /// The index of a free cachelet, its fields undefined but `number`, which is zero. `NoMemory` if there is none: the caller is pinned, so eviction
+    /// The index of a free cachelet, in hand, its fields undefined but `number`, which is zero. `NoMemory` if there is none: the caller is pinned, so eviction
     /// is for the operation around it.
     pub(crate) fn allocate_cachelet(&self) -> Result<u32> {
         if let Some(index) = self.cachelet_of_shard()? {
@@ -36,99 +38,143 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Gives a cachelet back at once.
     pub(crate) fn free_cachelet(&self, index: u32) -> Result<()> {
+        self.list_cachelet(index)?;
+        if self.slot.hand.cachelet.load(Relaxed) == index {
+            self.slot.hand.cachelet.store(0, Release);
+        }
+        self.trim_cachelets()
+    }
+
+    /// Puts a cachelet on the shard's list, and leaves it there.
+    pub(crate) fn list_cachelet(&self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         cachelet.number.store(0, Release);
         cachelet.next.store(self.slot.cachelet_list.load(Relaxed), Relaxed);
-        self.slot.cachelet_list.store(index, Relaxed);
-        let count = self.slot.cachelets_count.load(Relaxed) + 1;
-        self.slot.cachelets_count.store(count, Relaxed);
-        if count > LIST_MAX {
-            self.give_batch(BATCH)?;
-        }
+        step();
+        self.slot.cachelet_list.store(index, Release);
+        step();
+        self.slot.cachelets_count.store(self.slot.cachelets_count.load(Relaxed) + 1, Relaxed);
         Ok(())
+    }
+
+    /// Gives a part of the list to the others if it is long.
+    pub(crate) fn trim_cachelets(&self) -> Result<()> {
+        if self.slot.cachelets_count.load(Relaxed) > LIST_MAX { self.give_batch(BATCH) } else { Ok(()) }
     }
 
     fn cachelet_of_shard(&self) -> Result<Option<u32>> {
         let first = self.slot.cachelet_list.load(Relaxed);
         if first != 0 {
-            let next = self.fs.dram.cachelet(first)?.next.load(Relaxed);
-            self.slot.cachelet_list.store(next, Relaxed);
+            let rest = self.fs.dram.cachelet(first)?.next.load(Relaxed);
+            self.slot.hand.cachelet.store(first, Relaxed);
+            step();
+            self.slot.cachelet_list.store(rest, Release);
+            step();
             // The next file will get that one.
-            self.fs.dram.prefetch_cachelet(next);
+            self.fs.dram.prefetch_cachelet(rest);
             self.slot.cachelets_count.store(self.slot.cachelets_count.load(Relaxed).saturating_sub(1), Relaxed);
             return Ok(Some(first));
         }
         let next = self.slot.cachelet_next.load(Relaxed);
         if next < self.slot.cachelet_end.load(Relaxed) {
-            self.slot.cachelet_next.store(next + 1, Relaxed);
+            self.slot.hand.cachelet.store(next, Relaxed);
+            step();
+            self.slot.cachelet_next.store(next + 1, Release);
+            step();
             return Ok(Some(next));
         }
         Ok(None)
     }
 
+    /// As the reaper of this slot: whether a cachelet is on its list or in its range.
+    pub(crate) fn is_listed(&self, index: u32) -> Result<bool> {
+        if (self.slot.cachelet_next.load(Relaxed)..self.slot.cachelet_end.load(Relaxed)).contains(&index) {
+            return Ok(true);
+        }
+        let mut at = self.slot.cachelet_list.load(Relaxed);
+        for _ in 0..2 * LIST_MAX {
+            if at == 0 || at == index {
+                break;
+            }
+            at = self.fs.dram.cachelet(at)?.next.load(Relaxed);
+        }
+        Ok(at == index)
+    }
+
+    /// As the reaper of this slot: counts its list.
+    pub(crate) fn recount_cachelets(&self) -> Result<()> {
+        let mut at = self.slot.cachelet_list.load(Relaxed);
+        let mut count = 0;
+        while at != 0 && count < 2 * LIST_MAX {
+            count += 1;
+            at = self.fs.dram.cachelet(at)?.next.load(Relaxed);
+        }
+        self.slot.cachelets_count.store(count, Relaxed);
+        Ok(())
+    }
+
     /// Gives the first `count` of the shard's list to the shared one.
     fn give_batch(&self, count: u32) -> Result<()> {
+        let header = self.fs.header()?;
+        let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
         let first = self.slot.cachelet_list.load(Relaxed);
         let mut last = self.fs.dram.cachelet(first)?;
         for _ in 1..count {
             last = self.fs.dram.cachelet(last.next.load(Relaxed))?;
         }
-        self.slot.cachelet_list.store(last.next.load(Relaxed), Relaxed);
-        self.slot.cachelets_count.store(self.slot.cachelets_count.load(Relaxed) - count, Relaxed);
-        last.next.store(0, Relaxed);
+        let rest = last.next.load(Relaxed);
         let head = self.fs.dram.cachelet(first)?;
-        head.device.store(count, Relaxed);
-        let shared = &self.fs.header()?.cachelets_free;
-        let mut seen = shared.load(Relaxed);
-        loop {
-            head.mapped.store(seen as u32, Relaxed);
-            match shared.compare_exchange_weak(seen, next_version(seen, first), AcqRel, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => seen = now,
-            }
-        }
+        let others = header.cachelets_free.load(Relaxed) as u32;
+        let left = self.slot.cachelets_count.load(Relaxed) - count;
+        self.change_together([
+            Change::Narrow(&head.device, count),
+            Change::Narrow(&head.mapped, others),
+            Change::Narrow(&self.slot.cachelet_list, rest),
+            Change::Narrow(&self.slot.cachelets_count, left),
+            Change::Narrow(&last.next, 0),
+            Change::Wide(&header.cachelets_free, first as u64),
+        ]);
+        Ok(())
     }
 
     /// Takes a batch of the shared list; whether there was one. The shard's list is empty.
     fn take_batch(&self) -> Result<bool> {
-        let shared = &self.fs.header()?.cachelets_free;
-        let mut seen = shared.load(Acquire);
-        loop {
-            let first = seen as u32;
-            if first == 0 {
-                return Ok(false);
-            }
-            // Somebody may take and use it meanwhile: then the version has changed and what is read here is not used.
-            let head = self.fs.dram.cachelet(first)?;
-            let rest = head.mapped.load(Relaxed);
-            match shared.compare_exchange_weak(seen, next_version(seen, rest), AcqRel, Acquire) {
-                Ok(_) => {
-                    self.slot.cachelet_list.store(first, Relaxed);
-                    self.slot.cachelets_count.store(head.device.load(Relaxed), Relaxed);
-                    return Ok(true);
-                }
-                Err(now) => seen = now,
-            }
+        let header = self.fs.header()?;
+        if header.cachelets_free.load(Relaxed) == 0 {
+            return Ok(false);
         }
+        let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
+        let first = header.cachelets_free.load(Relaxed) as u32;
+        if first == 0 {
+            return Ok(false);
+        }
+        let head = self.fs.dram.cachelet(first)?;
+        self.change_together([
+            Change::Wide(&header.cachelets_free, head.mapped.load(Relaxed) as u64),
+            Change::Narrow(&self.slot.cachelet_list, first),
+            Change::Narrow(&self.slot.cachelets_count, head.device.load(Relaxed)),
+        ]);
+        Ok(true)
     }
 
     /// Takes a range that nobody used yet; whether there was one.
     fn take_range(&self) -> Result<bool> {
-        let next = &self.fs.header()?.cachelets_next;
+        let header = self.fs.header()?;
         let layout = &self.fs.dram.layout;
         let max = layout.cachelets_max.min(u32::MAX as u64);
-        // Looked at first, so that the counter does not run away when there are none.
-        if next.load(Relaxed) >= max {
-            return Ok(false);
-        }
-        let first = next.fetch_add(RANGE, Relaxed);
+        let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
+        let first = header.cachelets_next.load(Relaxed);
         if first >= max {
             return Ok(false);
         }
+        let end = (first + RANGE).min(max);
         let bytes = size_of::<Cachelet>() as u64;
-        self.fs.enter_area(layout.cachelets, first * bytes..(first + RANGE) * bytes, max * bytes);
-        self.slot.cachelet_next.store(first as u32, Relaxed);
-        self.slot.cachelet_end.store((first + RANGE).min(max) as u32, Relaxed);
+        self.fs.enter_area(layout.cachelets, first * bytes..end * bytes, max * bytes);
+        self.change_together([
+            Change::Wide(&header.cachelets_next, end),
+            Change::Narrow(&self.slot.cachelet_next, first as u32),
+            Change::Narrow(&self.slot.cachelet_end, end as u32),
+        ]);
         Ok(true)
     }
 
@@ -136,7 +182,7 @@ impl<M: Memory> Thread<'_, M> {
     fn adopt_cachelets(&self) -> Result<bool> {
         let mut found = false;
         self.for_idle_shards(|idle| {
-            while let Some(index) = idle.unused_of_range() {
+            while let Some(index) = idle.unused_of_range()? {
                 idle.free_cachelet(index)?;
             }
             let count = idle.slot.cachelets_count.load(Relaxed);
@@ -149,17 +195,14 @@ impl<M: Memory> Thread<'_, M> {
         if found { self.take_batch() } else { Ok(false) }
     }
 
-    fn unused_of_range(&self) -> Option<u32> {
+    fn unused_of_range(&self) -> Result<Option<u32>> {
         let next = self.slot.cachelet_next.load(Relaxed);
-        let unused = next < self.slot.cachelet_end.load(Relaxed);
-        unused.then(|| {
-            self.slot.cachelet_next.store(next + 1, Relaxed);
-            next
-        })
+        if next >= self.slot.cachelet_end.load(Relaxed) {
+            return Ok(None);
+        }
+        self.slot.hand.cachelet.store(next, Relaxed);
+        step();
+        self.slot.cachelet_next.store(next + 1, Release);
+        Ok(Some(next))
     }
-}
-
-/// The head of the shared list with another first index: the version goes up, so that a head that was seen before never comes back.
-fn next_version(seen: u64, first: u32) -> u64 {
-    ((seen >> 32).wrapping_add(1) & u32::MAX as u64) << 32 | first as u64
 }

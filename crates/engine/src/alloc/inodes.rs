@@ -4,16 +4,20 @@
 //! that are made one after the other lie side by side. When the segments have none left, a new segment is added to the table.
 //!
 //! Invariants
-//! - A number belongs to whoever set its bit; a number in a magazine counts as taken.
+//! - The map changes under the lock in the header; a number in a magazine counts as taken.
+//! - The number that a thread takes stays in its magazine, in front of those that are left: it is given back by a step backwards.
 //! - Segments are added in order and never taken away. A segment is durably zero before the table names it.
 //! - What a free number's identity says is of its last life, and counts for nobody: names have generations. The numbers in a magazine say nothing.
 //! - Number 0 is nobody's: its bit is set from the beginning, and it is not counted.
 
+use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
 use crate::dram::MAGAZINE_INODES;
 use crate::error::{Error, Result};
 use crate::format::{INODES_PER_SEGMENT, SEGMENT_BLOCKS};
 use crate::fs::{Fs, Thread};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::redo::Change;
+use crate::step::step;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
 
 /// Words of bits of a segment.
@@ -21,19 +25,15 @@ const SEGMENT_WORDS: u64 = INODES_PER_SEGMENT / 64;
 /// Segments that a refill searches before a new one is added: bounds what a create may cost on a full table with few holes.
 const SEARCH_SEGMENTS: u64 = 64;
 
-/// Numbers on the way into a magazine, ascending.
-struct Taken {
-    numbers: [u64; MAGAZINE_INODES],
-    count: usize,
-}
-
 impl<M: Memory> Fs<M> {
     /// Inodes in use; exact while nobody is inside.
     pub(crate) fn inodes_used(&self) -> Result<u64> {
         let header = self.header()?;
         let mut used = header.inodes_used.load(Relaxed);
         for index in 0..header.slots_high.load(Acquire) as u32 {
-            used = used.saturating_sub(self.dram.slot(index)?.inodes_count.load(Relaxed) as u64);
+            let slot = self.dram.slot(index)?;
+            let ready = slot.inodes_count.load(Relaxed).saturating_sub(slot.inodes_next.load(Relaxed));
+            used = used.saturating_sub(ready as u64);
         }
         Ok(used)
     }
@@ -41,26 +41,6 @@ impl<M: Memory> Fs<M> {
     /// Whether a number is in use, or in the magazine of a shard.
     pub(crate) fn inode_is_taken(&self, number: u64) -> Result<bool> {
         Ok(self.dram.inode_word(number / 64)?.load(Acquire) >> (number % 64) & 1 == 1)
-    }
-
-    /// Takes free numbers of a segment.
-    fn take_from_segment(&self, segment: u64, taken: &mut Taken) -> Result<()> {
-        for index in segment * SEGMENT_WORDS..(segment + 1) * SEGMENT_WORDS {
-            let word = self.dram.inode_word(index)?;
-            let mut seen = word.load(Relaxed);
-            while seen != u64::MAX && taken.count < MAGAZINE_INODES {
-                let wanted = lowest_bits(!seen, MAGAZINE_INODES - taken.count);
-                match word.compare_exchange_weak(seen, seen | wanted, AcqRel, Relaxed) {
-                    Ok(_) => {
-                        taken.add(index * 64, wanted);
-                        self.header()?.inodes_used.fetch_add(wanted.count_ones() as u64, Relaxed);
-                        break;
-                    }
-                    Err(now) => seen = now,
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -73,77 +53,124 @@ fn lowest_bits(word: u64, count: usize) -> u64 {
     word & !rest
 }
 
-impl Taken {
-    fn add(&mut self, base: u64, mut bits: u64) {
-        while bits != 0 && self.count < MAGAZINE_INODES {
-            self.numbers[self.count] = base + bits.trailing_zeros() as u64;
-            self.count += 1;
-            bits &= bits - 1;
-        }
-    }
-}
-
 impl<M: Memory> Thread<'_, M> {
-    /// A free inode number. Log, extended attributes, inline area and access time of its inode are durably zero.
+    /// A free inode number, in hand. Log, extended attributes, inline area and access time of its inode are durably zero.
     pub(crate) fn allocate_inode(&self) -> Result<u64> {
-        if self.slot.inodes_count.load(Relaxed) == 0 {
+        if self.slot.inodes_next.load(Relaxed) >= self.slot.inodes_count.load(Relaxed) {
             self.refill_inodes()?;
         }
-        let last = self.slot.inodes_count.load(Relaxed).checked_sub(1).ok_or(Error::NoInodes)?;
-        self.slot.inodes_count.store(last, Relaxed);
-        if let Some(next) = last.checked_sub(1) {
+        let next = self.slot.inodes_next.load(Relaxed);
+        let number = self.slot.inodes.get(next as usize).ok_or(Error::NoInodes)?.load(Relaxed);
+        self.slot.hand.number.store(number, Relaxed);
+        step();
+        self.slot.inodes_next.store(next + 1, Release);
+        step();
+        if next + 1 < self.slot.inodes_count.load(Relaxed)
+            && let Some(following) = self.slot.inodes.get(next as usize + 1)
+        {
             // The next file will be this one.
-            let offset = self.fs.inode_offset(self.slot.inodes[next as usize].load(Relaxed))?;
+            let offset = self.fs.inode_offset(following.load(Relaxed))?;
             self.fs.pm.prefetch(offset);
             self.fs.pm.prefetch(offset + LINE_BYTES);
         }
-        Ok(self.slot.inodes[last as usize].load(Relaxed))
+        Ok(number)
     }
 
-    /// Gives a number back at once; the caller made durably zero what `allocate_inode` promises.
-    pub(crate) fn free_inode(&self, number: u64) -> Result<()> {
-        self.free_inodes(number / 64, 1 << (number % 64))
+    /// Puts the number that was taken last back; the caller made durably zero what `allocate_inode` promises.
+    pub(crate) fn put_back_inode(&self, number: u64) -> Result<()> {
+        let next = self.slot.inodes_next.load(Relaxed);
+        let last = next.checked_sub(1).filter(|last| self.slot.inodes[*last as usize].load(Relaxed) == number);
+        match last {
+            Some(last) => self.slot.inodes_next.store(last, Release),
+            None => self.free_inodes(number / 64, 1 << (number % 64), Change::Wide(&self.slot.hand.number, 0))?,
+        }
+        step();
+        self.slot.hand.number.store(0, Release);
+        Ok(())
     }
 
-    /// Gives back the numbers of the bits in word `index` of the map: what recycling gathers costs one atomic operation for up to 64.
-    pub(crate) fn free_inodes(&self, index: u64, bits: u64) -> Result<()> {
-        let was = self.fs.dram.inode_word(index)?.fetch_and(!bits, AcqRel);
+    /// As the reaper of this slot: whether the number that its owner wanted was not taken, or was put back.
+    pub(crate) fn is_in_magazine(&self, number: u64) -> bool {
+        let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
+        self.slot.inodes[..(end as usize).min(MAGAZINE_INODES)]
+            .iter()
+            .skip(next as usize)
+            .any(|word| word.load(Relaxed) == number)
+    }
+
+    /// Takes free numbers of a segment into the magazine. Under the lock of the map.
+    fn take_from_segment(&self, segment: u64) -> Result<()> {
+        let header = self.fs.header()?;
+        for index in segment * SEGMENT_WORDS..(segment + 1) * SEGMENT_WORDS {
+            let word = self.fs.dram.inode_word(index)?;
+            let seen = word.load(Relaxed);
+            let count = self.slot.inodes_count.load(Relaxed) as usize;
+            if seen == u64::MAX || count >= MAGAZINE_INODES {
+                continue;
+            }
+            let taken = lowest_bits(!seen, MAGAZINE_INODES - count);
+            let mut rest = taken;
+            for slot in &self.slot.inodes[count..count + taken.count_ones() as usize] {
+                let number = index * 64 + rest.trailing_zeros() as u64;
+                // Before it is taken: nobody else takes it under this lock, and of a free number the identity counts for nobody.
+                self.forget_life(number)?;
+                slot.store(number, Relaxed);
+                rest &= rest - 1;
+            }
+            let used = header.inodes_used.load(Relaxed) + taken.count_ones() as u64;
+            self.change_together([
+                Change::Wide(word, seen | taken),
+                Change::Wide(&header.inodes_used, used),
+                Change::Narrow(&self.slot.inodes_count, count as u32 + taken.count_ones()),
+            ]);
+        }
+        Ok(())
+    }
+
+    /// Gives back the numbers of the bits in word `index` of the map, together with another change that says so: what recycling gathers costs
+    /// one step for up to 64.
+    pub(crate) fn free_inodes(&self, index: u64, bits: u64, with: Change<'_>) -> Result<()> {
+        let header = self.fs.header()?;
+        let _held = self.lock(&header.inodes_lock, &header.inodes_waiters)?;
+        let word = self.fs.dram.inode_word(index)?;
+        let was = word.load(Relaxed);
         debug_assert!(was & bits == bits, "inodes {bits:#x} of word {index} freed twice");
-        self.fs.header()?.inodes_used.fetch_sub((was & bits).count_ones() as u64, Relaxed);
+        let used = header.inodes_used.load(Relaxed) - (was & bits).count_ones() as u64;
+        self.change_together([Change::Wide(word, was & !bits), Change::Wide(&header.inodes_used, used), with]);
         Ok(())
     }
 
     /// Empties the magazine. For shards without a thread.
     pub(crate) fn give_back_inodes(&self) -> Result<()> {
-        for _ in 0..self.slot.inodes_count.load(Relaxed) {
-            let number = self.allocate_inode()?;
-            self.free_inode(number)?;
+        let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
+        for index in next..end.min(MAGAZINE_INODES as u32) {
+            let number = self.slot.inodes[index as usize].load(Relaxed);
+            let taken = Change::Narrow(&self.slot.inodes_next, index + 1);
+            self.free_inodes(number / 64, 1 << (number % 64), taken)?;
         }
         Ok(())
     }
 
     fn refill_inodes(&self) -> Result<()> {
-        let mut taken = Taken { numbers: [0; MAGAZINE_INODES], count: 0 };
+        let (next, count) = (&self.slot.inodes_next, &self.slot.inodes_count);
+        // Empty either way, in this order.
+        count.store(0, Release);
+        step();
+        next.store(0, Release);
         // Ends: every turn but the last sees one segment more than the turn before.
-        while taken.count == 0 {
+        while count.load(Relaxed) == 0 {
             let segments = self.fs.header()?.segments.load(Acquire);
-            self.search_inodes(segments, SEARCH_SEGMENTS, &mut taken)?;
-            if taken.count > 0 {
+            self.search_inodes(segments, SEARCH_SEGMENTS)?;
+            if count.load(Relaxed) > 0 {
                 break;
             }
             if let Err(error) = self.add_segment(segments) {
-                self.search_inodes(segments, segments, &mut taken)?;
-                if taken.count == 0 {
+                self.search_inodes(segments, segments)?;
+                if count.load(Relaxed) == 0 {
                     return Err(error);
                 }
             }
         }
-        // The magazine is emptied from its end.
-        for (slot, number) in self.slot.inodes.iter().zip(taken.numbers[..taken.count].iter().rev()) {
-            self.forget_life(*number)?;
-            slot.store(*number, Relaxed);
-        }
-        self.slot.inodes_count.store(taken.count as u32, Relaxed);
         Ok(())
     }
 
@@ -158,19 +185,20 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Takes numbers of the newest segment, or of up to `limit` others from the cursor on.
-    fn search_inodes(&self, segments: u64, limit: u64, taken: &mut Taken) -> Result<()> {
+    fn search_inodes(&self, segments: u64, limit: u64) -> Result<()> {
         let header = self.fs.header()?;
+        let _held = self.lock(&header.inodes_lock, &header.inodes_waiters)?;
         if segments == 0 || header.inodes_used.load(Relaxed) + 1 >= segments * INODES_PER_SEGMENT {
             return Ok(());
         }
-        self.fs.take_from_segment(segments - 1, taken)?;
+        self.take_from_segment(segments - 1)?;
         let cursor = header.segment_cursor.load(Relaxed);
         for step in 0..limit.min(segments) {
-            if taken.count == MAGAZINE_INODES {
+            if self.slot.inodes_count.load(Relaxed) as usize == MAGAZINE_INODES {
                 return Ok(());
             }
             let segment = (cursor + step) % segments;
-            self.fs.take_from_segment(segment, taken)?;
+            self.take_from_segment(segment)?;
             header.segment_cursor.store(segment, Relaxed);
         }
         Ok(())
@@ -188,11 +216,34 @@ impl<M: Memory> Thread<'_, M> {
         }
         let pm = &self.fs.pm;
         let entry = self.fs.segment_entry(segments)?;
-        let first = self.allocate_contiguous(SEGMENT_BLOCKS)?.first * BLOCK_BYTES;
-        let zeroed = pm.fence(pm.stream_zeros(first, SEGMENT_BLOCKS * BLOCK_BYTES)?);
+        let first = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_contiguous(SEGMENT_BLOCKS))?.first;
+        let zeroed = pm.fence(pm.stream_zeros(first * BLOCK_BYTES, SEGMENT_BLOCKS * BLOCK_BYTES)?);
         // Crash point: zeroed but not named, the blocks are free again after recovery.
-        pm.persist(pm.commit(entry, first, zeroed));
-        header.segments.store(segments + 1, Release);
+        pm.persist(pm.commit(entry, first * BLOCK_BYTES, zeroed));
+        self.finish_segment(segments)
+    }
+
+    /// A segment was added to the table: from now on numbers are taken from it. Repeated by a reaper.
+    fn finish_segment(&self, segment: u64) -> Result<()> {
+        let first = self.fs.segment_entry(segment)?.load() / BLOCK_BYTES;
+        self.fs.mark_owner(BlockRun { first, count: SEGMENT_BLOCKS }, OWNED_FOR_GOOD)?;
+        step();
+        self.fs.header()?.segments.store(segment + 1, Release);
         Ok(())
+    }
+
+    /// As the reaper of this slot: ends the addition of a segment, if the table names it already.
+    pub(crate) fn repair_segments(&self) -> Result<()> {
+        let header = self.fs.header()?;
+        let segments = header.segments.load(Acquire);
+        if !self.holds(&header.segment_lock) || segments >= self.fs.geometry.segments_max {
+            return Ok(());
+        }
+        let entry = self.fs.segment_entry(segments)?;
+        if entry.load() == 0 {
+            return Ok(());
+        }
+        self.fs.pm.fence(self.fs.pm.flush_all(entry));
+        self.finish_segment(segments)
     }
 }

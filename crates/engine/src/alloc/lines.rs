@@ -4,16 +4,19 @@
 //! slab's state and are taken over when the mask has no room left.
 //!
 //! Invariants
-//! - A line is free in exactly one place: the slab's `free_lines`, or the mask of the shard that owns the slab (state 3).
+//! - A line is free in exactly one place: the slab's `free_lines`, or the mask of the shard that owns the slab (state 3). A slab changes under
+//!   its lock, and all words of a change together.
 //! - The word where a dentry's seal is (the second of a line) never verifies in a free line: a new slab is durably zeroed, whoever frees a dentry
 //!   zeroed its seal durably, and the rest of a name cannot look like a seal, which has a zero byte.
 //! - A slab with free lines that is in state 1 (on no list) comes back with the next line that is freed in it.
 
-use super::BlockRun;
+use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
 use crate::dram::SlabState;
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::redo::Change;
+use crate::step::step;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::{BLOCK_BYTES, BadOffset, LINE_BYTES, Memory};
 
 /// The block is no slab; or, since a clean image does not tell full slabs from other blocks, a full one.
@@ -72,39 +75,47 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.lines_of_mask(lines).ok_or(Error::NoSpace)
     }
 
-    /// Gives lines back at once; the caller made the dentry's seal durably zero.
+    /// Gives lines back at once that were taken for a dentry; the caller made the dentry's seal durably zero.
     pub(crate) fn free_lines(&self, offset: u64, lines: u64) -> Result<()> {
         if !self.fs.lines_fit(offset, lines) {
             return Err(BadOffset { offset, length: lines * LINE_BYTES }.into());
         }
-        self.free_line_mask(offset / BLOCK_BYTES, line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines))
+        let hand = self.slot.hand.dentries.iter().find(|word| word.load(Relaxed) == offset | lines);
+        let with = hand.map_or(Change::Nothing, |word| Change::Wide(word, 0));
+        self.free_line_mask(offset / BLOCK_BYTES, line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines), with)
     }
 
-    /// Gives back the lines of a mask in one block, which were checked to be lines of dentries.
-    pub(crate) fn free_line_mask(&self, block: u64, mask: u64) -> Result<()> {
+    /// Gives back the lines of a mask in one block, which were checked to be lines of dentries, together with another change that says so.
+    pub(crate) fn free_line_mask(&self, block: u64, mask: u64, with: Change<'_>) -> Result<()> {
         if self.slot.slab.load(Relaxed) == block {
             let own = self.slot.slab_lines.load(Relaxed);
             debug_assert!(own & mask == 0, "lines {mask:#x} of block {block} freed twice");
-            self.slot.slab_lines.store(own | mask, Relaxed);
+            self.change_together([Change::Wide(&self.slot.slab_lines, own | mask), with]);
             return Ok(());
         }
         let slab = self.fs.dram.slab(block)?;
-        let others = slab.free_lines.fetch_or(mask, SeqCst);
+        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let others = slab.free_lines.load(Relaxed);
         debug_assert!(others & mask == 0, "lines {mask:#x} of block {block} freed twice");
-        self.list_if_full(block, slab)
+        let free = Change::Wide(&slab.free_lines, others | mask);
+        let state = slab.state.load(Relaxed);
+        if state != SLAB_FULL && state != SLAB_NONE {
+            self.change_together([free, with]);
+            return Ok(());
+        }
+        let [a, b, c, d] = self.list_changes(block, slab)?;
+        self.change_together([free, Change::Narrow(&slab.state, SLAB_LISTED), a, b, c, d, with]);
+        Ok(())
     }
 
     /// Gives what the shard holds of slabs back to where everybody finds it, wholly free slabs to the blocks. For shards without a thread.
     pub(crate) fn give_back_lines(&self) -> Result<()> {
         self.put_back_slab()?;
         for _ in 0..self.slot.slab_count.load(Relaxed) {
-            let Some((block, slab)) = self.pop_slab()? else { break };
-            if slab.free_lines.load(Acquire) == u64::MAX {
-                self.free_slab(block, slab)?;
-            } else {
-                slab.state.store(SLAB_LISTED, Release);
-                self.push_slab(block, slab)?;
+            if !self.pop_slab()? {
+                break;
             }
+            if self.slot.slab_lines.load(Relaxed) == u64::MAX { self.free_slab()? } else { self.put_back_slab()? }
         }
         Ok(())
     }
@@ -113,34 +124,43 @@ impl<'f, M: Memory> Thread<'f, M> {
         let free = self.slot.slab_lines.load(Relaxed);
         let line = find_run(free, lines)?;
         let rest = free & !line_mask(line, lines);
-        self.slot.slab_lines.store(rest, Relaxed);
         let slab = self.slot.slab.load(Relaxed) * BLOCK_BYTES;
+        let offset = slab + line * LINE_BYTES;
+        if let Some(hand) = self.slot.hand.dentries.iter().find(|word| word.load(Relaxed) == 0) {
+            hand.store(offset | lines, Relaxed);
+        }
+        step();
+        self.slot.slab_lines.store(rest, Release);
+        step();
         // The next name will want the next free line.
         self.fs.pm.prefetch(slab + rest.trailing_zeros() as u64 % 64 * LINE_BYTES);
-        Some(slab + line * LINE_BYTES)
+        Some(offset)
+    }
+
+    /// As the reaper of this slot: whether lines that its owner wanted were not taken, or were put back.
+    pub(crate) fn are_in_mask(&self, offset: u64, lines: u64) -> bool {
+        let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines);
+        self.slot.slab.load(Relaxed) == offset / BLOCK_BYTES && self.slot.slab_lines.load(Relaxed) & mask != 0
     }
 
     /// Makes a slab with room for `lines` the shard's: what others freed in the present one, one of the list, or a new block.
     fn find_slab(&self, lines: u64) -> Result<()> {
-        let present = self.slot.slab.load(Relaxed);
-        if present != 0 {
-            let freed = self.fs.dram.slab(present)?.free_lines.swap(0, AcqRel);
-            let free = self.slot.slab_lines.load(Relaxed) | freed;
-            self.slot.slab_lines.store(free, Relaxed);
-            if find_run(free, lines).is_some() {
+        if self.slot.slab.load(Relaxed) != 0 {
+            self.take_freed()?;
+            if find_run(self.slot.slab_lines.load(Relaxed), lines).is_some() {
                 return Ok(());
             }
             self.put_back_slab()?;
         }
         for _ in 0..TRIES {
-            let Some((block, slab)) = self.pop_slab()? else { break };
-            let free = slab.free_lines.swap(0, AcqRel);
+            if !self.pop_slab()? {
+                break;
+            }
+            let free = self.slot.slab_lines.load(Relaxed);
             if free == u64::MAX && self.slot.slab_count.load(Relaxed) > KEPT_SLABS {
-                slab.free_lines.store(free, Relaxed);
-                self.free_slab(block, slab)?;
+                self.free_slab()?;
                 continue;
             }
-            self.own_slab(block, free);
             if find_run(free, lines).is_some() {
                 return Ok(());
             }
@@ -149,22 +169,30 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.new_slab()
     }
 
-    /// Takes a block for a slab. It is zeroed first: a crash may leave the slot that names a dentry without the dentry, and then nothing that lay
-    /// there may pass for one.
-    fn new_slab(&self) -> Result<()> {
-        let block = self.allocate_blocks(1)?.first;
-        let pm = &self.fs.pm;
-        pm.fence(pm.stream_zeros(block * BLOCK_BYTES, BLOCK_BYTES)?);
-        let slab = self.fs.dram.slab(block)?;
-        slab.free_lines.store(0, Relaxed);
-        slab.state.store(SLAB_OWNED, Release);
-        self.own_slab(block, u64::MAX);
+    /// Takes over what others freed in the shard's slab.
+    fn take_freed(&self) -> Result<()> {
+        let slab = self.fs.dram.slab(self.slot.slab.load(Relaxed))?;
+        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let free = self.slot.slab_lines.load(Relaxed) | slab.free_lines.load(Relaxed);
+        self.change_together([Change::Wide(&slab.free_lines, 0), Change::Wide(&self.slot.slab_lines, free)]);
         Ok(())
     }
 
-    fn own_slab(&self, block: u64, free_lines: u64) {
-        self.slot.slab_lines.store(free_lines, Relaxed);
-        self.slot.slab.store(block, Relaxed);
+    /// Takes a block for a slab. It is zeroed first: a crash may leave the slot that names a dentry without the dentry, and then nothing that lay
+    /// there may pass for one.
+    fn new_slab(&self) -> Result<()> {
+        let block = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_blocks(1))?.first;
+        let pm = &self.fs.pm;
+        pm.fence(pm.stream_zeros(block * BLOCK_BYTES, BLOCK_BYTES)?);
+        let slab = self.fs.dram.slab(block)?;
+        self.change_together([
+            Change::Wide(&slab.free_lines, 0),
+            Change::Narrow(&slab.state, SLAB_OWNED),
+            Change::Wide(self.fs.dram.block_owner(block)?, OWNED_FOR_GOOD),
+            Change::Wide(&self.slot.slab_lines, u64::MAX),
+            Change::Wide(&self.slot.slab, block),
+        ]);
+        Ok(())
     }
 
     /// Gives the shard's slab up: to the end of its list if it has lines worth another look.
@@ -174,63 +202,75 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let slab = self.fs.dram.slab(block)?;
-        let rest = self.slot.slab_lines.load(Relaxed);
-        self.slot.slab_lines.store(0, Relaxed);
-        self.slot.slab.store(0, Relaxed);
-        let free = slab.free_lines.fetch_or(rest, SeqCst) | rest;
-        if free.count_ones() >= WORTH_LINES {
-            slab.state.store(SLAB_LISTED, Release);
-            return self.push_slab(block, slab);
-        }
-        slab.state.swap(SLAB_FULL, SeqCst);
-        // Whoever freed a line before the swap saw a slab with an owner and left it to him. (Whoever comes after it lists it himself.)
-        if slab.free_lines.load(SeqCst) != free {
-            return self.list_if_full(block, slab);
-        }
+        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let free = slab.free_lines.load(Relaxed) | self.slot.slab_lines.load(Relaxed);
+        let worth = free.count_ones() >= WORTH_LINES;
+        let [a, b, c, d] = if worth { self.list_changes(block, slab)? } else { [Change::Nothing; 4] };
+        self.change_together([
+            Change::Wide(&slab.free_lines, free),
+            Change::Narrow(&slab.state, if worth { SLAB_LISTED } else { SLAB_FULL }),
+            Change::Wide(&self.slot.slab, 0),
+            Change::Wide(&self.slot.slab_lines, 0),
+            a,
+            b,
+            c,
+            d,
+        ]);
         Ok(())
     }
 
-    /// Puts a slab that is on no list on the shard's.
-    fn list_if_full(&self, block: u64, slab: &'f SlabState) -> Result<()> {
-        let state = slab.state.load(SeqCst);
-        let full = state == SLAB_FULL || state == SLAB_NONE;
-        if full && slab.state.compare_exchange(state, SLAB_LISTED, SeqCst, Relaxed).is_ok() {
-            self.push_slab(block, slab)?;
-        }
-        Ok(())
-    }
-
-    /// A slab that has no line in use is no slab any more.
-    fn free_slab(&self, block: u64, slab: &SlabState) -> Result<()> {
-        slab.free_lines.store(0, Relaxed);
-        slab.state.store(SLAB_NONE, Release);
+    /// The shard's slab has no line in use, so it is no slab any more.
+    fn free_slab(&self) -> Result<()> {
+        let block = self.slot.slab.load(Relaxed);
+        let slab = self.fs.dram.slab(block)?;
+        self.change_together([
+            Change::Narrow(&slab.state, SLAB_NONE),
+            Change::Wide(self.fs.dram.block_owner(block)?, owned_by_slot(self.ticket())),
+            Change::Wide(&self.slot.slab, 0),
+            Change::Wide(&self.slot.slab_lines, 0),
+        ]);
         self.free_blocks(BlockRun { first: block, count: 1 })
     }
 
-    /// Appends a slab in state `SLAB_LISTED` to the shard's list: the oldest come first, so that none that does not fit stays in the way.
-    pub(crate) fn push_slab(&self, block: u64, slab: &SlabState) -> Result<()> {
+    /// What appends a slab to the shard's list: the oldest come first, so that none that does not fit stays in the way.
+    fn list_changes<'c>(&'c self, block: u64, slab: &'c SlabState) -> Result<[Change<'c>; 4]> {
         let count = self.slot.slab_count.load(Relaxed);
-        slab.next.store(0, Relaxed);
-        if count == 0 {
-            self.slot.slab_list.store(block as u32, Relaxed);
-        } else {
-            self.fs.dram.slab(self.slot.slab_tail.load(Relaxed) as u64)?.next.store(block as u32, Relaxed);
-        }
-        self.slot.slab_tail.store(block as u32, Relaxed);
-        self.slot.slab_count.store(count + 1, Relaxed);
+        let before = match count {
+            0 => &self.slot.slab_list,
+            _ => &self.fs.dram.slab(self.slot.slab_tail.load(Relaxed) as u64)?.next,
+        };
+        Ok([
+            Change::Narrow(&slab.next, 0),
+            Change::Narrow(before, block as u32),
+            Change::Narrow(&self.slot.slab_tail, block as u32),
+            Change::Narrow(&self.slot.slab_count, count + 1),
+        ])
+    }
+
+    /// Appends a slab in state `SLAB_LISTED` to the shard's list, while the region is being built.
+    pub(crate) fn push_slab(&self, block: u64, slab: &SlabState) -> Result<()> {
+        let changes = self.list_changes(block, slab)?;
+        self.change_together(changes);
         Ok(())
     }
 
-    fn pop_slab(&self) -> Result<Option<(u64, &'f SlabState)>> {
+    /// Makes the first slab of the shard's list the one that it hands lines out of; whether there was one.
+    fn pop_slab(&self) -> Result<bool> {
         let count = self.slot.slab_count.load(Relaxed);
         if count == 0 {
-            return Ok(None);
+            return Ok(false);
         }
         let block = self.slot.slab_list.load(Relaxed) as u64;
         let slab = self.fs.dram.slab(block)?;
-        self.slot.slab_list.store(slab.next.load(Relaxed), Relaxed);
-        self.slot.slab_count.store(count - 1, Relaxed);
-        slab.state.store(SLAB_OWNED, Release);
-        Ok(Some((block, slab)))
+        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        self.change_together([
+            Change::Narrow(&self.slot.slab_list, slab.next.load(Relaxed)),
+            Change::Narrow(&self.slot.slab_count, count - 1),
+            Change::Narrow(&slab.state, SLAB_OWNED),
+            Change::Wide(&self.slot.slab_lines, slab.free_lines.load(Relaxed)),
+            Change::Wide(&slab.free_lines, 0),
+            Change::Wide(&self.slot.slab, block),
+        ]);
+        Ok(true)
     }
 }

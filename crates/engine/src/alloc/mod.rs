@@ -12,5 +12,5 @@ pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use blocks::BlockRun;
+pub(crate) use blocks::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
 pub(crate) use lines::{SLAB_FULL, SLAB_LISTED, line_mask};

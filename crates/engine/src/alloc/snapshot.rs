@@ -1,9 +1,9 @@
-//! What a clean detach leaves so that the next attach need not scan: block map, inode map, slabs with free lines.
+//! What a clean detach leaves so that the next attach need not scan: block map, inode map, slabs with free lines, and shared blocks.
 //!
-//! - Block map: two bits per block. 0 free; 1 in use; 2 a slab of which free lines are listed.
+//! - Block map: two bits per block. 0 free; 1 in use; 2 a slab of which free lines are listed; 3 a block whose further pointers are counted in the list.
 //! - Inode map: a bit per number, set: in use.
-//! - A chain of [`SlabPage`]s with the free lines of slabs, in blocks that the map calls free: the next attach for writing reads and forgets
-//!   them. If no blocks are left for it, the slabs count as full: their free lines are lost until the next scan.
+//! - The list: a chain of [`ListPage`]s in blocks that the map calls free: the next attach for writing reads and forgets them. If no blocks
+//!   are left for it, the slabs count as full: their free lines are lost until the next scan. With shared blocks there is no snapshot then.
 //!
 //! Invariants
 //! - All of it is durable before the clean flag is, and none of it is believed unless the checksum matches and every number in it
@@ -13,7 +13,7 @@ use super::BlockRun;
 use super::lines::SLAB_LISTED;
 use crate::error::Result;
 use crate::format::{
-    Geometry, INODES_PER_SEGMENT, SEGMENT_BLOCKS, SLAB_PAGE_ENTRIES, SlabPage, Snapshot, State, Superblock,
+    Geometry, INODES_PER_SEGMENT, LIST_PAGE_ENTRIES, ListPage, SEGMENT_BLOCKS, Snapshot, State, Superblock,
 };
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -143,10 +143,13 @@ pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, ge
 pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     let (pm, geometry) = (&fs.pm, &fs.geometry);
     let header = fs.header()?;
-    let slabs = count_slabs(fs)?;
+    let (entries, any_shared) = count_entries(fs)?;
     let mut pages = FreeBlocks { fs, next: geometry.data_block };
-    let wanted = slabs.div_ceil(SLAB_PAGE_ENTRIES as u64);
+    let wanted = entries.div_ceil(LIST_PAGE_ENTRIES as u64);
     let listed = FreeBlocks { fs, next: geometry.data_block }.take(wanted as usize).count() as u64 == wanted;
+    if any_shared && !listed {
+        return Ok(set_figures(pm, fs.superblock()?, &Snapshot::default()));
+    }
     let mut crc = 0;
     let mut flushed = write_words(pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |index| {
         block_codes(fs, index, listed)
@@ -161,9 +164,9 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
         ..Snapshot::default()
     };
     if listed && wanted > 0 {
-        figures.slab_pages = wanted;
-        figures.slab_page = pages.next().unwrap_or(0) * BLOCK_BYTES;
-        flushed = flushed.and(write_slab_pages(fs, &figures, &mut pages, &mut crc)?);
+        figures.list_pages = wanted;
+        figures.list_page = pages.next().unwrap_or(0) * BLOCK_BYTES;
+        flushed = flushed.and(write_list(fs, (&figures, entries), &mut pages, &mut crc)?);
     }
     figures.checksum = figures.checksum(crc, fs.epoch);
     Ok(flushed.and(set_figures(pm, fs.superblock()?, &figures)))
@@ -191,37 +194,52 @@ impl<M: Memory> Iterator for FreeBlocks<'_, M> {
     }
 }
 
-/// The free lines of a block, if it is a slab that has any.
-fn free_lines<M: Memory>(fs: &Fs<M>, block: u64) -> Result<Option<u64>> {
+/// Codes of the block map for blocks that the list has.
+const CODE_SLAB: u64 = 2;
+const CODE_SHARED: u64 = 3;
+
+/// What the list has to say about a block that is in use: its code in the block map, and the word that goes with it.
+fn list_entry<M: Memory>(fs: &Fs<M>, block: u64) -> Result<Option<(u64, u64)>> {
     let slab = fs.dram.slab(block)?;
     let free = slab.free_lines.load(Acquire);
-    Ok((slab.state.load(Acquire) != 0 && free != 0).then_some(free))
+    if slab.state.load(Acquire) != 0 {
+        return Ok((free != 0).then_some((CODE_SLAB, free)));
+    }
+    let shares = fs.dram.block_shares(block)?.load(Acquire);
+    Ok((shares != 0).then_some((CODE_SHARED, shares as u64)))
 }
 
-/// Calls `each` with every slab that has free lines, ascending, and those lines.
-pub(crate) fn for_slabs<M: Memory>(fs: &Fs<M>, mut each: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+/// Calls `each` with every block that the list has something to say about, ascending: number, code and word.
+fn for_entries<M: Memory>(fs: &Fs<M>, mut each: impl FnMut(u64, u64, u64) -> Result<()>) -> Result<()> {
     for index in 0..fs.geometry.blocks.div_ceil(64) {
         let mut used = fs.dram.block_word(index)?.load(Acquire);
         while used != 0 {
             let block = index * 64 + used.trailing_zeros() as u64;
             used &= used - 1;
             if block < fs.geometry.blocks
-                && let Some(free) = free_lines(fs, block)?
+                && let Some((code, word)) = list_entry(fs, block)?
             {
-                each(block, free)?;
+                each(block, code, word)?;
             }
         }
     }
     Ok(())
 }
 
-fn count_slabs<M: Memory>(fs: &Fs<M>) -> Result<u64> {
-    let mut slabs = 0;
-    for_slabs(fs, |_, _| {
-        slabs += 1;
+/// Calls `each` with every slab that has free lines, ascending.
+pub(crate) fn for_slabs<M: Memory>(fs: &Fs<M>, mut each: impl FnMut(u64) -> Result<()>) -> Result<()> {
+    for_entries(fs, |block, code, _| if code == CODE_SLAB { each(block) } else { Ok(()) })
+}
+
+/// How many entries the list needs, and whether any is of a shared block.
+fn count_entries<M: Memory>(fs: &Fs<M>) -> Result<(u64, bool)> {
+    let (mut entries, mut any_shared) = (0, false);
+    for_entries(fs, |_, code, _| {
+        entries += 1;
+        any_shared |= code == CODE_SHARED;
         Ok(())
     })?;
-    Ok(slabs)
+    Ok((entries, any_shared))
 }
 
 /// Word `index` of the block map.
@@ -232,34 +250,35 @@ fn block_codes<M: Memory>(fs: &Fs<M>, index: u64, listed: bool) -> Result<u64> {
     if beyond < BLOCKS_PER_WORD {
         used &= (1 << beyond) - 1;
     }
-    let mut slabs = 0u32;
+    let mut codes = spread(used);
     let mut rest = if listed { used } else { 0 };
     while rest != 0 {
         let bit = rest.trailing_zeros();
         rest &= rest - 1;
-        slabs |= (free_lines(fs, first + bit as u64)?.is_some() as u32) << bit;
+        if let Some((code, _)) = list_entry(fs, first + bit as u64)? {
+            codes = codes & !(3 << (bit * 2)) | code << (bit * 2);
+        }
     }
-    Ok(spread(used & !slabs) | spread(slabs) << 1)
+    Ok(codes)
 }
 
-/// Writes the chain of slab pages; `pages` gives the blocks behind the first one.
-fn write_slab_pages<M: Memory>(
+/// Writes the list, of which the number of entries is known; `pages` gives the blocks behind the first one.
+fn write_list<M: Memory>(
     fs: &Fs<M>,
-    figures: &Snapshot,
+    (figures, mut left): (&Snapshot, u64),
     pages: &mut FreeBlocks<'_, M>,
     crc: &mut u32,
 ) -> Result<Flushed> {
     let mut page = [0u8; BLOCK_BYTES as usize];
-    let mut at = figures.slab_page;
+    let mut at = figures.list_page;
     let mut count = 0usize;
-    let mut left = count_slabs(fs)?;
     let mut flushed = Flushed::nothing();
-    for_slabs(fs, |block, free| {
+    for_entries(fs, |block, _, word| {
         page[16 + count * 16..][..8].copy_from_slice(&block.to_le_bytes());
-        page[24 + count * 16..][..8].copy_from_slice(&free.to_le_bytes());
+        page[24 + count * 16..][..8].copy_from_slice(&word.to_le_bytes());
         count += 1;
         left -= 1;
-        if count < SLAB_PAGE_ENTRIES && left > 0 {
+        if count < LIST_PAGE_ENTRIES && left > 0 {
             return Ok(());
         }
         let next = if left > 0 { pages.next().unwrap_or(0) * BLOCK_BYTES } else { 0 };
@@ -295,7 +314,7 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
         }
         Ok(())
     })?;
-    load_slabs(fs, &figures)?;
+    load_list(fs, &figures)?;
     let header = fs.header()?;
     header.segments.store(figures.segments, Release);
     header.inodes_used.store(figures.inodes_used, Relaxed);
@@ -323,12 +342,9 @@ fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool>
         && figures.segments <= geometry.segments_max
         && figures.inodes_used < figures.segments * INODES_PER_SEGMENT
         && figures.blocks_free <= geometry.blocks;
-    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |_, word| {
-        sound &= word & word >> 1 & 0x5555_5555_5555_5555 == 0;
-        Ok(())
-    })?;
+    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |_, _| Ok(()))?;
     read_words(&fs.pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |_, _| Ok(()))?;
-    sound &= verify_slabs(fs, figures, &mut crc);
+    sound &= verify_list(fs, figures, &mut crc);
     if !sound || figures.checksum(crc, epoch) != figures.checksum {
         return Ok(false);
     }
@@ -343,39 +359,52 @@ fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool>
     Ok(figures.segments == geometry.segments_max || fs.segment_entry(figures.segments)?.load() == 0)
 }
 
-/// Continues the checksum over the chain of slab pages; whether it has the length that it should have and names blocks that are handed out.
-fn verify_slabs<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> bool {
-    let mut at = figures.slab_page;
+/// Continues the checksum over the list; whether it has the length that it should have and names blocks that are handed out.
+fn verify_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> bool {
+    let mut at = figures.list_page;
     let mut bytes = [0u8; BLOCK_BYTES as usize];
-    for _ in 0..figures.slab_pages.min(fs.geometry.blocks) {
+    for _ in 0..figures.list_pages.min(fs.geometry.blocks) {
         let run = BlockRun { first: at / BLOCK_BYTES, count: 1 };
         if !at.is_multiple_of(BLOCK_BYTES) || !fs.is_data(run) || fs.pm.read_bytes(at, &mut bytes).is_err() {
             return false;
         }
         *crc = crc32c(*crc, &bytes);
-        let Ok(page) = fs.pm.get(Pm::<SlabPage>::new(at)) else { return false };
+        let Ok(page) = fs.pm.get(Pm::<ListPage>::new(at)) else { return false };
         let count = page.count.load() as usize;
-        let entries = &page.entries[..count.min(SLAB_PAGE_ENTRIES)];
+        let entries = &page.entries[..count.min(LIST_PAGE_ENTRIES)];
         let fits = |block: u64| fs.is_data(BlockRun { first: block, count: 1 });
-        if count > SLAB_PAGE_ENTRIES || !entries.iter().all(|entry| fits(entry.block.load())) {
+        if count > LIST_PAGE_ENTRIES || !entries.iter().all(|entry| fits(entry.block.load())) {
             return false;
         }
         at = page.next.load();
     }
-    at == 0 && (figures.slab_page != 0) == (figures.slab_pages != 0)
+    at == 0 && (figures.list_page != 0) == (figures.list_pages != 0)
 }
 
-/// Sets the slabs with free lines up: full ones until `attach` lists them.
-fn load_slabs<M: Memory>(fs: &Fs<M>, figures: &Snapshot) -> Result<()> {
-    let mut at = figures.slab_page;
-    for _ in 0..figures.slab_pages {
-        let page = fs.pm.get(Pm::<SlabPage>::new(at))?;
-        for entry in &page.entries[..page.count.load().min(SLAB_PAGE_ENTRIES as u64) as usize] {
-            let slab = fs.dram.slab(entry.block.load())?;
-            slab.free_lines.store(entry.free_lines.load(), Relaxed);
+/// Sets up what the list tells of: slabs with free lines, full ones until `attach` lists them, and blocks with several pointers.
+fn load_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot) -> Result<()> {
+    let mut at = figures.list_page;
+    for _ in 0..figures.list_pages {
+        let page = fs.pm.get(Pm::<ListPage>::new(at))?;
+        for entry in &page.entries[..page.count.load().min(LIST_PAGE_ENTRIES as u64) as usize] {
+            let (block, word) = (entry.block.load(), entry.word.load());
+            if code_of(fs, block)? == CODE_SHARED {
+                fs.dram.block_shares(block)?.store(word.min(u32::MAX as u64) as u32, Relaxed);
+                fs.header()?.blocks_shared.store(1, Relaxed);
+                continue;
+            }
+            let slab = fs.dram.slab(block)?;
+            slab.free_lines.store(word, Relaxed);
             slab.state.store(SLAB_LISTED, Release);
         }
         at = page.next.load();
     }
     Ok(())
+}
+
+/// What the block map says about a block.
+fn code_of<M: Memory>(fs: &Fs<M>, block: u64) -> Result<u64> {
+    let mut word = [0u8; 8];
+    fs.pm.read_bytes(fs.geometry.block_map_block * BLOCK_BYTES + block / BLOCKS_PER_WORD * 8, &mut word)?;
+    Ok(u64::from_le_bytes(word) >> (block % BLOCKS_PER_WORD * 2) & 3)
 }

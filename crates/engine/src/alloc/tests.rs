@@ -108,7 +108,7 @@ fn two_threads_never_get_the_same_block_lines_or_inode() {
                 thread.free_lines(offset, count).expect("frees")
             }
             let number = thread.allocate_inode().expect("an inode");
-            if round % 4 != 0 { inodes.push(number) } else { thread.free_inode(number).expect("frees") }
+            if round % 4 != 0 { inodes.push(number) } else { thread.put_back_inode(number).expect("frees") }
         }
         (blocks, lines, inodes)
     };
@@ -150,7 +150,7 @@ fn inode_numbers_ascend_come_back_after_they_are_freed_and_end_at_the_limit() {
     assert_eq!(numbers, (2..512).collect::<Vec<u64>>(), "neighbours in time are neighbours in memory");
     assert_eq!(thread.allocate_inode(), Err(Error::NoInodes));
     assert_eq!(fs.inodes_used(), Ok(511));
-    [70, 300].iter().for_each(|number| thread.free_inode(*number).expect("frees"));
+    [70, 300].iter().for_each(|number| thread.put_back_inode(*number).expect("frees"));
     assert_eq!(fs.inodes_used(), Ok(509));
     assert_eq!(
         HashSet::from([thread.allocate_inode().expect("one"), thread.allocate_inode().expect("two")]),

@@ -1,14 +1,14 @@
 //! Leaving.
 //!
-//! Invariant: the clean flag is set only if every shard was drained, nobody died inside an operation, and the snapshot is durable. Otherwise the image stays
+//! Invariant: the clean flag is set only if every shard was drained, nothing was lost, and the snapshot is durable. Otherwise the image stays
 //! as after a crash, which is always right and only costs the next attach a scan.
 
 use crate::alloc::snapshot;
-use crate::dram::{FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, IntentKind, Phase, References};
+use crate::dram::{FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, Phase, References};
 use crate::error::Result;
 use crate::format::State;
 use crate::fs::{Fs, Thread};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Release};
 use pmem::Memory;
 
 impl<M: Memory> Fs<M> {
@@ -18,7 +18,7 @@ impl<M: Memory> Fs<M> {
         if self.untouched {
             return Ok(());
         }
-        self.expel_dead()?;
+        self.reap_all()?;
         {
             let thread = self.enter()?;
             thread.write_back_all()?;
@@ -33,30 +33,15 @@ impl<M: Memory> Fs<M> {
                 shard.give_back_inodes()?;
             }
         }
-        if self.header()?.abandoned.load(Acquire) != 0 {
+        let header = self.header()?;
+        // Whoever died may have had a pointer to a shared block in hand.
+        let doubtful = header.reaped.load(Acquire) != 0 && header.blocks_shared.load(Acquire) != 0;
+        if doubtful || header.abandoned.load(Acquire) != 0 {
             return Ok(());
         }
         let snapshot = self.pm.fence(snapshot::write(&self)?);
         let word = State { epoch: self.epoch, clean: true }.word();
         self.pm.persist(self.pm.commit(&self.superblock()?.state, word, snapshot));
-        Ok(())
-    }
-
-    /// Frees the slots of owners that left without a word, as killed processes do: nobody else is inside.
-    fn expel_dead(&self) -> Result<()> {
-        let header = self.header()?;
-        for index in 0..header.slots_high.load(Acquire) as u32 {
-            let slot = self.dram.slot(index)?;
-            if slot.owner.load(Acquire) == 0 {
-                continue;
-            }
-            self.reap(index)?;
-            if slot.intent.kind.swap(IntentKind::None as u32, Relaxed) != IntentKind::None as u32 {
-                header.abandoned.fetch_add(1, Relaxed);
-            }
-            slot.pins.store(0, Relaxed);
-            slot.owner.store(0, Release);
-        }
         Ok(())
     }
 }

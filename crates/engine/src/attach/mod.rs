@@ -223,6 +223,6 @@ impl<M: Memory> Fs<M> {
     /// Gives all slabs that have free lines to the first shard, which is the first to be entered.
     fn list_slabs(&self) -> Result<()> {
         let first = self.enter()?;
-        snapshot::for_slabs(self, |block, _| first.push_slab(block, self.dram.slab(block)?))
+        snapshot::for_slabs(self, |block| first.push_slab(block, self.dram.slab(block)?))
     }
 }

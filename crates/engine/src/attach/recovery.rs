@@ -27,14 +27,15 @@ use crate::alloc::{BlockRun, SLAB_FULL, SLAB_LISTED, line_mask};
 use crate::cache::write_property;
 use crate::dram::GROUP_BLOCKS;
 use crate::error::{Corruption, Result};
+use crate::file::Blocks;
 use crate::format::{
     Dentry, DentryFacts, FileKind, Flip, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS,
     JournalRecord, JournalSlot, LOG_SLOTS, LogPage, LogPageKind, Move, Property, ROOT_INODE, SEGMENT_BLOCKS, SlotTag,
     Valid, dentry_lines, short_generation, slot_address, slot_tag, slot_word,
 };
 use crate::fs::Fs;
+use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use pmem::{BLOCK_BYTES, Cell64, Commit64, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Indexes of `DramHeader::recovery_counts`.
@@ -185,7 +186,7 @@ impl<M: Memory> Fs<M> {
             if looks.is_multiple_of(10_000) {
                 self.platform.wait(&nobody_wakes, 0, 1);
             }
-            core::hint::spin_loop();
+            spin_loop();
         }
         Ok(())
     }
@@ -282,7 +283,7 @@ impl<M: Memory> Fs<M> {
 
     /// Repeats the steps of a record; whether any of them was still to do. All of it or nothing: a record of which a dentry does not verify was
     /// written by a rename that a crash stopped before its first step.
-    fn replay(&self, record: &JournalRecord) -> Result<bool> {
+    pub(crate) fn replay(&self, record: &JournalRecord) -> Result<bool> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             self.check_move(step)?;
             if !self.arrived(step)? {
@@ -702,7 +703,7 @@ impl<M: Memory> Fs<M> {
     fn recover_file(&self, inode: &Inode, property: &Property) -> Result<u64> {
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) => {
-                crate::file::recover_body(self, inode, property, &mut |first, count| self.mark_body_part(first, count))
+                crate::file::recover_body(self, inode, property, &mut |blocks| self.mark_body_part(blocks))
             }
             _ => Ok(property.blocks),
         }
@@ -712,13 +713,13 @@ impl<M: Memory> Fs<M> {
         if inode.xattrs.load_acquire() == 0 {
             return Ok(());
         }
-        crate::file::recover_xattrs(self, inode, &mut |first, count| self.mark_body_part(first, count))
+        crate::file::recover_xattrs(self, inode, &mut |blocks| self.mark_body_part(blocks))
     }
 
     /// Marks blocks of a body.
-    fn mark_body_part(&self, first: u64, count: u64) -> Result<()> {
-        let run = BlockRun { first, count };
-        if self.is_data(run) { self.mark_body(run) } else { Err(Corruption::BlockMap(first).into()) }
+    fn mark_body_part(&self, blocks: Blocks) -> Result<()> {
+        let run = blocks.run;
+        if self.is_data(run) { self.mark_body(run) } else { Err(Corruption::BlockMap(run.first).into()) }
     }
 
     /// Whether a directory that nothing names has names itself: not an orphan, but one whose own name was lost to damage.

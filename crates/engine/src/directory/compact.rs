@@ -7,15 +7,16 @@
 //! Invariants
 //! - The head of the log changes by one store, after the new pages and the directory's times are durable.
 //! - Old pages and dead dentries become free only a grace period after that; recycling makes the journal records that name them superfluous first.
-//! - The compacting bit is held from beginning to end; the cachelet's lock only for moments, because others wait for it while they are pinned.
+//! - The directory's maintenance is held from beginning to end; the cachelet's lock only for moments, because others wait for it while they are pinned.
 
 use super::log::Tail;
-use crate::alloc::BlockRun;
-use crate::dram::{Cachelet, DirectoryState, RetiredKind};
+use crate::alloc::{BlockRun, owned_by_slot};
+use crate::dram::{Cachelet, DirectoryState, RetiredKind, STEP_RETIRING};
 use crate::error::{Error, Result};
-use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, slot_address};
+use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, dentry_lines, slot_address};
 use crate::fs::{Node, Thread};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
 /// Fewer holes than this are not worth a compaction (paper: 100 dentries).
@@ -24,8 +25,6 @@ const HOLES_MIN: u64 = 500;
 const AHEAD: usize = 12;
 /// Slots between two looks for room in the queue of what is to be recycled.
 const ROOM: usize = 32;
-/// Bit of a directory's `mapped` word: somebody compacts or evicts it.
-pub(super) const MAINTAINED: u32 = 4;
 
 /// The chain that replaces the compacted part.
 struct NewChain {
@@ -35,6 +34,14 @@ struct NewChain {
     last: u64,
     /// Names in the last page.
     used: u64,
+    /// What the pages await before the head names them.
+    flushed: Flushed,
+}
+
+impl NewChain {
+    fn note(&mut self, flushed: Flushed) {
+        self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
+    }
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -45,17 +52,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         if holes < HOLES_MIN || holes < directory.entries.load(Relaxed) {
             return Ok(());
         }
-        self.compact(directory)
+        self.compact(node)
     }
 
     /// Compacts now, unless somebody is at it. Not pinned; the caller has a reference to the directory.
-    pub(crate) fn compact(&self, directory: &'f Cachelet) -> Result<()> {
+    pub(crate) fn compact(&self, node: Node) -> Result<()> {
+        let directory = self.cachelet(node)?;
         let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
-        if !is_indexed() || directory.mapped.fetch_or(MAINTAINED, AcqRel) & MAINTAINED != 0 {
+        if !is_indexed() {
             return Ok(());
         }
-        let result = if is_indexed() { self.compact_maintained(directory) } else { Ok(()) };
-        directory.mapped.fetch_and(!MAINTAINED, AcqRel);
+        self.intend_maintenance(node.cachelet);
+        let result = match directory.maintain(self.ticket()) && is_indexed() {
+            true => self.compact_maintained(directory),
+            false => Ok(()),
+        };
+        directory.end_maintaining(self.ticket());
+        self.end_intent();
         match result {
             Err(Error::NoSpace) => Ok(()),
             result => result,
@@ -76,14 +89,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         self.wait_for_grace()?;
         let old_head = inode.log.load_acquire();
-        let chain = match self.copy_names(number, old_head, boundary) {
+        let mut chain = match self.copy_names(number, old_head, boundary) {
             Ok(chain) => chain,
             Err((chain, error)) => {
                 self.free_chain(number, &chain)?;
                 return Err(error);
             }
         };
-        self.swap_log(directory, &chain, boundary)?;
+        self.swap_log(directory, old_head, &mut chain, boundary)?;
         let holes = self.retire_old(number, old_head, boundary, &chain)?;
         directory.add_holes(-(holes as i64));
         Ok(())
@@ -96,7 +109,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         old_head: u64,
         boundary: u64,
     ) -> core::result::Result<NewChain, (NewChain, Error)> {
-        let mut chain = NewChain { first: 0, last: 0, used: 0 };
+        let mut chain = NewChain { first: 0, last: 0, used: 0, flushed: Flushed::nothing() };
         let mut offset = old_head;
         while offset != boundary {
             match self.copy_page(owner, offset, &mut chain) {
@@ -105,7 +118,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 Err(error) => return Err((chain, error)),
             }
         }
-        match self.link_new(&chain, boundary) {
+        match self.link_new(&mut chain, boundary) {
             Ok(()) => Ok(chain),
             Err(error) => Err((chain, error)),
         }
@@ -149,38 +162,57 @@ impl<'f, M: Memory> Thread<'f, M> {
             (chain.last, chain.used) = (fresh, 0);
         }
         let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
-        // Nothing leads here yet: the head's commit is what counts.
-        let _ = self.fs.pm.commit(&page.slots[chain.used as usize], word, Flushed::nothing().sealed());
+        // Nothing leads here yet: the head's commit is what counts. Flushed with the whole page.
+        self.fs.pm.commit(&page.slots[chain.used as usize], word, Flushed::nothing().sealed()).unflushed();
         chain.used += 1;
         Ok(())
     }
 
     /// Links the last new page to what follows it and flushes it whole: it is full, or the chain ends.
-    fn link_new(&self, chain: &NewChain, next: u64) -> Result<()> {
+    fn link_new(&self, chain: &mut NewChain, next: u64) -> Result<()> {
         if chain.last != 0 {
             let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
             let pm = &self.fs.pm;
             page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
             page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
-            let _ = pm.commit(&page.next, next, Flushed::nothing().sealed());
-            let _ = pm.flush_all(page);
+            pm.commit(&page.next, next, Flushed::nothing().sealed()).unflushed();
+            chain.note(pm.flush_all(page));
         }
         Ok(())
     }
 
     /// Makes the new chain the log.
-    fn swap_log(&self, directory: &'f Cachelet, chain: &NewChain, boundary: u64) -> Result<()> {
+    fn swap_log(&self, directory: &'f Cachelet, old_head: u64, chain: &mut NewChain, boundary: u64) -> Result<()> {
         let pm = &self.fs.pm;
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let _held = self.lock(&directory.lock, &directory.waiters)?;
         // The dentries that go carry the times of removals: the directory's entry must say them first.
         let property = self.property_now(directory);
         let times = self.commit_property(directory, &property, Flushed::nothing().sealed())?;
-        let durable = pm.fence(times);
+        let durable = pm.fence(times.and(core::mem::replace(&mut chain.flushed, Flushed::nothing())));
         let head = if chain.first == 0 { boundary } else { chain.first };
+        // The new pages are the directory's from now on, and the old ones this thread's, until they are free.
+        let number = directory.number.load(Relaxed);
+        self.own_pages(number, chain.first, boundary, number)?;
+        self.own_pages(number, old_head, boundary, owned_by_slot(self.ticket()))?;
+        step();
+        // Before the head changes: who dies in between must not leave the image as if nothing were lost.
+        self.slot.intent.step.store(STEP_RETIRING, Release);
+        step();
         // Crash before this is durable: the old log, whole. After: the new one. The pages of the other are free either way.
         pm.persist(pm.commit(&inode.log, head, durable));
+        step();
         directory.directory.fetch_add(1 << 8, AcqRel);
+        Ok(())
+    }
+
+    /// Notes the owner of the pages of a chain from `first` up to `boundary`.
+    fn own_pages(&self, number: u64, first: u64, boundary: u64, owner: u64) -> Result<()> {
+        let mut offset = first;
+        while offset != 0 && offset != boundary {
+            self.fs.mark_owner(BlockRun { first: offset / BLOCK_BYTES, count: 1 }, owner)?;
+            offset = self.fs.log_page(offset, number)?.0.next.load_acquire();
+        }
         Ok(())
     }
 
@@ -228,8 +260,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn retire_dentry(&self, word: u64, owner: u64) -> Result<()> {
-        if self.fs.dentry_of_slot(word, owner)?.is_some() {
-            self.retire(RetiredKind::Dentry, slot_address(word), 0);
+        if let Some((_, offset, facts)) = self.fs.dentry_of_slot(word, owner)? {
+            self.retire(RetiredKind::Dentry, offset, dentry_lines(facts.name_length as usize));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use super::log::ClaimedSlot;
 use super::{LINKS_MAX, NewNode, check_name};
-use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, PLAIN, References};
+use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
@@ -15,6 +15,7 @@ use crate::format::{
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, Target};
+use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
@@ -64,6 +65,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let result = self.retry_when_full(|| self.create_once(directory, name, hash, new));
         self.settle_names()?;
         self.recycle_some();
+        if let Ok(node) = result {
+            self.forget(node);
+        }
         result
     }
 
@@ -81,7 +85,24 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.find(directory.number, name, hash)?.is_some() {
             return Err(Error::Exists);
         }
-        let prepared = self.prepare_name(parent, directory.number, name.len())?;
+        self.intend(IntentKind::Create, [directory.cachelet, 0], [hash, hash]);
+        let result = self.create_intended(parent, directory.number, name, hash, new);
+        self.end_intent();
+        if let Ok(node) = result {
+            self.note(node);
+        }
+        result
+    }
+
+    fn create_intended(
+        &self,
+        parent: &'f Cachelet,
+        parent_number: u64,
+        name: &[u8],
+        hash: NameHash,
+        new: &NewNode<'_>,
+    ) -> Result<Node> {
+        let prepared = self.prepare_name(parent, parent_number, name.len())?;
         let fresh = match self.prepare_inode(new, parent) {
             Ok(fresh) => fresh,
             Err(error) => return Err(self.give_up_name(&prepared, error)),
@@ -104,7 +125,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let lines = dentry_lines(length);
         let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match self.claim_slot(directory) {
-            Ok(slot) => Ok(PreparedName { directory, parent, dentry_offset, slot, lines }),
+            Ok(slot) => {
+                self.note_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
+                Ok(PreparedName { directory, parent, dentry_offset, slot, lines })
+            }
             Err(error) => {
                 self.free_lines(dentry_offset, lines)?;
                 Err(error)
@@ -136,7 +160,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             prepared
         });
         if prepared.is_err() {
-            self.free_inode(number)?;
+            self.put_back_inode(number)?;
         }
         prepared
     }
@@ -150,25 +174,25 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<PreparedInode<'f>> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
         let moment_ns = self.moment(parent);
-        let property = self.first_property(new, moment_ns)?;
+        let property = self.as_owner(number, || self.first_property(new, moment_ns))?;
         if property.flags & PROPERTY_INLINE != 0 {
             let pm = &self.fs.pm;
             // No checksum covers the target, so it is durable before anything that names it. A crash from here on leaves it in a free
             // inode, where recovery clears it.
             pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?);
         }
-        let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, inode, &property)? };
+        let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, number, inode, &property)? };
         Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, moment_ns })
     }
 
     /// Writes the extended attributes that an inode is born with and lets the inode name them, durably: no checksum of the identity covers that
     /// word. A crash from here on leaves it in a free inode, where recovery clears it. The root word.
-    fn prepare_xattrs(&self, new: &NewNode<'_>, inode: &Inode, property: &Property) -> Result<u64> {
+    fn prepare_xattrs(&self, new: &NewNode<'_>, number: u64, inode: &Inode, property: &Property) -> Result<u64> {
         let pm = &self.fs.pm;
         let written = match new.kind {
             // It may have a body already: whoever wants this has to see to that, too.
             FileKind::Symlink => Err(Error::NotSupported),
-            _ => self.write_new_xattrs(new.extended),
+            _ => self.as_owner(number, || self.write_new_xattrs(new.extended)),
         };
         let root = match written {
             Ok(root) => root,
@@ -225,7 +249,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             pm.persist(pm.write_bytes(pm.offset_of(&fresh.inode.inline), &[0; INLINE_BYTES_MAX])?);
         }
         self.free_cachelet(fresh.cachelet_index)?;
-        self.free_inode(fresh.number)
+        self.put_back_inode(fresh.number)
     }
 
     fn publish_created(
@@ -251,6 +275,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
+        self.take_effect();
         drop(held);
         if new.kind == FileKind::Directory {
             prepared.directory.references.fetch_add(References::ONE_LINK, AcqRel);
@@ -346,6 +371,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let state = References { references: 1, links: fresh.property.links, flags: FLAG_READABLE };
         cachelet.references.store(state.word(), Relaxed);
+        step();
         cachelet.number.store(fresh.number, Release);
         Ok(())
     }
@@ -361,10 +387,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             if parent.entries.load(Acquire) & ENTRIES_DEAD != 0 {
                 return Err(Error::NotFound);
             }
-            let node = self.make_unnamed(parent, new, 0)?;
-            let state = References { references: 1, links: 0, flags: FLAG_READABLE | FLAG_DELETED | FLAG_UNNAMED };
-            self.cachelet(node)?.references.store(state.word(), Release);
-            Ok(node)
+            self.intend(IntentKind::Create, [0; 2], [self.fs.hash_name(0, b""); 2]);
+            let made = self.make_unnamed(parent, new, 0).and_then(|node| {
+                let state = References { references: 1, links: 0, flags: FLAG_READABLE | FLAG_DELETED | FLAG_UNNAMED };
+                self.cachelet(node)?.references.store(state.word(), Release);
+                self.take_effect();
+                Ok(node)
+            });
+            self.end_intent();
+            made
         })
     }
 
@@ -401,11 +432,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.find(directory.number, name, hash)?.is_some() {
             return Err(Error::Exists);
         }
-        let prepared = self.prepare_name(parent, directory.number, name.len())?;
-        match self.publish_link(&prepared, node, cachelet, kind, name, hash) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.give_up_name(&prepared, error)),
-        }
+        self.slot.intent.file.store(0, Relaxed);
+        self.intend(IntentKind::Link, [directory.cachelet, 0], [hash, hash]);
+        let result = self.prepare_name(parent, directory.number, name.len()).and_then(|prepared| {
+            self.publish_link(&prepared, node, cachelet, kind, name, hash)
+                .map_err(|error| self.give_up_name(&prepared, error))
+        });
+        self.end_intent();
+        result
     }
 
     fn publish_link(
@@ -423,6 +457,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let entry = self.reserve_entry(&held)?;
         let file = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let before = (cachelet.references.load(Acquire) >> 32) as u32;
+        self.slot.intent.file_before.store(before, Relaxed);
+        self.slot.intent.file.store(node.cachelet, Release);
+        step();
         self.add_link(cachelet)?;
         let moment_ns = self.moment(prepared.directory);
         let mut property = self.property_now(cachelet);
@@ -433,6 +471,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.fence(attributes.and(dentry));
         self.publish_property(cachelet, &property);
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
+        self.take_effect();
         // Not before: who removes another name of the file waits for this lock, and this name must be there when he returns.
         drop(file);
         drop(held);

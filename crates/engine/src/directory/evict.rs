@@ -7,17 +7,17 @@
 //! - A file's cachelet goes only from "no references" by CAS, after what it kept lazily was written back; from then on it is marked evicted and
 //!   whoever meets it starts again from the inode.
 
-use super::compact::MAINTAINED;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References, RetiredKind};
 use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX};
-use crate::fs::Thread;
+use crate::fs::{Node, Thread};
 use crate::mindex::Target;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
-/// Bit of a directory's `mapped` word: used since the hand was here.
-pub(super) const USED: u32 = 2;
+/// How long to sleep until somebody else has evicted a directory.
+const EVICTION_WAIT_MS: u32 = 2;
 /// Directories that one call evicts at most.
 const DIRECTORIES_PER_CALL: usize = 8;
 
@@ -32,7 +32,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Twice round: the first pass may only take second chances away.
         for _ in 0..2 * end as u64 {
             hand = if hand + 1 >= end { 1 } else { hand + 1 };
-            evicted += usize::from(self.evict_directory(self.fs.dram.cachelet(hand)?)?);
+            evicted += usize::from(self.evict_directory(hand)?);
             if evicted == DIRECTORIES_PER_CALL {
                 break;
             }
@@ -43,19 +43,22 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Evicts one directory if it may go; whether it did.
-    fn evict_directory(&self, directory: &'f Cachelet) -> Result<bool> {
+    fn evict_directory(&self, index: u32) -> Result<bool> {
+        let directory = self.fs.dram.cachelet(index)?;
         let candidate = directory.number.load(Acquire) != 0
             && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
             && DirectoryState::of(directory) == DirectoryState::Indexed
             && self.is_unused(directory);
-        if !candidate || directory.mapped.fetch_and(!USED, AcqRel) & USED != 0 {
+        if !candidate || directory.forget_used() {
             return Ok(false);
         }
-        if directory.mapped.fetch_or(MAINTAINED, AcqRel) & MAINTAINED != 0 {
-            return Ok(false);
-        }
-        let result = self.evict_maintained(directory);
-        directory.mapped.fetch_and(!MAINTAINED, AcqRel);
+        self.intend_maintenance(index);
+        let result = match directory.maintain(self.ticket()) {
+            true => self.evict_maintained(directory),
+            false => Ok(false),
+        };
+        directory.end_maintaining(self.ticket());
+        self.end_intent();
         result
     }
 
@@ -72,6 +75,39 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             DirectoryState::set(directory, DirectoryState::Evicting);
         }
+        self.evict_announced(directory)?;
+        Ok(true)
+    }
+
+    /// A directory that was left doubtful by somebody who died: takes its names out, so that they are indexed and counted anew. Not pinned.
+    pub(super) fn evict_doubtful(&self, directory: Node) -> Result<()> {
+        let cachelet = self.cachelet(directory)?;
+        self.intend_maintenance(directory.cachelet);
+        let result = match cachelet.maintain(self.ticket()) {
+            true => self.evict_doubtful_maintained(cachelet),
+            false => {
+                self.fs.platform.wait(&cachelet.directory, cachelet.directory.load(Relaxed), EVICTION_WAIT_MS);
+                // Whoever is at it may have died.
+                self.fs.reap_dead().map(drop)
+            }
+        };
+        cachelet.end_maintaining(self.ticket());
+        self.end_intent();
+        result
+    }
+
+    fn evict_doubtful_maintained(&self, directory: &'f Cachelet) -> Result<()> {
+        {
+            let _held = self.lock(&directory.lock, &directory.waiters)?;
+            if DirectoryState::of(directory) != DirectoryState::Doubtful {
+                return Ok(());
+            }
+            DirectoryState::set(directory, DirectoryState::Evicting);
+        }
+        self.evict_announced(directory)
+    }
+
+    fn evict_announced(&self, directory: &'f Cachelet) -> Result<()> {
         // Whoever saw it indexed leaves; whoever comes now waits for the state to change and indexes again. The lock is not held meanwhile:
         // others may wait for it while they are pinned, and this waits for them to leave.
         self.wait_for_grace()?;
@@ -79,7 +115,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         DirectoryState::set(directory, DirectoryState::Absent);
         self.fs.platform.wake(&directory.directory);
         self.settle_names()?;
-        result.map(|()| true)
+        result
     }
 
     /// Takes all names of a directory out of the mindex, and the cachelets of unused files with them. Under its lock; nobody else relies on
@@ -129,11 +165,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         if state.is_used() || state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0 {
             return Ok(());
         }
-        let dead = word | References::flag(FLAG_DEAD) | References::flag(FLAG_EVICTED);
+        let references = References::buried_by(self.ticket());
+        let dead = References { references, flags: state.flags | FLAG_DEAD | FLAG_EVICTED, ..state }.word();
+        self.slot.intent.victim.store(index, Relaxed);
+        step();
         if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
+            step();
             self.forget_pointer(cachelet, index)?;
+            step();
             self.retire(RetiredKind::Cachelet, index as u64, 0);
         }
+        self.slot.intent.victim.store(0, Release);
         Ok(())
     }
 }

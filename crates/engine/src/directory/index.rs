@@ -5,7 +5,7 @@
 //! - Whoever is pinned and sees Indexed may rely on it until it unpins: eviction waits for a grace period after announcing itself.
 
 use super::log::Tail;
-use crate::dram::{Cachelet, DirectoryState};
+use crate::dram::{Cachelet, DirectoryState, References};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPageKind, NAME_BYTES_MAX, Valid,
@@ -32,19 +32,29 @@ struct Pending {
 }
 
 impl DirectoryState {
-    pub(super) fn of(directory: &Cachelet) -> DirectoryState {
+    pub(crate) fn of(directory: &Cachelet) -> DirectoryState {
         match directory.directory.load(Acquire) & 0xff {
             0 => DirectoryState::Absent,
             1 => DirectoryState::Indexing,
             2 => DirectoryState::Indexed,
-            _ => DirectoryState::Evicting,
+            3 => DirectoryState::Evicting,
+            _ => DirectoryState::Doubtful,
         }
     }
 
     /// Sets the state; the version above it moves whenever positions in the log may have changed.
     pub(super) fn set(directory: &Cachelet, state: DirectoryState) {
-        let word = directory.directory.load(Relaxed);
-        directory.directory.store(word & !0xff | state as u32, Release);
+        let changed = |word: u32| Some(word & !0xff | state as u32);
+        let _ = directory.directory.fetch_update(AcqRel, Relaxed, changed);
+    }
+
+    /// For a reaper: the names or counts cannot be relied upon by whoever comes from now on.
+    pub(crate) fn doubt(directory: &Cachelet) {
+        let changed = |word: u32| match word & 0xff {
+            0 => None,
+            _ => Some(word & !0xff | DirectoryState::Doubtful as u32),
+        };
+        let _ = directory.directory.fetch_update(AcqRel, Relaxed, changed);
     }
 }
 
@@ -76,22 +86,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         loop {
             let pin = self.pin();
             if DirectoryState::of(directory) == DirectoryState::Indexed {
-                if directory.mapped.load(Relaxed) & super::evict::USED == 0 {
-                    directory.mapped.fetch_or(super::evict::USED, Relaxed);
-                }
+                directory.note_used();
                 return Ok((pin, directory));
             }
             drop(pin);
-            self.index_directory(directory)?;
+            self.index_directory(node, directory)?;
         }
     }
 
     /// Brings all names of a directory into the mindex, or waits for whoever is at it. Not pinned.
-    fn index_directory(&self, directory: &'f Cachelet) -> Result<()> {
+    fn index_directory(&self, node: Node, directory: &'f Cachelet) -> Result<()> {
         let word = directory.directory.load(Acquire);
-        if DirectoryState::of(directory) == DirectoryState::Evicting {
-            self.fs.platform.wait(&directory.directory, word, EVICTION_WAIT_MS);
-            return Ok(());
+        match DirectoryState::of(directory) {
+            DirectoryState::Evicting => {
+                self.fs.platform.wait(&directory.directory, word, EVICTION_WAIT_MS);
+                if directory.directory.load(Acquire) == word {
+                    self.fs.reap_dead()?;
+                }
+                return Ok(());
+            }
+            DirectoryState::Doubtful => return self.evict_doubtful(node),
+            _ => {}
         }
         let _held = self.lock(&directory.lock, &directory.waiters)?;
         if DirectoryState::of(directory) != DirectoryState::Absent {
@@ -113,7 +128,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn index_log(&self, directory: &'f Cachelet) -> Result<()> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
-        let (mut names, mut holes) = (0u64, 0u64);
+        let (mut names, mut holes, mut subdirectories) = (0u64, 0u64, 0u32);
         let mut tail = Tail(0);
         let mut pages = 0;
         let mut pending = [Pending::default(); AHEAD];
@@ -133,8 +148,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if word != 0 {
                     end = index as u64 + 1;
                 }
-                if self.index_slot(word, number, &mut pending[index % AHEAD])? {
+                if let Some(kind) = self.index_slot(word, number, &mut pending[index % AHEAD])? {
                     names += 1;
+                    subdirectories += u32::from(kind == FileKind::Directory);
                 } else if word != 0 {
                     holes += 1;
                 }
@@ -151,20 +167,36 @@ impl<'f, M: Memory> Thread<'f, M> {
         directory.device.store(holes.min(u32::MAX as u64) as u32, Relaxed);
         let dead = directory.entries.load(Relaxed) & crate::dram::ENTRIES_DEAD;
         directory.entries.store(names | dead, Release);
+        self.count_links(directory, 2 + subdirectories);
         Ok(())
     }
 
-    /// Queues the name of a slot, if it counts, and inserts the one that was queued `AHEAD` names before.
-    fn index_slot(&self, word: u64, owner: u64, pending: &mut Pending) -> Result<bool> {
-        if word == 0 {
-            return Ok(false);
+    /// Corrects a directory's links, unless it is removed.
+    fn count_links(&self, directory: &Cachelet, links: u32) {
+        let before = References::from_word(directory.references.load(Acquire)).links;
+        if before == links {
+            return;
         }
-        // Nobody creates in a directory that is not indexed, and recovery dropped what was half-made: what is not whole here is damaged. A miss would
-        // say that the name is not there.
+        let corrected = |word: u64| {
+            let state = References::from_word(word);
+            (state.links != 0).then(|| References { links, ..state }.word())
+        };
+        if directory.references.fetch_update(AcqRel, Acquire, corrected).is_ok() {
+            directory.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
+        }
+    }
+
+    /// Queues the name of a slot, if it counts, and tells its kind; and inserts the one that was queued `AHEAD` names before.
+    fn index_slot(&self, word: u64, owner: u64, pending: &mut Pending) -> Result<Option<FileKind>> {
+        if word == 0 {
+            return Ok(None);
+        }
+        // Nobody creates in a directory that is not indexed, recovery dropped what was half-made, and a reaper took it out of the log: what is not
+        // whole here is damaged. A miss would say that the name is not there.
         let whole = self.fs.dentry_of_slot(word, owner)?.filter(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
         let (dentry, offset, facts) = whole.ok_or(Corruption::Dentry(slot_address(word)))?;
         if !Valid::from_word(dentry.valid.load_acquire()).valid {
-            return Ok(false);
+            return Ok(None);
         }
         debug_assert!(facts.cookie >= FIRST_COOKIE);
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
@@ -173,7 +205,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.prefetch_bucket(hash);
         self.index_pending(pending)?;
         *pending = Pending { hash: Some(hash), dentry: offset, inode: facts.inode };
-        Ok(true)
+        Ok(Some(facts.kind))
     }
 
     fn index_pending(&self, pending: &mut Pending) -> Result<()> {

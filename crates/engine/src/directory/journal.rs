@@ -49,6 +49,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(pm.flush_all(slot).and(steps))
     }
 
+    /// As the reaper of this slot: counts the rename of a record, unless that was done.
+    pub(crate) fn end_journal_of(&self, turn: u64) {
+        if self.slot.renames.load(Relaxed) == turn {
+            self.end_journal();
+        }
+    }
+
+    /// As the reaper of this slot: the record of the rename that was to make a name of `dentry_offset`, if it got so far.
+    pub(crate) fn rename_record(&self, dentry_offset: u64) -> Result<Option<JournalRecord>> {
+        let turn = self.slot.renames.load(Relaxed);
+        for turn in [Some(turn), turn.checked_sub(1)].into_iter().flatten() {
+            let slot = self.fs.journal_slot(self.index as u64, turn)?;
+            let record = slot.record().filter(|record| record.turn == turn && record.moves[0].dentry == dentry_offset);
+            if record.is_some() {
+                self.fs.pm.flush_all(slot).unfenced();
+                return Ok(record);
+            }
+        }
+        Ok(None)
+    }
+
     /// The steps of this thread's rename are stored.
     pub(super) fn end_journal(&self) {
         self.slot.renames.store(self.slot.renames.load(Relaxed).wrapping_add(1), Release);

@@ -9,8 +9,9 @@ use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind};
 use crate::fs::{Fs, Thread};
+use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Commit64, Dirty, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory, Pm};
 
 /// A slot of a directory's log that is this operation's to fill.
 #[derive(Clone, Copy)]
@@ -62,6 +63,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if directory.root.compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
                 continue;
             }
+            step();
             let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
             let cookie = page.first_cookie.load() + tail.slot();
             return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie });
@@ -86,8 +88,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn open_page(&self, directory: &'f Cachelet, tail: Tail, first_cookie: u64) -> Result<u64> {
         let pm = &self.fs.pm;
         let number = directory.number.load(Relaxed);
-        let offset = self.new_page(number, first_cookie)?;
-        let durable = pm.fence(pmem::Flushed::nothing());
+        let (offset, flushed) = self.as_owner(number, || self.new_page(number, first_cookie))?;
+        let durable = pm.fence(flushed);
         // Crash before the link is durable: nothing names the page, its block is free again.
         let dirty = match tail.page() {
             0 => {
@@ -97,18 +99,33 @@ impl<'f, M: Memory> Thread<'f, M> {
             last => pm.commit(&self.fs.log_page(last, number)?.0.next, offset, durable),
         };
         pm.persist(dirty);
+        step();
         directory.root.store(Tail::new(offset, 0).0, Release);
         Ok(offset)
     }
 
+    /// For a reaper that holds the directory's lock: claims go on in the last page, if one was linked already.
+    pub(crate) fn repair_tail(&self, directory: &Cachelet) -> Result<()> {
+        let tail = Tail(directory.root.load(Acquire));
+        let linked = match tail.page() {
+            0 => &self.fs.inode_at(directory.inode.load(Relaxed))?.log,
+            last => &self.fs.log_page(last, directory.number.load(Relaxed))?.0.next,
+        };
+        if linked.load_acquire() != 0 {
+            let pm = &self.fs.pm;
+            pm.fence(pm.flush_all(linked));
+            directory.root.store(Tail::new(linked.load(), 0).0, Release);
+        }
+        Ok(())
+    }
+
     /// A fresh append page: zeros behind a header, flushed. The caller fences before it links the page.
-    fn new_page(&self, owner: u64, first_cookie: u64) -> Result<u64> {
+    fn new_page(&self, owner: u64, first_cookie: u64) -> Result<(u64, Flushed)> {
         let pm = &self.fs.pm;
         let offset = self.allocate_blocks(1)?.first * BLOCK_BYTES;
         let zeros = pm.stream_zeros(offset, BLOCK_BYTES)?;
         let header = self.write_page_header(offset, owner, first_cookie, LogPageKind::Append)?;
-        let _ = zeros.and(pm.flush(header));
-        Ok(offset)
+        Ok((offset, zeros.and(pm.flush(header))))
     }
 
     /// Writes the header of a fresh page, but for the zeros in it.

@@ -6,6 +6,7 @@ use crate::dram::{Cachelet, FLAG_DEAD, References};
 use crate::error::{Error, Result};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
+use crate::reap::Patience;
 use core::sync::atomic::Ordering::Acquire;
 use pmem::Memory;
 
@@ -17,11 +18,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.prefetch_bucket(hash);
         self.retry_when_crowded(|| {
             let (_pin, _) = self.pin_indexed(directory)?;
+            let mut patience = Patience::new();
             loop {
                 let (index, cachelet, number) = self.find_cachelet(directory.number, name, hash)?;
                 if self.reference(cachelet) {
                     return Ok(Node { cachelet: index, number });
                 }
+                patience.lose(self.fs)?;
             }
         })
     }
@@ -40,6 +43,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The cachelet of a name. Pinned; no reference is taken.
     pub(super) fn find_cachelet(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
+        let mut patience = Patience::new();
         loop {
             let Some(hit) = self.fs.find(parent, name, hash)? else { return Err(Error::NotFound) };
             let number = hit.dentry.number();
@@ -55,12 +59,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             };
             let cachelet = self.fs.dram.cachelet(index)?;
             if self.is_renaming(cachelet) {
-                core::hint::spin_loop();
+                patience.lose(self.fs)?;
                 continue;
             }
             let state = References::from_word(cachelet.references.load(Acquire));
             if state.flags & FLAG_DEAD != 0 {
-                core::hint::spin_loop();
+                patience.lose(self.fs)?;
                 continue;
             }
             return Ok((index, cachelet, number));

@@ -5,12 +5,16 @@
 
 use super::check_name;
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, References, RetiredKind};
+use crate::dram::{
+    Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind,
+};
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
-use core::sync::atomic::AtomicU32;
+use crate::reap::Patience;
+use crate::step::step;
+use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Flushed, Memory};
 
@@ -21,7 +25,7 @@ const TRIES_MAX: u32 = 200;
 
 /// How often a call has waited for a directory's count.
 #[derive(Default)]
-pub(super) struct Patience(u32);
+pub(super) struct CountWaits(u32);
 
 /// A link that was dropped.
 #[derive(Clone, Copy)]
@@ -40,14 +44,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
         self.make_room()?;
+        let mut patience = Patience::new();
         loop {
             let result = self.retry_when_crowded(|| {
                 let (_pin, parent) = self.pin_indexed(directory)?;
-                self.unlink_pinned(parent, directory.number, name, hash, &permit)
+                self.unlink_pinned(parent, directory, name, hash, &permit)
             });
             match result {
                 // The cachelet was evicted meanwhile.
-                Err(Error::Busy) => continue,
+                Err(Error::Busy) => {
+                    patience.lose(self.fs)?;
+                    continue;
+                }
                 result => result?,
             }
             return self.after_removal(directory);
@@ -57,13 +65,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn unlink_pinned(
         &self,
         parent: &'f Cachelet,
-        parent_number: u64,
+        directory: Node,
         name: &[u8],
         hash: NameHash,
         permit: &impl Fn(&Attributes) -> Result<()>,
     ) -> Result<()> {
         let held = self.hold_bucket(hash)?;
-        let hit = self.find_held(&held, parent_number, name, hash)?.ok_or(Error::NotFound)?;
+        let hit = self.find_held(&held, directory.number, name, hash)?.ok_or(Error::NotFound)?;
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
         let attributes = self.attributes(cachelet)?;
@@ -72,37 +80,57 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         permit(&attributes)?;
         let moment_ns = self.moment(parent);
-        let dropped = self.drop_link(cachelet)?;
-        let file = if dropped.others { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
+        // A link that is not the last one is dropped under the file's lock: so it can be told what became of it if this thread dies.
+        let several = References::from_word(cachelet.references.load(Acquire)).links > 1;
+        let file = if several { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
+        self.intend_removal(IntentKind::Unlink, (directory, hash), hit.dentry_offset, index, cachelet);
+        let dropped = match self.drop_link(cachelet, several) {
+            Ok(dropped) => dropped,
+            Err(error) => {
+                self.end_intent();
+                return Err(error);
+            }
+        };
         // From here to the fence: plain stores and flushes only.
         let attributes = self.stamp_unlinked(cachelet, dropped, moment_ns)?;
         let flushed = self.invalidate(hit.dentry, moment_ns);
         // Crash before this fence: the name is there or not, as the word in the dentry's line says.
         self.fs.pm.fence(flushed.and(attributes));
-        drop(file);
         self.remove_entry(&held, hash, hit.dentry_offset)?;
+        self.take_effect();
+        drop(file);
         drop(held);
         self.bury(dropped, cachelet, index);
         self.count_removal(parent, moment_ns);
+        self.end_intent();
         Ok(())
     }
 
     /// Counts one link less, and decides in the same step who recycles the file when that was the last: this thread if nobody uses it. Until
     /// its name has left the mindex, lookups that meet the dead cachelet wait.
-    pub(super) fn drop_link(&self, cachelet: &Cachelet) -> Result<DroppedLink> {
+    pub(super) fn drop_link(&self, cachelet: &Cachelet, locked: bool) -> Result<DroppedLink> {
         loop {
             let word = cachelet.references.load(Acquire);
             let mut state = References::from_word(word);
-            if state.flags & FLAG_DEAD != 0 {
+            if state.flags & FLAG_DEAD != 0 || (state.links > 1 && !locked) {
                 return Err(Error::Busy);
             }
             state.links = state.links.saturating_sub(1);
             if state.links == 0 {
-                state.flags |= FLAG_DELETED | if state.is_used() { 0 } else { FLAG_DEAD };
+                self.mark_deleted(&mut state);
             }
             if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
                 return Ok(DroppedLink { others: state.links != 0, dead: state.flags & FLAG_DEAD != 0 });
             }
+        }
+    }
+
+    /// The state of a file that has lost its last name; if nobody uses it, this thread buries it.
+    fn mark_deleted(&self, state: &mut References) {
+        state.flags |= FLAG_DELETED;
+        if !state.is_used() {
+            state.flags |= FLAG_DEAD;
+            state.references = References::buried_by(self.ticket());
         }
     }
 
@@ -135,6 +163,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// A directory has one name less and one hole more in its log.
     pub(super) fn count_removal(&self, directory: &Cachelet, moment_ns: i64) {
         directory.entries.fetch_sub(1, AcqRel);
+        step();
         directory.add_holes(1);
         self.touch_directory(directory, moment_ns);
     }
@@ -159,7 +188,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
         self.make_room()?;
-        let mut patience = Patience::default();
+        let mut waits = CountWaits::default();
         loop {
             let (pin, parent) = self.pin_indexed(directory)?;
             let (index, victim, number) = self.find_cachelet(directory.number, name, hash)?;
@@ -167,12 +196,12 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Error::NotADirectory);
             }
             if DirectoryState::of(victim) == DirectoryState::Indexed {
-                match self.remove_directory_pinned(parent, directory.number, name, hash, index, &permit) {
+                match self.remove_directory_pinned(parent, directory, name, hash, index, &permit) {
                     // Another file has the name now.
                     Err(Error::Busy) => continue,
                     Err(Error::NotEmpty) if !self.has_names(victim)? => {
                         drop(pin);
-                        self.wait_for_counts(&mut patience)?;
+                        self.wait_for_counts(&mut waits)?;
                         continue;
                     }
                     result => result?,
@@ -183,22 +212,24 @@ impl<'f, M: Memory> Thread<'f, M> {
             if !self.reference(victim) {
                 continue;
             }
-            drop(pin);
             let node = Node { cachelet: index, number };
+            self.note(node);
+            drop(pin);
             let indexed = self.pin_indexed(node).map(|_| ());
-            self.release(node, 1);
+            self.give_back(node);
             indexed?;
         }
         self.after_removal(directory)
     }
 
-    /// Waits for those who have counted a name in a directory that cannot be found yet, or not any more. Whoever does not come on with it is
-    /// taken at his count. Not pinned.
-    pub(super) fn wait_for_counts(&self, patience: &mut Patience) -> Result<()> {
-        patience.0 += 1;
-        match patience.0 {
-            0..SPINS => core::hint::spin_loop(),
-            SPINS..TRIES_MAX => self.fs.platform.wait(&AtomicU32::new(0), 0, 1),
+    /// Waits for those who have counted a name in a directory that cannot be found yet, or not any more. Whoever is dead is reaped, which makes the
+    /// directory doubtful; whoever else does not come on with it is taken at his count. Not pinned.
+    pub(super) fn wait_for_counts(&self, waits: &mut CountWaits) -> Result<()> {
+        waits.0 += 1;
+        match waits.0 {
+            ..SPINS => spin_loop(),
+            SPINS => drop(self.fs.reap_dead()?),
+            waits if waits < TRIES_MAX => self.fs.platform.wait(&AtomicU32::new(0), 0, 1),
             _ => return Err(Error::NotEmpty),
         }
         Ok(())
@@ -207,46 +238,71 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn remove_directory_pinned(
         &self,
         parent: &'f Cachelet,
-        parent_number: u64,
+        directory: Node,
         name: &[u8],
         hash: NameHash,
         index: u32,
         permit: &impl Fn(&Attributes) -> Result<()>,
     ) -> Result<()> {
         let held = self.hold_bucket(hash)?;
-        let hit = self.find_held(&held, parent_number, name, hash)?.ok_or(Error::NotFound)?;
+        let hit = self.find_held(&held, directory.number, name, hash)?.ok_or(Error::NotFound)?;
         if self.cachelet_of_target(&hit)? != index {
             return Err(Error::Busy);
         }
         let victim = self.fs.dram.cachelet(index)?;
         permit(&self.attributes(victim)?)?;
+        self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
         // From here on nothing can be made in it.
-        victim.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).map_err(|_| Error::NotEmpty)?;
+        if victim.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).is_err() {
+            self.end_intent();
+            return Err(Error::NotEmpty);
+        }
+        step();
         let moment_ns = self.moment(parent);
         let flushed = self.invalidate(hit.dentry, moment_ns);
         // Crash before this fence: the name is there or not.
         self.fs.pm.fence(flushed);
         self.remove_entry(&held, hash, hit.dentry_offset)?;
+        self.take_effect();
         drop(held);
         self.bury_directory(victim, index);
         parent.references.fetch_sub(References::ONE_LINK, AcqRel);
+        step();
         self.count_removal(parent, moment_ns);
+        self.end_intent();
         Ok(())
     }
 
-    /// A removed directory has no links; its inode goes when its last user does.
-    pub(super) fn bury_directory(&self, victim: &Cachelet, index: u32) {
+    /// A removed directory has no links; its inode goes when its last user does. A reaper may repeat it.
+    pub(crate) fn bury_directory(&self, victim: &Cachelet, index: u32) {
         loop {
             let word = victim.references.load(Acquire);
             let mut state = References::from_word(word);
+            if state.flags & FLAG_DEAD != 0 {
+                return;
+            }
             state.links = 0;
-            state.flags |= FLAG_DELETED | if state.is_used() { 0 } else { FLAG_DEAD };
+            self.mark_deleted(&mut state);
             if victim.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
+                step();
                 if state.flags & FLAG_DEAD != 0 {
                     self.retire(RetiredKind::Inode, victim.number.load(Relaxed), index as u64);
                 }
                 return;
             }
         }
+    }
+
+    fn intend_removal(
+        &self,
+        kind: IntentKind,
+        (directory, hash): (Node, NameHash),
+        dentry_offset: u64,
+        index: u32,
+        victim: &Cachelet,
+    ) {
+        self.intend_victim(index, victim);
+        self.slot.intent.old[0].store(dentry_offset, Relaxed);
+        self.intend(kind, [directory.cachelet, 0], [hash, hash]);
     }
 }

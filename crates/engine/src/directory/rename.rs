@@ -7,23 +7,26 @@
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::{Named, PreparedName};
-use super::remove::{DroppedLink, Patience};
+use super::remove::{CountWaits, DroppedLink};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, References};
+use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, IntentKind, References};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, slot_word};
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::lock::Held;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::reap::Patience;
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory};
 
 /// One side of a rename: a name in an indexed directory.
 #[derive(Clone, Copy)]
 struct Side<'f, 'n> {
     directory: &'f Cachelet,
+    index: u32,
     number: u64,
     name: &'n [u8],
     hash: NameHash,
@@ -87,12 +90,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
         hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket(hash));
         self.retry_when_full(|| {
-            let mut patience = Patience::default();
+            let mut patience = Patience::new();
+            let mut waits = CountWaits::default();
             loop {
                 match self.rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were looked at without their buckets.
-                    Err(Error::Busy) => continue,
-                    Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut patience)?,
+                    Err(Error::Busy) => patience.lose(self.fs)?,
+                    Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut waits)?,
                     result => return result,
                 }
             }
@@ -105,7 +109,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
         let (_pin, cachelet) = self.pin_indexed(directory)?;
         let hash = self.fs.hash_name(directory.number, name);
-        match self.found(&Side { directory: cachelet, number: directory.number, name, hash })? {
+        match self.found(&Side {
+            directory: cachelet,
+            index: directory.cachelet,
+            number: directory.number,
+            name,
+            hash,
+        })? {
             Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
             _ => Ok(false),
         }
@@ -129,8 +139,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = Side { directory: old_directory, number: from.0.number, name: from.1, hash: hashes[0] };
-        let new = Side { directory: new_directory, number: to.0.number, name: to.1, hash: hashes[1] };
+        let old = Side {
+            directory: old_directory,
+            index: from.0.cachelet,
+            number: from.0.number,
+            name: from.1,
+            hash: hashes[0],
+        };
+        let new =
+            Side { directory: new_directory, index: to.0.cachelet, number: to.0.number, name: to.1, hash: hashes[1] };
         let source = self.found(&old)?.ok_or(Error::NotFound)?;
         let victim = self.found(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)
@@ -164,7 +181,19 @@ impl<'f, M: Memory> Thread<'f, M> {
             Err(error) => return self.check_at_once(old, &source, victim.as_ref()).and(Err(error)),
             guarded => guarded?,
         };
-        self.rename_prepared(old, new, source, victim, flags, permit)
+        let intent = &self.slot.intent;
+        intent.file.store(source.index, Relaxed);
+        match &victim {
+            Some(victim) => self.intend_victim(victim.index, victim.cachelet),
+            None => intent.victim.store(0, Relaxed),
+        }
+        intent.old[0].store(source.dentry_offset, Relaxed);
+        intent.old[1].store(victim.map_or(0, |victim| victim.dentry_offset), Relaxed);
+        self.intend(IntentKind::Rename, [old.index, new.index], [old.hash, new.hash]);
+        let result = self.rename_prepared(old, new, source, victim, flags, permit);
+        self.end_intent();
+        drop(pin);
+        result
     }
 
     /// That two names which were looked at one after the other were there at the same moment, and no rename under way between them: else `Busy`.
@@ -219,10 +248,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Indexes a directory that is about to be replaced, so that it is known whether it is empty; then everything starts again.
     fn index_victim(&self, pin: Pin<'_, 'f, M>, victim: Found<'f>) -> Result<()> {
         if self.reference(victim.cachelet) {
-            drop(pin);
             let node = Node { cachelet: victim.index, number: victim.inode };
+            self.note(node);
+            drop(pin);
             let indexed = self.pin_indexed(node).map(|_| ());
-            self.release(node, 1);
+            self.give_back(node);
             indexed?;
         }
         Err(Error::Busy)
@@ -349,10 +379,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         let replaced = victim.filter(|_| !matches!(place, OldPlace::Exchanged(_)));
         // Before the marks: of two renames of one file by two of its names, the second waits here.
         let files = self.lock_files(&source, replaced.as_ref())?;
+        if let Some(replaced) = &replaced {
+            self.intend_victim(replaced.index, replaced.cachelet);
+        }
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
+        step();
         let dropped = match replaced.filter(|replaced| replaced.kind != FileKind::Directory) {
             None => None,
-            Some(replaced) => match self.drop_link(replaced.cachelet) {
+            Some(replaced) => match self.drop_link(replaced.cachelet, true) {
                 Ok(dropped) => Some(dropped),
                 Err(error) => {
                     self.end_renaming(&source, victim.as_ref());
@@ -374,9 +408,10 @@ impl<'f, M: Memory> Thread<'f, M> {
                 (None, None) => {}
             }
             self.settle_old_place(&held_old, old, &source, victim.as_ref(), place)?;
+            self.take_effect();
         }
-        drop(files);
         self.end_renaming(&source, victim.as_ref());
+        drop(files);
         persisted?;
         self.count_rename(old, new, &change);
         Ok(())
@@ -560,6 +595,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             _ => self.touch_directory(new.directory, moment_ns),
         }
         if let OldPlace::Whiteout(_, node) = place {
+            // Its reference is in hand no more.
+            step();
+            self.slot.hand.cachelet.store(0, Release);
             self.release_pinned(*node);
         }
     }

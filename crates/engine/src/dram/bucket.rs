@@ -1,6 +1,6 @@
 //! A bucket of the mindex: one cache line with a lock, a version for lock-free readers, and three entries.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// Entries in a bucket.

@@ -7,8 +7,8 @@
 //! - Attributes change under `lock`, between two increments of `version`; a reader that sees an odd or changed version reads again. A directory's
 //!   times are the exception: they only grow, by fetch_max.
 
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::Layout;
 
 /// Flag of the state word: the file exists for others (paper III.E). Unset while its creation is not durable.
@@ -57,6 +57,8 @@ pub enum DirectoryState {
     Indexed = 2,
     /// Being taken out; wait, then index again.
     Evicting = 3,
+    /// Somebody died while he changed it: whoever is inside goes on, whoever comes indexes it anew, since its counts cannot be relied upon.
+    Doubtful = 4,
 }
 
 /// References, links and flags in one word.
@@ -91,6 +93,18 @@ impl References {
 
     /// What one more reference adds to the word.
     pub const ONE_REFERENCE: u64 = 1;
+    /// The references field of a dead cachelet: who buries it. Lookups that come too late add and take one away below.
+    #[inline]
+    pub const fn buried_by(ticket: u32) -> u32 {
+        ticket << 16
+    }
+
+    /// Who buries a dead cachelet.
+    #[inline]
+    pub const fn burier(self) -> u32 {
+        self.references >> 16
+    }
+
     /// What one more link adds to the word.
     pub const ONE_LINK: u64 = 1 << 32;
 
@@ -149,12 +163,47 @@ pub struct Cachelet {
     /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
     pub next: AtomicU32,
     /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`]. Directories: bit 1 used since the
-    /// evicting hand passed, bit 2 being compacted or evicted.
+    /// evicting hand passed; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
     pub mapped: AtomicU32,
     /// Property flags, as on the image.
     pub flags: AtomicU32,
 }
+/// Bit of a directory's `mapped` word: used since the evicting hand was here.
+const USED: u32 = 2;
+/// Where a directory's `mapped` word says who maintains it.
+const MAINTAINER_SHIFT: u32 = 8;
+
 impl Cachelet {
+    /// Directories: notes that it was used.
+    #[inline]
+    pub fn note_used(&self) {
+        if self.mapped.load(Relaxed) & USED == 0 {
+            self.mapped.fetch_or(USED, Relaxed);
+        }
+    }
+
+    /// Directories: takes the note of use away; whether it was there.
+    pub fn forget_used(&self) -> bool {
+        self.mapped.fetch_and(!USED, AcqRel) & USED != 0
+    }
+
+    /// Directories: begins to compact or evict it, unless somebody else does.
+    pub fn maintain(&self, ticket: u32) -> bool {
+        let begin = |word: u32| (word >> MAINTAINER_SHIFT == 0).then_some(word | ticket << MAINTAINER_SHIFT);
+        self.mapped.fetch_update(AcqRel, Relaxed, begin).is_ok()
+    }
+
+    /// Directories: whether a slot compacts or evicts it.
+    pub fn is_maintained_by(&self, ticket: u32) -> bool {
+        self.mapped.load(Relaxed) >> MAINTAINER_SHIFT == ticket
+    }
+
+    /// Directories: ends compacting or evicting it, if that was begun by this slot.
+    pub fn end_maintaining(&self, ticket: u32) {
+        let end = |word: u32| (word >> MAINTAINER_SHIFT == ticket).then_some(word & ((1 << MAINTAINER_SHIFT) - 1));
+        let _ = self.mapped.fetch_update(AcqRel, Relaxed, end);
+    }
+
     /// Holes in a directory's log since its last compaction.
     #[inline]
     pub fn holes(&self) -> u64 {

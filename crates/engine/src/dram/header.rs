@@ -1,12 +1,12 @@
 //! The header of a DRAM region: whose it is, whether it is ready, and the counters that all share.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// `DFSDRAM` and a zero.
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised whenever anything in the DRAM region changes its meaning: programs of different versions do not share one.
-pub const DRAM_VERSION: u64 = 2;
+pub const DRAM_VERSION: u64 = 4;
 
 /// How far a DRAM region is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct DramHeader {
     pub buckets: AtomicU64,
     /// Overflow buckets handed out so far (bump), of which freed ones are on the list.
     pub overflow_next: AtomicU64,
-    /// List of freed overflow buckets: index (low half), version against ABA (high half).
+    /// First of the list of freed overflow buckets; under `overflow_lock`, as is the bump.
     pub overflow_free: AtomicU64,
     /// Thread slots that were ever used.
     pub slots_high: AtomicU64,
@@ -68,13 +68,13 @@ pub struct DramHeader {
     pub names: AtomicU64,
     /// Cachelets handed out so far (bump).
     pub cachelets_next: AtomicU64,
-    /// List of freed cachelets given back by shards: index (low half), version (high half).
+    /// First batch of freed cachelets given back by shards; under `cachelets_lock`, as is the bump.
     pub cachelets_free: AtomicU64,
     /// Segments of the inode table in use (entries of the segment table that are not zero).
     pub segments: AtomicU64,
     /// Blocks that were free when the region was built; what is free now say the groups, see `alloc::blocks`.
     pub blocks_free: AtomicU64,
-    /// Inode numbers in use or in the magazine of a shard.
+    /// Inode numbers in use or in the magazine of a shard; under `inodes_lock`.
     pub inodes_used: AtomicU64,
     /// Where the next search for a group begins.
     pub group_cursor: AtomicU64,
@@ -93,7 +93,8 @@ pub struct DramHeader {
     pub segment_lock: AtomicU32,
     /// Waiters on `segment_lock`.
     pub segment_waiters: AtomicU32,
-    /// Owners that died inside an operation and were reaped: what they held is not all accounted for, so the image is not left clean.
+    /// Owners that died inside an operation which could not be decided: what they held is not all accounted for, so the image is not left
+    /// clean.
     pub abandoned: AtomicU64,
     /// Units of each phase of recovery that workers have claimed.
     pub recovery_claimed: [AtomicU64; 4],
@@ -101,8 +102,24 @@ pub struct DramHeader {
     pub recovery_done: [AtomicU64; 4],
     /// What recovery counts while it runs: see `attach::recovery`.
     pub recovery_counts: [AtomicU64; 8],
+    /// Owner slot + 1 of the one that changes the map of inode numbers.
+    pub inodes_lock: AtomicU32,
+    /// Waiters on `inodes_lock`.
+    pub inodes_waiters: AtomicU32,
+    /// Owner slot + 1 of the one that takes or gives cachelets.
+    pub cachelets_lock: AtomicU32,
+    /// Waiters on `cachelets_lock`.
+    pub cachelets_waiters: AtomicU32,
+    /// Owner slot + 1 of the one that takes or gives overflow buckets.
+    pub overflow_lock: AtomicU32,
+    /// Waiters on `overflow_lock`.
+    pub overflow_waiters: AtomicU32,
+    /// Slots that were reaped.
+    pub reaped: AtomicU64,
+    /// 1 once a block had several pointers.
+    pub blocks_shared: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 456],
+    pub reserved3: [AtomicU64; 451],
 }
 const _: () = assert!(size_of::<DramHeader>() == 4096);
 const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);

@@ -17,11 +17,14 @@ pub use cachelet::{
     FLAG_RENAMING, FLAG_UNNAMED, MAPPED, MAPPED_KEPT, PLAIN, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
-pub use slot::{Intent, IntentKind, MAGAZINE_INODES, Owner, RETIRED_MAX, Retired, RetiredKind, ThreadSlot};
+pub use slot::{
+    HELD_MAX, Hand, Intent, IntentKind, MAGAZINE_INODES, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX, RETIRED_MAX,
+    Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,
+};
 
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::{Direct, Layout, Pm, Region};
 
 /// A huge page.
@@ -38,8 +41,8 @@ pub const UPPER_BYTES: u64 = 256 << 20;
 /// What that area has more of for each cachelet.
 pub const UPPER_FILE_BYTES: u64 = 32;
 
-/// State of a block that holds dentries.
-#[repr(C, align(16))]
+/// State of a block that holds dentries. Changes under its lock.
+#[repr(C, align(32))]
 pub struct SlabState {
     /// Free lines (bit per line) that nobody owns at the moment; lines of a slab that a shard owns are in that shard's slot.
     pub free_lines: AtomicU64,
@@ -47,9 +50,30 @@ pub struct SlabState {
     pub next: AtomicU32,
     /// 0: no slab; 1: full, on no list; 2: on a list; 3: owned by a shard.
     pub state: AtomicU32,
+    /// Slot + 1 of the thread that changes it.
+    pub lock: AtomicU32,
+    /// Waiters on `lock`.
+    pub waiters: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU64,
 }
-// SAFETY: repr(C), 8 + 4 + 4 bytes without padding, atomics only.
+// SAFETY: repr(C), 8 + 4 * 4 + 8 bytes without padding, atomics only.
 unsafe impl Layout for SlabState {}
+
+/// State of a group of blocks. The bits of its blocks and `free` change under its lock.
+#[repr(C, align(16))]
+pub struct Group {
+    /// Slot + 1 of the thread that changes it.
+    pub lock: AtomicU32,
+    /// Waiters on `lock`.
+    pub waiters: AtomicU32,
+    /// Slot + 1 of the shard that allocates here, or zero.
+    pub owner: AtomicU32,
+    /// Free blocks.
+    pub free: AtomicU32,
+}
+// SAFETY: repr(C), 4 * 4 bytes without padding, atomics only.
+unsafe impl Layout for Group {}
 
 /// Where the areas of a DRAM region lie: a pure function of geometry and budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +82,7 @@ pub struct DramLayout {
     pub slots: u64,
     /// A bit per block, set: in use.
     pub block_bits: u64,
-    /// A word per group: see `alloc::blocks`.
+    /// A [`Group`] per group: see `alloc::blocks`.
     pub groups: u64,
     /// Number of groups.
     pub groups_count: u64,
@@ -70,6 +94,8 @@ pub struct DramLayout {
     pub inode_links: u64,
     /// A counter (u32) per block: references beyond the first, of blocks that files share.
     pub block_shares: u64,
+    /// A word per block: what holds it, as far as that must be known. See `alloc::blocks`.
+    pub block_owners: u64,
     /// Cachelets.
     pub cachelets: u64,
     /// How many.
@@ -112,13 +138,14 @@ impl DramLayout {
         DramLayout {
             slots: place(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
             block_bits: place(groups_count * GROUP_BLOCKS / 8, 4096),
-            groups: place(groups_count * 8, 4096),
+            groups: place(groups_count * size_of::<Group>() as u64, 4096),
             groups_count,
             slabs: place(geometry.blocks * size_of::<SlabState>() as u64, 4096),
             inode_bits: place(inodes_max / 8, 4096),
             inode_links: place(inodes_max * 4, 4096),
             block_shares: place(geometry.blocks * 4, 4096),
             // What is touched at random begins at a huge page, so that it can have huge pages of its own.
+            block_owners: place(groups_count * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
             cachelets: place(cachelets_max * size_of::<Cachelet>() as u64, HUGE_PAGE_BYTES),
             cachelets_max,
             buckets: place(buckets_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
@@ -191,9 +218,9 @@ impl Dram {
         self.element(self.layout.block_bits, self.layout.groups_count * GROUP_BLOCKS / 64, index)
     }
 
-    /// The word of group `index`.
+    /// Group `index`.
     #[inline]
-    pub fn group(&self, index: u64) -> Result<&AtomicU64> {
+    pub fn group(&self, index: u64) -> Result<&Group> {
         self.element(self.layout.groups, self.layout.groups_count, index)
     }
 
@@ -212,7 +239,13 @@ impl Dram {
     /// References to a block beyond the first.
     #[inline]
     pub fn block_shares(&self, block: u64) -> Result<&AtomicU32> {
-        self.element(self.layout.block_shares, (self.layout.cachelets - self.layout.block_shares) / 4, block)
+        self.element(self.layout.block_shares, (self.layout.block_owners - self.layout.block_shares) / 4, block)
+    }
+
+    /// What holds a block.
+    #[inline]
+    pub fn block_owner(&self, block: u64) -> Result<&AtomicU64> {
+        self.element(self.layout.block_owners, self.layout.groups_count * GROUP_BLOCKS, block)
     }
 
     #[inline(always)]

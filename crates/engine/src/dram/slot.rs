@@ -2,11 +2,12 @@
 //! cachelets, and the queue of what it removed and nobody may use yet. A slot that changes hands keeps them.
 //!
 //! Invariants
-//! - Only the owner writes a slot, but for `owner`, which the next owner or a reaper claims by CAS.
-//! - An owner that dies while it is pinned, or with an intent, is counted as abandoned: others go on, and the next attach scans. Only recycling writes
-//!   an intent yet; that of names and files, with which another thread could finish a dead one's operation at once, is reserved.
+//! - Only the owner writes a slot, but for `owner`, which the next owner or a reaper claims by CAS. A reaper becomes the owner, and is replaced in
+//!   the same way if it dies.
+//! - Whatever the owner holds is named by its slot, from before it is taken until after it is given back: locks in `held`, what is out of the
+//!   allocators in `hand`, the operation in `intent`, what waits to be free in `retired`.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
 /// Inode numbers that a slot keeps ready.
@@ -29,46 +30,94 @@ pub struct Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum IntentKind {
-    /// Nothing is in flight.
+    /// Nothing is in flight, or nothing that the locks and what is in hand do not tell.
     None = 0,
-    /// create, mkdir, symlink, mknod: `dentry`, `inode`, `directory`, `slot`.
+    /// A new name for a new inode: one name.
     Create = 1,
-    /// link: as create, with an inode that others use.
+    /// A new name for an inode that has or may have others: one name, `file`.
     Link = 2,
-    /// unlink, rmdir: `dentry`, `inode`, `directory`.
-    Remove = 3,
-    /// rename: the journal slot says the rest.
-    Rename = 4,
-    /// Change of a file's body or attributes: `inode`.
-    Change = 5,
-    /// Recycling of retired things.
-    Recycle = 6,
-    /// Indexing, eviction or compaction of `directory`.
-    Directory = 7,
+    /// A name of a file goes: `old[0]`, `file`.
+    Unlink = 3,
+    /// A directory goes: `old[0]`, `victim`.
+    RemoveDirectory = 4,
+    /// rename: one or two names, `old`, `file` (what moves), `victim`; the journal says the rest.
+    Rename = 5,
+    /// Indexing, eviction or compaction of `directories[0]`.
+    Directory = 6,
 }
 
-/// The intent of the operation in flight.
-#[repr(C)]
+/// `Intent::step`: nothing is done yet that could be seen.
+pub const STEP_BEGUN: u32 = 0;
+/// `Intent::step`: the operation has taken effect.
+pub const STEP_DONE: u32 = 1;
+/// `Intent::step` of a compaction: the old log's pages are being retired.
+pub const STEP_RETIRING: u32 = 2;
+
+/// The intent of the operation in flight. Only its slot's owner writes it: plain stores, before the steps that it announces.
+#[repr(C, align(64))]
 pub struct Intent {
-    /// [`IntentKind`].
+    /// [`IntentKind`]; written after the fields that it needs.
     pub kind: AtomicU32,
-    /// How far: meaning by kind.
+    /// `STEP_*`.
     pub step: AtomicU32,
-    /// Offset of the dentry.
-    pub dentry: AtomicU64,
-    /// Offset of the inode.
-    pub inode: AtomicU64,
-    /// Cachelet index of the directory.
-    pub directory: AtomicU64,
-    /// Offset of the log slot.
-    pub slot: AtomicU64,
-    /// Cachelet index of the file.
-    pub cachelet: AtomicU64,
-    /// By kind.
-    pub more: [AtomicU64; 2],
+    /// Cachelet index of the file that gains or loses a name, or moves.
+    pub file: AtomicU32,
+    /// Links and flags of `file` before (the high half of its state word).
+    pub file_before: AtomicU32,
+    /// Cachelet index of what is removed or replaced, or is to be evicted.
+    pub victim: AtomicU32,
+    /// Links and flags of `victim` before.
+    pub victim_before: AtomicU32,
+    /// Cachelet indexes of the directories whose counts change.
+    pub directories: [AtomicU32; 2],
+    /// Hashes of the names in them.
+    pub hashes: [AtomicU64; 2],
+    /// Offsets of the dentries that stop to count.
+    pub old: [AtomicU64; 2],
 }
 // SAFETY: repr(C), 64 bytes without padding, atomics only.
 unsafe impl Layout for Intent {}
+const _: () = assert!(size_of::<Intent>() == 64);
+
+/// What the owner has taken from the allocators and nothing else names yet. Each is written before it is taken.
+#[repr(C, align(64))]
+pub struct Hand {
+    /// Dentries: offset, and number of lines in the low bits.
+    pub dentries: [AtomicU64; 2],
+    /// The log slots (offsets) that are to name them.
+    pub slots: [AtomicU64; 2],
+    /// Inode number.
+    pub number: AtomicU64,
+    /// Cachelet index.
+    pub cachelet: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+    /// Lines of a dead dentry that is being freed with its directory: block, and mask.
+    pub lines: [AtomicU64; 2],
+}
+// SAFETY: repr(C), 64 bytes without padding, atomics only.
+unsafe impl Layout for Hand {}
+const _: () = assert!(size_of::<Hand>() == 64);
+
+/// A word of the DRAM region that changes together with others.
+#[repr(C)]
+pub struct Redo {
+    /// Offset of the word in the region; bit 0: it has 4 bytes, not 8.
+    pub target: AtomicU64,
+    /// What it becomes.
+    pub value: AtomicU64,
+}
+// SAFETY: repr(C), two atomics of 8 bytes.
+unsafe impl Layout for Redo {}
+
+/// Locks that a slot may hold at a time.
+pub const HELD_MAX: usize = 8;
+/// Words that may change together.
+pub const REDO_MAX: usize = 12;
+/// Retired things that are recycled together, under one fence.
+pub const RECYCLE_BATCH: usize = 64;
+/// References that a slot may note.
+pub const REFERENCES_MAX: usize = 16;
 
 /// What is retired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,13 +125,13 @@ unsafe impl Layout for Intent {}
 pub enum RetiredKind {
     /// An inode without names and users: `a` its number, `b` its cachelet index.
     Inode = 1,
-    /// Blocks: `a` the first, `b` how many.
+    /// Blocks, marked as this slot's: `a` the first, `b` how many.
     Blocks = 2,
     /// A cachelet whose inode lives on: `a` its index.
     Cachelet = 3,
-    /// A dentry that nothing on the image names any more: `a` its offset.
+    /// A dentry that nothing on the image names any more: `a` its offset, `b` its lines.
     Dentry = 4,
-    /// A whole body, data and map nodes: `a` its root word.
+    /// A whole body, data and map nodes, marked as this slot's: `a` its root word.
     Body = 5,
 }
 
@@ -104,19 +153,31 @@ unsafe impl Layout for Retired {}
 pub struct ThreadSlot {
     /// pid (low half) and tid (high half); zero: free. Claimed by CAS.
     pub owner: AtomicU64,
-    /// When the process started.
+    /// When the process started; zero: not said yet.
     pub started: AtomicU64,
     /// The grace epoch that the owner entered in, or zero while it is outside.
     pub pinned: AtomicU64,
     /// Nesting of pins.
     pub pins: AtomicU32,
-    /// Cachelet lock that the owner waits for or holds beside the intent's (index), for the reaper.
-    pub held: AtomicU32,
-    /// Zero.
-    pub reserved0: [AtomicU64; 4],
+    /// Words of `redo` that are to be stored; zero: none.
+    pub redo_count: AtomicU32,
+    /// Records at the head of `retired` that are being recycled.
+    pub recycling: AtomicU64,
+    /// Of those, a bit for each that is free already.
+    pub recycled: AtomicU64,
+    /// Of those, a bit for each inode whose blocks are all marked as its own.
+    pub recycling_marked: AtomicU64,
+    /// Of those, a bit for each inode whose `recycling_bodies` are written.
+    pub recycling_noted: AtomicU64,
 
+    /// Locks that the owner waits for or holds: offsets of their words in the region.
+    pub held: [AtomicU64; HELD_MAX],
     /// The operation in flight.
     pub intent: Intent,
+    /// What it has in hand.
+    pub hand: Hand,
+    /// Changes of several words as one: see `redo`.
+    pub redo: [Redo; REDO_MAX],
 
     /// Group of blocks that this shard allocates from, plus one; zero: none.
     pub group: AtomicU64,
@@ -136,7 +197,7 @@ pub struct ThreadSlot {
     pub cachelet_next: AtomicU32,
     /// See above.
     pub cachelet_end: AtomicU32,
-    /// Inode numbers in `inodes`.
+    /// Inode numbers in `inodes`: behind the last.
     pub inodes_count: AtomicU32,
     /// Last of this shard's list of slabs; means nothing while the list is empty.
     pub slab_tail: AtomicU32,
@@ -144,9 +205,23 @@ pub struct ThreadSlot {
     pub slab_count: AtomicU32,
     /// Statistics: names made less names removed by this shard (wraps).
     pub names_delta: AtomicU64,
+    /// Renames that are over: the turn of the next one.
+    pub renames: AtomicU64,
+    /// First of `inodes` that is not handed out yet.
+    pub inodes_next: AtomicU32,
+    /// Zero.
+    pub reserved2: AtomicU32,
 
     /// Inode numbers ready for use.
     pub inodes: [AtomicU64; MAGAZINE_INODES],
+    /// Zero.
+    pub reserved3: AtomicU64,
+
+    /// Cachelet indexes of references that the owner noted: whoever reaps gives them back.
+    pub references: [AtomicU32; REFERENCES_MAX],
+
+    /// Of the inodes that are being recycled and have any: first log page and xattr body, which the erased inode does not name any more.
+    pub recycling_bodies: [[AtomicU64; 2]; RECYCLE_BATCH],
 
     /// First and behind the last of `retired` (counters; the ring's index is the remainder).
     pub retired_first: AtomicU64,
@@ -154,13 +229,12 @@ pub struct ThreadSlot {
     pub retired_end: AtomicU64,
     /// What waits to be recycled.
     pub retired: [Retired; RETIRED_MAX],
-    /// Renames that are over: the turn of the next one.
-    pub renames: AtomicU64,
     /// Wholly free groups of blocks that this shard claimed after one that it had filled.
     pub groups_filled: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved1: [AtomicU64; 421],
+    pub reserved1: [AtomicU64; SLOT_REST],
 }
+const SLOT_REST: usize = 243;
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.
 unsafe impl Layout for ThreadSlot {}

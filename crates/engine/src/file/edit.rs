@@ -9,7 +9,7 @@
 use super::map::{BLOCK_UNWRITTEN, Map, Tree, height_for, slot_of, slots_of, span};
 use super::release::{Freed, Supply};
 use crate::dram::Cachelet;
-use crate::error::Result;
+use crate::error::{Corruption, Result};
 use crate::format::Property;
 use crate::fs::Thread;
 use core::ops::Range;
@@ -28,6 +28,17 @@ pub(super) enum Change<'a> {
     Allocate,
     /// It reads as before and has written blocks that are the file's alone.
     Materialise,
+    /// It has the very blocks that another range has, all of them marked as shared there.
+    Share(Shared),
+}
+
+/// Where the blocks are that an edit shares.
+#[derive(Clone, Copy)]
+pub(super) struct Shared {
+    /// The body that has them.
+    pub body: Tree,
+    /// Its block that becomes the first one of the edit.
+    pub first: u64,
 }
 
 /// A change of the bytes `from..to` of a body of `size_bytes`.
@@ -135,6 +146,11 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let counted = !old.is_empty() && (!old.is_written() || self.edit.visible(index) > 0);
         let whole = within.start == 0 && within.end >= self.edit.visible(index);
         let word = match self.edit.change {
+            Change::Share(from) => {
+                let taken = self.share(from, index, old)?;
+                self.removed += (counted && taken.offset() != old.offset()) as u64;
+                taken.word
+            }
             Change::Allocate if !old.is_empty() => old.word,
             Change::Zero if !old.is_empty() && !old.is_written() => old.word,
             Change::Zero if whole && reusable => old.word | BLOCK_UNWRITTEN,
@@ -164,6 +180,22 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         Ok(Tree { word, level: 0 })
     }
 
+    /// The block that takes the place of `old`; a hole where the other range has nothing written.
+    fn share(&mut self, from: Shared, index: u64, old: Tree) -> Result<Tree> {
+        let leaf = self.map.leaf(from.body, index - self.edit.blocks().start + from.first)?;
+        if !leaf.is_written() {
+            return Ok(Tree::EMPTY);
+        }
+        if !leaf.is_shared() {
+            return Err(Corruption::BlockMap(leaf.word).into());
+        }
+        if leaf.offset() != old.offset() {
+            self.thread.fs.share_block(leaf.block())?;
+            self.added += 1;
+        }
+        Ok(leaf)
+    }
+
     /// Gives the block at `to` the content that block `index` will have; its word.
     fn fill(&mut self, index: u64, old: Tree, to: u64) -> Result<u64> {
         let within = self.edit.within(index);
@@ -174,7 +206,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
                 let start = (index * BLOCK_BYTES + within.start - self.edit.from) as usize;
                 self.map.pm.stream_bytes(to + within.start, &bytes[start..start + length as usize])?
             }
-            Change::Zero | Change::Allocate | Change::Materialise => {
+            Change::Zero | Change::Allocate | Change::Materialise | Change::Share(_) => {
                 self.map.pm.stream_zeros(to + within.start, length)?
             }
         };
@@ -275,6 +307,7 @@ impl<M: Memory> Thread<'_, M> {
             }
         };
         let durable = self.fs.pm.fence(flushed);
+        self.mark_difference((target.level, target.base), &blocks, target.tree, new)?;
         let mut after = self.changed_now(property);
         after.size_bytes = size_after;
         after.blocks = (property.blocks + added).saturating_sub(removed);

@@ -11,6 +11,7 @@
 //!   earlier: recovery clears written pointers there. Pointers there that stay are unwritten ones (room that fallocate reserved).
 //! - What lies in the last block behind the length is undefined on the image; whoever makes the file longer zeroes it first.
 
+use crate::alloc::BlockRun;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Geometry, Inode, PROPERTY_INLINE, Property, assert_layout};
 use crate::fs::{Fs, Thread};
@@ -320,16 +321,6 @@ impl<'m, M: Memory> Map<'m, M> {
         each(part)
     }
 
-    /// Blocks and nodes of a tree.
-    pub fn count(&self, tree: Tree) -> Result<u64> {
-        let mut count = 0;
-        self.walk(tree, &mut |_| {
-            count += 1;
-            Ok(())
-        })?;
-        Ok(count)
-    }
-
     /// Gives what `one` has and `other` has not to `each`, looking at the blocks of `range` only; a node after what it leads to. Both begin with block
     /// `base` and are seen as trees of `level`.
     pub fn difference(
@@ -390,31 +381,45 @@ pub(crate) fn free_body<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<
     freed.finish()
 }
 
+/// Blocks or nodes in a row on the image.
+pub(crate) struct Blocks {
+    /// The row.
+    pub run: BlockRun,
+    /// Whether other pointers may name them too.
+    pub shared: bool,
+}
+
 /// Blocks in a row that grow at the end, for calls that take runs.
 struct Row<'r> {
-    first: u64,
-    count: u64,
-    give: &'r mut dyn FnMut(u64, u64) -> Result<()>,
+    blocks: Blocks,
+    give: &'r mut dyn FnMut(Blocks) -> Result<()>,
 }
 
 impl Row<'_> {
-    fn add(&mut self, block: u64) -> Result<()> {
-        if self.count > 0 && block == self.first + self.count {
-            self.count += 1;
+    fn new(give: &mut dyn FnMut(Blocks) -> Result<()>) -> Row<'_> {
+        Row { blocks: Blocks { run: BlockRun { first: 0, count: 0 }, shared: false }, give }
+    }
+
+    fn add(&mut self, tree: Tree) -> Result<()> {
+        let shared = tree.level == 0 && tree.is_shared();
+        let Blocks { run, shared: before } = &mut self.blocks;
+        if run.count > 0 && tree.block() == run.first + run.count && shared == *before {
+            run.count += 1;
             return Ok(());
         }
         self.finish()?;
-        (self.first, self.count) = (block, 1);
+        self.blocks = Blocks { run: BlockRun { first: tree.block(), count: 1 }, shared };
         Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
-        let count = core::mem::take(&mut self.count);
-        if count > 0 { (self.give)(self.first, count) } else { Ok(()) }
+        let empty = Blocks { run: BlockRun { first: 0, count: 0 }, shared: false };
+        let blocks = core::mem::replace(&mut self.blocks, empty);
+        if blocks.run.count > 0 { (self.give)(blocks) } else { Ok(()) }
     }
 }
 
-/// After a crash: gives the blocks of a body to `mark` as (first, count), and clears what a write or a truncation left behind the end of the
+/// After a crash: gives the blocks of a body to `mark`, and clears what a write or a truncation left behind the end of the
 /// file; how many blocks the body has.
 ///
 /// What is cleared is not marked, so it is free. A crash while clearing leaves less to clear.
@@ -422,14 +427,14 @@ pub(crate) fn recover_body<M: Memory>(
     fs: &Fs<M>,
     _inode: &Inode,
     property: &Property,
-    mark: &mut dyn FnMut(u64, u64) -> Result<()>,
+    mark: &mut dyn FnMut(Blocks) -> Result<()>,
 ) -> Result<u64> {
     if property.flags & PROPERTY_INLINE != 0 {
         return Ok(0);
     }
     let map = fs.map();
     let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
-    let mut row = Row { first: 0, count: 0, give: mark };
+    let mut row = Row::new(mark);
     let mut counted = 0;
     let mut cleared = false;
     map.walk(map.root(property.root)?, &mut |part| {
@@ -445,7 +450,7 @@ pub(crate) fn recover_body<M: Memory>(
             return Ok(());
         }
         counted += 1;
-        row.add(part.tree.block())
+        row.add(part.tree)
     })?;
     row.finish()?;
     if cleared {
@@ -471,10 +476,16 @@ pub fn visit_body<M: Memory>(
     })
 }
 
-/// Gives the blocks of a body to `mark` as (first, count).
-pub(super) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(u64, u64) -> Result<()>) -> Result<()> {
+/// Notes the owner of all blocks of a body that are about to lose their last pointer.
+pub(crate) fn mark_body_of<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
+    let map = thread.fs.map();
+    map.walk(map.root(root)?, &mut |part| thread.mark_tree(part.tree))
+}
+
+/// Gives the blocks of a body to `mark`.
+pub(crate) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(Blocks) -> Result<()>) -> Result<()> {
     let map = fs.map();
-    let mut row = Row { first: 0, count: 0, give: mark };
-    map.walk(map.root(root)?, &mut |part| row.add(part.tree.block()))?;
+    let mut row = Row::new(mark);
+    map.walk(map.root(root)?, &mut |part| row.add(part.tree))?;
     row.finish()
 }

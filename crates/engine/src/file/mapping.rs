@@ -22,6 +22,15 @@ use pmem::{BLOCK_BYTES, Flushed, Memory};
 /// Blocks that get their place in one step.
 const PIECE_BLOCKS: u64 = 512;
 
+/// What [`Thread::make_fit`] gives blocks of their own to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// All that programs could not store into.
+    Stores,
+    /// What other files share.
+    Loads,
+}
+
 /// Whether programs have the file mapped.
 pub(super) fn is_mapped(cachelet: &Cachelet) -> bool {
     cachelet.mapped.load(Acquire) & MAPPED != 0
@@ -43,12 +52,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        self.settle(cachelet)?;
         let mark = cachelet.mapped.fetch_and(!MAPPED, AcqRel);
         if mark & MAPPED_KEPT != 0 {
             let property = self.body_property(cachelet)?;
             let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
-            self.clear_blocks(cachelet, &property, behind, ClearMode::All)?;
+            self.as_owner(node.number, || self.clear_blocks(cachelet, &property, behind, ClearMode::All))?;
             // Last: whoever finishes for one that died here clears once more.
             cachelet.mapped.fetch_and(!MAPPED_KEPT, AcqRel);
         }
@@ -56,8 +64,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The blocks of a range of a file that is marked as mapped, in order, as far as the file reaches (up to the end of its last block, whose bytes
-    /// behind the end become zeros). `allocate`: what is a hole gets blocks, and what other files share a copy, so that stores into all
-    /// of it reach the file; otherwise holes and unwritten pieces are given as such. `visit` must not call the engine.
+    /// behind the end become zeros). What other files share is copied first, since a shared block is replaced by whoever writes to it.
+    /// `allocate`: what is a hole gets blocks, so that stores into all of it reach the file; otherwise holes and unwritten pieces are given
+    /// as such. `visit` must not call the engine.
     ///
     /// The pieces stay where they are as long as the mark does.
     pub fn map_extents(
@@ -70,12 +79,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<()> {
         let first = offset / BLOCK_BYTES;
         let end = offset.saturating_add(length).div_ceil(BLOCK_BYTES);
-        if allocate {
-            self.change_file(node, |cachelet, property| self.make_storable(cachelet, property, first..end))?;
+        if !self.fs.is_read_only() {
+            let needs = if allocate { Needs::Stores } else { Needs::Loads };
+            self.change_file(node, |cachelet, property| self.make_fit(cachelet, property, first..end, needs))?;
         }
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        self.settle(cachelet)?;
         if !is_mapped(cachelet) {
             return Err(Error::Invalid);
         }
@@ -117,8 +126,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Under the lock: gives all blocks of a range that are within the length blocks of their own, written.
-    fn make_storable(&self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<()> {
+    /// Under the lock: gives what is within the length blocks of its own, written, where it needs them.
+    fn make_fit(
+        &self,
+        cachelet: &Cachelet,
+        property: &Property,
+        range: core::ops::Range<u64>,
+        needs: Needs,
+    ) -> Result<()> {
         if !is_mapped(cachelet) {
             return Err(Error::Invalid);
         }
@@ -128,7 +143,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut index = range.start;
         while index < end {
             let run = map.run(map.root(property.root)?, index, (end - index).min(PIECE_BLOCKS))?;
-            if !run.first.is_written() || run.first.is_shared() {
+            if run.first.is_shared() || needs == Needs::Stores && !run.first.is_written() {
                 property = self.materialise(cachelet, &property, index..index + run.count)?;
             }
             index += run.count;

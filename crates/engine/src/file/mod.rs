@@ -12,6 +12,7 @@ mod mapping;
 mod read;
 mod release;
 mod resize;
+mod share;
 mod shift;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ mod write;
 mod xattr;
 
 pub use map::{BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, visit_body};
-pub(crate) use map::{free_body, recover_body};
+pub(crate) use map::{Blocks, free_body, mark_body, mark_body_of, recover_body};
 pub(crate) use xattr::{recover_xattrs, write_new_body};
 
 /// What fallocate does.

@@ -7,10 +7,10 @@
 use super::map::{Run, Tree};
 use super::{Extent, SeekWhat};
 use crate::dram::Cachelet;
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 use crate::format::{FileKind, PROPERTY_INLINE, Property};
 use crate::fs::{Fs, Node, Thread};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -92,28 +92,7 @@ impl<M: Memory> Thread<'_, M> {
             }
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        self.settle(cachelet)?;
         look(&self.body_property(cachelet)?)
-    }
-
-    /// Under the cachelet's lock: if its last holder died while it was showing a change, shows what the image says. Any entry that is whole there
-    /// fits the map, because what an earlier entry names is freed only after a later one was shown.
-    pub(super) fn settle(&self, cachelet: &Cachelet) -> Result<()> {
-        let version = cachelet.version.load(Acquire);
-        if version & 1 == 0 {
-            return Ok(());
-        }
-        let number = cachelet.number.load(Relaxed);
-        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        let (property, sequence) =
-            inode.property(number, cachelet.generation.load(Relaxed)).ok_or(Corruption::Inode(number))?;
-        // The dead one's stores are in the cache; its fence may not have come.
-        let flushed = self.fs.pm.flush_all(inode);
-        self.fs.pm.fence(flushed);
-        cachelet.sequence.store(sequence, Relaxed);
-        cachelet.version.store(version.wrapping_add(1), Release);
-        self.publish_property(cachelet, &property);
-        Ok(())
     }
 
     /// The attributes of a file that has a body; an error for others.
@@ -134,7 +113,7 @@ fn stable_version(cachelet: &Cachelet) -> Option<u32> {
         if version & 1 == 0 {
             return Some(version);
         }
-        core::hint::spin_loop();
+        crate::sync::spin_loop();
     }
     None
 }

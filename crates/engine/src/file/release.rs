@@ -7,7 +7,9 @@
 //! Invariants
 //! - Blocks are freed only after a fence behind the store that took the last pointer to them away, and after the file's version moved since
 //!   that store (or where no reader's length reaches them).
-//! - A shared block loses one reference; only the last one frees it.
+//! - Before the last pointer to a block goes, the block is marked as the inode's, so that it is found if this thread dies before it is free.
+//! - A shared block loses one reference; only the last one frees it. If its thread dies between the store and the count, the count is too high:
+//!   the block is lost until the next scan, which the last one to leave provides for by not leaving the image clean.
 
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, Map, Tree, slots_of, span};
 use crate::alloc::BlockRun;
@@ -15,7 +17,7 @@ use crate::dram::Cachelet;
 use crate::error::Result;
 use crate::fs::Thread;
 use core::ops::Range;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory};
 
 /// Pieces that are freed in one step, after one fence.
@@ -26,8 +28,7 @@ fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool>
     if tree.level > 0 || !tree.is_shared() {
         return Ok(true);
     }
-    let shares = thread.fs.dram.block_shares(tree.block())?;
-    Ok(shares.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)).is_err())
+    thread.fs.unshare_block(tree.block())
 }
 
 /// Frees blocks at once, neighbours together.
@@ -61,6 +62,19 @@ impl<'t, 'f, M: Memory> Freed<'t, 'f, M> {
 }
 
 impl<M: Memory> Thread<'_, M> {
+    /// Before a change: notes the owner of what the tree `old` has and `new` has not.
+    pub(super) fn mark_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
+        self.fs.map().difference(at, range, (old, new), &mut |tree| self.mark_tree(tree))
+    }
+
+    /// Before its pointer goes: notes the owner of a block or node. A shared block has none.
+    pub(super) fn mark_tree(&self, tree: Tree) -> Result<()> {
+        if tree.level == 0 && tree.is_shared() {
+            return Ok(());
+        }
+        self.fs.mark_owner(BlockRun { first: tree.block(), count: 1 }, self.block_owner())
+    }
+
     /// Frees what the tree `old` has and `new` has not. The change is durable and published. An error here means a damaged image; the blocks are
     /// then lost until the next scan, but the change stands.
     pub(super) fn free_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
@@ -173,6 +187,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
                 Ok(())
             }
             _ => {
+                self.thread.mark_tree(leaf)?;
                 let dirty = pm.retract(cell, 0);
                 self.note(dirty);
                 self.removed += 1;
@@ -184,7 +199,12 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
     fn subtree(&mut self, cell: &Commit64, child: Tree, base: u64) -> Result<()> {
         let covered = self.range.start <= base && base + span(child.level) <= self.range.end;
         if covered && self.mode == ClearMode::All {
-            self.removed += self.map.count(child)?;
+            let mut removed = 0;
+            self.map.walk(child, &mut |part| {
+                removed += 1;
+                self.thread.mark_tree(part.tree)
+            })?;
+            self.removed += removed;
             let dirty = self.map.pm.retract(cell, 0);
             self.note(dirty);
             return self.cut_off(child);
@@ -192,6 +212,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         // The words cleared so far are in another node: not neighbours.
         self.flush();
         if self.node(child, base)? {
+            self.thread.mark_tree(child)?;
             let dirty = self.map.pm.retract(cell, 0);
             self.note(dirty);
             self.removed += 1;

@@ -5,7 +5,7 @@
 
 use super::AllocateMode;
 use super::edit::{Change, Edit};
-use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body};
+use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body, mark_body_of};
 use super::mapping::is_mapped;
 use super::release::{ClearMode, Clearing, Freed, from_block};
 use crate::dram::Cachelet;
@@ -43,6 +43,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Cuts everything off: one property entry, and the old body goes as a whole.
     fn empty(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
         let after = Property { size_bytes: 0, blocks: 0, root: 0, ..self.changed_now(property) };
+        mark_body_of(self, property.root)?;
         self.finish_change(cachelet, &after, self.nothing_new())?;
         free_body(self, property.root)
     }
@@ -86,6 +87,7 @@ impl<M: Memory> Thread<'_, M> {
                 return Ok(());
             }
             let after = Property { root: 0, blocks: 0, ..*property };
+            mark_body_of(self, property.root)?;
             self.finish_change(cachelet, &after, self.nothing_new())?;
             return free_body(self, property.root);
         }
@@ -95,6 +97,7 @@ impl<M: Memory> Thread<'_, M> {
         }
         let mut after = Property { blocks: property.blocks.saturating_sub(removed), ..*property };
         if empty {
+            self.mark_tree(root)?;
             (after.root, after.blocks) = (0, 0);
         }
         self.finish_change(cachelet, &after, self.nothing_new())?;

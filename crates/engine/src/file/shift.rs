@@ -161,8 +161,9 @@ impl<M: Memory> Thread<'_, M> {
         };
         let mut removed = 0;
         map.walk(old, &mut |part| {
-            removed += gone(part.index, part.tree.level) as u64;
-            Ok(())
+            let gone = gone(part.index, part.tree.level);
+            removed += gone as u64;
+            if gone { self.mark_tree(part.tree) } else { Ok(()) }
         })?;
         let mut after = self.changed_now(property);
         after.size_bytes = size_after;

@@ -44,16 +44,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = self.cachelet(node)?;
         self.retry_when_full(|| {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-            self.settle(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
                 return Err(Error::Invalid);
             }
-            let result = change(cachelet, &property)?;
-            if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
-                self.settle_growth(cachelet, property.size_bytes)?;
-            }
-            Ok(result)
+            self.as_owner(node.number, || {
+                let result = change(cachelet, &property)?;
+                if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
+                    self.settle_growth(cachelet, property.size_bytes)?;
+                }
+                Ok(result)
+            })
         })
     }
 

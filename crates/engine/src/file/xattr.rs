@@ -7,12 +7,13 @@
 //! - A body never changes once the inode names it, so a pinned reader needs no lock and sees one whole set.
 //! - No attributes: no body.
 
-use super::map::{Tree, mark_body};
+use super::map::{Blocks, Tree, mark_body};
 use super::release::Supply;
 use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
 use crate::fs::{Fs, Node, Thread};
+use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, crc32c};
 
@@ -224,7 +225,7 @@ pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) ->
 pub(crate) fn recover_xattrs<M: Memory>(
     fs: &Fs<M>,
     inode: &Inode,
-    mark: &mut dyn FnMut(u64, u64) -> Result<()>,
+    mark: &mut dyn FnMut(Blocks) -> Result<()>,
 ) -> Result<()> {
     let root = inode.xattrs.load_acquire();
     if root == 0 {
@@ -308,7 +309,6 @@ impl<M: Memory> Thread<'_, M> {
     ) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        self.settle(cachelet)?;
         let old = self.xattrs(node)?;
         let entry = old.find(name)?;
         match entry {
@@ -317,13 +317,18 @@ impl<M: Memory> Thread<'_, M> {
             _ => {}
         }
         let added = value.map(|value| [(name, value)]);
-        let new = self.build_xattrs(&old, entry, added.as_ref().map_or(&[], |added| &added[..]))?;
+        let added = added.as_ref().map_or(&[][..], |added| &added[..]);
+        let new = self.as_owner(node.number, || self.build_xattrs(&old, entry, added))?;
         let durable = self.fs.pm.fence(Flushed::nothing());
         // At the fence before, recovery sees the old set; from the next one on, the new one. The two stores under that one are independent.
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        super::mark_body_of(self, old.root)?;
+        step();
         self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
         if old.root != 0 {
-            // Readers of attributes have no version to check.
+            // Readers of attributes have no version to check. The queue's from here on, or if this thread dies, free.
+            super::mark_body_of(self, old.root)?;
+            step();
             self.retire(RetiredKind::Body, old.root, 0);
         }
         Ok(())

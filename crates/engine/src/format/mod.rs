@@ -24,7 +24,7 @@ pub use inode::{
 };
 pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord, JournalSlot, Move};
 pub use log::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, slot_address, slot_tag, slot_word};
-pub use snapshot::{SLAB_PAGE_ENTRIES, SlabEntry, SlabPage, Snapshot};
+pub use snapshot::{LIST_PAGE_ENTRIES, ListEntry, ListPage, Snapshot};
 pub use superblock::{
     FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State, Superblock,
     SuperblockError,

@@ -1,4 +1,4 @@
-//! What a clean detach leaves beside the maps: figures in the superblock, and a chain of pages with the free lines of dentry blocks.
+//! What a clean detach leaves beside the maps: figures in the superblock, and a list of blocks with free lines or several pointers.
 //!
 //! Invariants
 //! - All of it counts only while the image's state is clean, and only if the checksum over maps, pages and figures matches.
@@ -8,38 +8,38 @@ use super::assert_layout;
 use pmem::{Cell64, Layout, crc32c};
 
 /// Entries of a page.
-pub const SLAB_PAGE_ENTRIES: usize = 255;
+pub const LIST_PAGE_ENTRIES: usize = 255;
 
-/// A block of dentries that has free lines.
+/// A block of dentries that has free lines, or a block of contents that several pointers name: which of them, the block map says.
 #[repr(C)]
-pub struct SlabEntry {
+pub struct ListEntry {
     /// Number of the block.
     pub block: Cell64,
-    /// A bit per line, set: free.
-    pub free_lines: Cell64,
+    /// A bit per line, set: free. Or how many more pointers than one.
+    pub word: Cell64,
 }
-assert_layout!(SlabEntry, 16, block @ 0, free_lines @ 8);
+assert_layout!(ListEntry, 16, block @ 0, word @ 8);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
-unsafe impl Layout for SlabEntry {}
+unsafe impl Layout for ListEntry {}
 
-/// A page of the chain.
+/// A page of the list.
 #[repr(C, align(4096))]
-pub struct SlabPage {
+pub struct ListPage {
     /// Offset of the next page, or zero.
     pub next: Cell64,
     /// Entries in use.
     pub count: Cell64,
     /// The entries.
-    pub entries: [SlabEntry; SLAB_PAGE_ENTRIES],
+    pub entries: [ListEntry; LIST_PAGE_ENTRIES],
 }
-assert_layout!(SlabPage, 4096, next @ 0, count @ 8, entries @ 16);
+assert_layout!(ListPage, 4096, next @ 0, count @ 8, entries @ 16);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
-unsafe impl Layout for SlabPage {}
+unsafe impl Layout for ListPage {}
 
 /// The words of [`Superblock::snapshot`](super::Superblock::snapshot).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// CRC-32C of the block map, the inode map, the slab pages, the figures below and the epoch.
+    /// CRC-32C of the block map, the inode map, the pages, the figures below and the epoch.
     pub checksum: u64,
     /// Blocks free.
     pub blocks_free: u64,
@@ -47,10 +47,10 @@ pub struct Snapshot {
     pub inodes_used: u64,
     /// Segments of the inode table.
     pub segments: u64,
-    /// Offset of the first slab page, or zero.
-    pub slab_page: u64,
-    /// Slab pages in the chain.
-    pub slab_pages: u64,
+    /// Offset of the first page of the list, or zero.
+    pub list_page: u64,
+    /// Pages of the list.
+    pub list_pages: u64,
     /// Zero.
     pub reserved: [u64; 2],
 }
@@ -63,8 +63,8 @@ impl Snapshot {
             self.blocks_free,
             self.inodes_used,
             self.segments,
-            self.slab_page,
-            self.slab_pages,
+            self.list_page,
+            self.list_pages,
             self.reserved[0],
             self.reserved[1],
         ]
@@ -72,8 +72,8 @@ impl Snapshot {
 
     /// What the words say.
     pub fn from_words(words: &[u64; 8]) -> Snapshot {
-        let &[checksum, blocks_free, inodes_used, segments, slab_page, slab_pages, a, b] = words;
-        Snapshot { checksum, blocks_free, inodes_used, segments, slab_page, slab_pages, reserved: [a, b] }
+        let &[checksum, blocks_free, inodes_used, segments, list_page, list_pages, a, b] = words;
+        Snapshot { checksum, blocks_free, inodes_used, segments, list_page, list_pages, reserved: [a, b] }
     }
 
     /// Continues a checksum over maps and pages by the figures and the epoch that the snapshot belongs to.

@@ -263,9 +263,9 @@ impl<M: Memory> Checker<'_, M> {
         let mut crc = 0;
         let blocks = self.read_words(geometry.block_map_block, geometry.blocks.div_ceil(32), &mut crc);
         self.read_words(geometry.inode_map_block, geometry.inodes_max() / 64, &mut crc);
-        let mut page = figures.slab_page;
+        let mut page = figures.list_page;
         let mut bytes = [0u8; BLOCK_BYTES as usize];
-        for _ in 0..figures.slab_pages.min(geometry.blocks) {
+        for _ in 0..figures.list_pages.min(geometry.blocks) {
             self.image.region.read_bytes(page, &mut bytes).ok()?;
             crc = crc32c(crc, &bytes);
             page = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());

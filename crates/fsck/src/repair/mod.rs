@@ -164,6 +164,7 @@ fn stage(finding: &Finding) -> Stage {
         | Kind::SnapshotChecksum
         | Kind::SnapshotFigure
         | Kind::SnapshotSlabs
+        | Kind::SnapshotShares
         | Kind::BlockNotMarked
         | Kind::BlockLeaked
         | Kind::InodeNotMarked

@@ -6,8 +6,8 @@ pub mod engine_support;
 pub mod stories;
 
 use engine::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
-    LogPageKind, Property, ROOT_INODE, SlabPage, Snapshot, State, Superblock, Valid, slot_address,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, ListPage,
+    LogPage, LogPageKind, Property, ROOT_INODE, Snapshot, State, Superblock, Valid, slot_address,
 };
 use engine::{NewNode, RenameFlags};
 use engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
@@ -47,6 +47,9 @@ pub fn sample() -> Image {
         thread.write(body, 40 << 20, b"far away").unwrap();
         thread.set_xattr(body, b"user.color", b"blue", false, false).unwrap();
         thread.set_xattr(body, b"user.big", &[1; 9000], false, false).unwrap();
+        let copy = thread.create(root, b"copy", &new_file()).unwrap();
+        thread.share_range((body, 0), (copy, 0), Some(8192)).unwrap();
+        thread.release(copy, 1);
         thread.release(body, 1);
         let small = thread.create(root, b"small", &new_file()).unwrap();
         thread.write(small, 0, b"one block").unwrap();
@@ -230,10 +233,10 @@ impl<'i> Plant<'i> {
         change(&mut figures);
         let mut crc = self.crc_of(self.geometry.block_map_block, self.geometry.blocks.div_ceil(32) * 8, 0);
         crc = self.crc_of(self.geometry.inode_map_block, self.geometry.inodes_max() / 8, crc);
-        let mut page = figures.slab_page;
-        for _ in 0..figures.slab_pages {
+        let mut page = figures.list_page;
+        for _ in 0..figures.list_pages {
             crc = self.crc_of(page / BLOCK_BYTES, BLOCK_BYTES, crc);
-            page = self.region.get(Pm::<SlabPage>::new(page)).expect("a page").next.load();
+            page = self.region.get(Pm::<ListPage>::new(page)).expect("a page").next.load();
         }
         figures.checksum = figures.checksum(crc, State::from_word(self.get(STATE)).epoch);
         for (index, word) in figures.words().iter().enumerate() {

@@ -76,8 +76,14 @@ pub fn dentry_block(plant: &Plant, path: &str) -> (u64, u64) {
     (dentry / BLOCK_BYTES, 1 << (dentry % BLOCK_BYTES / 64))
 }
 
-fn change_listed_lines(plant: &Plant, block: u64, change: impl Fn(u64) -> u64) {
-    let first = plant.figures().slab_page;
+/// A block that two files have.
+pub fn shared_block(plant: &Plant) -> u64 {
+    plant.get(root_block(plant, "copy") * BLOCK_BYTES) / BLOCK_BYTES
+}
+
+/// Changes what the list says about a block.
+fn change_listed_word(plant: &Plant, block: u64, change: impl Fn(u64) -> u64) {
+    let first = plant.figures().list_page;
     let entry = (first + 16..first + BLOCK_BYTES).step_by(16).find(|entry| plant.get(*entry) == block);
     let entry = entry.expect("the block is listed");
     plant.set(entry + 8, change(plant.get(entry + 8)));
@@ -311,11 +317,30 @@ pub const STORIES: &[Story] = &[
     }),
     story(&[SnapshotFigure], "the number of segments is wrong", |p| p.change_snapshot(|figures| figures.segments += 1)),
     story(&[SnapshotSlabs], "the list of slabs leads outside", |p| {
-        let page = p.figures().slab_page;
+        let page = p.figures().list_page;
         p.set(page, 12);
     }),
     story(&[SnapshotSlabs], "a slab that is not listed is marked as listed", |p| {
         p.mark_block(root_block(p, "small"), 2);
+        p.change_snapshot(|_| {});
+    }),
+    story(&[SnapshotShares], "a shared block has more pointers than it should", |p| {
+        change_listed_word(p, shared_block(p), |_| 2);
+    }),
+    story(&[SnapshotShares], "a shared block is marked as one file's", |p| {
+        let (block, list) = (shared_block(p), p.figures().list_page);
+        let count = p.get(list + 8);
+        let entry = (0..count).map(|at| list + 16 + at * 16).find(|entry| p.get(*entry) == block).expect("listed");
+        // Its entry goes; the last one takes the place.
+        let last = list + 16 + (count - 1) * 16;
+        for word in [0, 8] {
+            p.set(entry + word, p.get(last + word));
+        }
+        for word in [0, 8] {
+            p.set(last + word, 0);
+        }
+        p.set(list + 8, count - 1);
+        p.mark_block(block, 1);
         p.change_snapshot(|_| {});
     }),
     story(&[BlockNotMarked], "a file's block is marked free", |p| {
@@ -336,11 +361,11 @@ pub const STORIES: &[Story] = &[
     }),
     story(&[LineNotMarked], "a name's line is listed as free", |p| {
         let (block, line) = dentry_block(p, "docs/file-01");
-        change_listed_lines(p, block, |lines| lines | line);
+        change_listed_word(p, block, |lines| lines | line);
     }),
     story(&[LineLeaked], "a free line is not listed", |p| {
         let (block, _) = dentry_block(p, "docs/file-01");
-        change_listed_lines(p, block, |lines| lines & (lines - 1));
+        change_listed_word(p, block, |lines| lines & (lines - 1));
     }),
 ];
 

@@ -648,6 +648,41 @@ fn flags_told(file: &OpenFile) -> i32 {
     flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC) | LARGE_FILE
 }
 
+const FICLONE: u32 = 0x4004_9409;
+const FICLONERANGE: u32 = 0x4020_940d;
+
+/// What FICLONERANGE is given.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    length: u64,
+    target_offset: u64,
+}
+
+/// ioctl(fd, FICLONE, source) and ioctl(fd, FICLONERANGE, range).
+fn clone_range(call: &mut Call<'_>, target: u32, request: u32, argument: u64) -> Result<Verdict> {
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let Some(to) = who.process.file(thread, target) else { return theirs(target) };
+    let range = match request {
+        FICLONE => CloneRange { source: argument as i32 as i64, source_offset: 0, length: 0, target_offset: 0 },
+        _ => user::read::<CloneRange>(argument)?,
+    };
+    let source = u32::try_from(range.source).map_err(|_| Errno::EBADF)?;
+    let Some(from) = who.process.file(thread, source) else {
+        return Err(if who.process.descriptor(source).is_some() { Errno::EBADF } else { Errno::EXDEV });
+    };
+    if from.is_path() || to.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let length = (range.length != 0).then_some(range.length);
+    let (from, to) = ((&*from, range.source_offset), (&*to, range.target_offset));
+    who.caller.clone_range(from, to, length, &mut copy[..])?;
+    Ok(done(0))
+}
+
 /// ioctl(fd, request, argument).
 pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIOCLEX: u32 = 0x5451;
@@ -655,10 +690,11 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIONBIO: u32 = 0x5421;
     const FIONREAD: u32 = 0x541b;
     const FIGETBSZ: u32 = 2;
-    const FICLONE: u32 = 0x4004_9409;
-    const FICLONERANGE: u32 = 0x4020_940d;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
     let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
+    if let FICLONE | FICLONERANGE = request {
+        return clone_range(call, fd, request, argument);
+    }
     if let FIOCLEX | FIONCLEX = request {
         let who: Who<'_> = call.begin()?.who;
         return match who.process.descriptor(fd) {
@@ -678,7 +714,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
             user::write(argument, &(left.min(i32::MAX as u64) as i32)).map(|()| 0)
         }
         FIGETBSZ => user::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
-        FICLONE | FICLONERANGE | FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
+        FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOTTY),
     })
 }

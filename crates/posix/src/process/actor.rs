@@ -423,8 +423,13 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         intent.record.store(file.node().cachelet, Release);
         let old = intent.entry.load(Relaxed) & !0xffff_ffff;
         intent.entry.store(old | entry_of(index, cloexec) as u64, Release);
-        self.take_record(ONE_HOLD, Step::Put)?;
-        self.thread.release(file.node(), 1);
+        // If this thread dies, whoever puts its work in order gives the reference back; the hold is for whoever takes the process apart.
+        self.thread.note(file.node());
+        if let Err(error) = self.take_record(ONE_HOLD, Step::Put) {
+            self.thread.forget(file.node());
+            return Err(error);
+        }
+        self.thread.give_back(file.node());
         self.go_on()
     }
 

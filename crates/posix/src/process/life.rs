@@ -239,6 +239,10 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Gives back all that a slot holds, and the slot. The caller is its reaper, and it is dying.
     fn take_apart(&self, thread: &Thread<'f, M>, index: u32) -> Result<()> {
         let slot = self.areas.slot(index)?;
+        if self.me != index + 1 {
+            // First what its threads were at in the engine: they may have been at a file that is given back here.
+            thread.fs().reap_dead()?;
+        }
         let (table, shared);
         {
             let actor = self.act_for_dead(thread, index)?;

@@ -1,0 +1,137 @@
+//! Sharing: a range of a file gets the very blocks of a range of another (FICLONE, FICLONERANGE). Nothing is copied; whoever writes later gets a
+//! block of its own.
+//!
+//! Invariants
+//! - Pointers to a shared block all say so, durably, before there is a second one.
+//! - Both files are locked, the one with the lower inode number first. Nobody else holds two files.
+//! - A file that programs have mapped shares nothing: stores into its blocks would show in the other file.
+
+use super::edit::{Change, Edit, Shared};
+use super::map::{BLOCK_SHARED, Map, SIZE_BYTES_MAX, Tree, slots_of, span};
+use super::mapping::is_mapped;
+use crate::dram::Cachelet;
+use crate::error::{Error, Result};
+use crate::format::{FileKind, Property};
+use crate::fs::{Node, Thread};
+use core::ops::Range;
+use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
+
+/// A range of one file and where it comes in another.
+struct Copied {
+    from: u64,
+    to: u64,
+    bytes: u64,
+    /// The length of the target afterwards.
+    size_after: u64,
+}
+
+impl Copied {
+    /// Checks the places against each other and against what the files hold, as FICLONERANGE does; nothing if there is nothing to do.
+    fn new(from: u64, to: u64, length: Option<u64>, sizes: (u64, u64), same: bool) -> Result<Option<Copied>> {
+        let (source_bytes, target_bytes) = sizes;
+        if !(from | to).is_multiple_of(BLOCK_BYTES) || from > source_bytes {
+            return Err(Error::Invalid);
+        }
+        let bytes = length.unwrap_or(source_bytes - from);
+        let (Some(from_end), Some(to_end)) = (from.checked_add(bytes), to.checked_add(bytes)) else {
+            return Err(Error::Invalid);
+        };
+        // A part of a block only where nothing follows it, on both sides.
+        let whole = bytes.is_multiple_of(BLOCK_BYTES);
+        if from_end > source_bytes || !whole && (from_end < source_bytes || to_end < target_bytes) {
+            return Err(Error::Invalid);
+        }
+        if to_end > SIZE_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
+        if same && from.abs_diff(to) < bytes.next_multiple_of(BLOCK_BYTES) {
+            return Err(Error::Invalid);
+        }
+        Ok((bytes > 0).then_some(Copied { from, to, bytes, size_after: target_bytes.max(to_end) }))
+    }
+
+    /// The blocks of the source.
+    fn blocks(&self) -> Range<u64> {
+        self.from / BLOCK_BYTES..(self.from + self.bytes).div_ceil(BLOCK_BYTES)
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Gives the range of `target` at offset `to.1` the blocks of `from.0` at offset `from.1`: `length` bytes, or all up to the end of the
+    /// source. How many bytes that were. Atomic, and persistent when it returns.
+    ///
+    /// Offsets are those of whole blocks, and so is the length, unless it ends with the source and nothing follows in the target (`Invalid`).
+    /// `Busy` where one of the files is mapped: its blocks cannot be shared. A hole in the source becomes one in the target.
+    pub fn share_range(&self, from: (Node, u64), to: (Node, u64), length: Option<u64>) -> Result<u64> {
+        self.fs.writable()?;
+        let ((source, from), (target, to)) = (from, to);
+        let pair = (self.cachelet(source)?, self.cachelet(target)?);
+        let same = source.number == target.number;
+        self.retry_when_full(|| {
+            let (first, second) = if source.number < target.number { pair } else { (pair.1, pair.0) };
+            let _first = self.lock(&first.lock, &first.waiters)?;
+            let _second = if same { None } else { Some(self.lock(&second.lock, &second.waiters)?) };
+            let (body, property) = (self.regular(pair.0)?, self.regular(pair.1)?);
+            let sizes = (body.size_bytes, property.size_bytes);
+            let Some(copied) = Copied::new(from, to, length, sizes, same)? else { return Ok(0) };
+            if is_mapped(pair.0) || is_mapped(pair.1) {
+                return Err(Error::Busy);
+            }
+            self.as_owner(source.number, || self.mark_shared(pair.0, &body, &copied.blocks()))?;
+            self.as_owner(target.number, || self.take_shared(pair, &copied))?;
+            Ok(copied.bytes)
+        })
+    }
+
+    fn regular(&self, cachelet: &Cachelet) -> Result<Property> {
+        let property = self.body_property(cachelet)?;
+        if property.kind() == Some(FileKind::Regular) { Ok(property) } else { Err(Error::Invalid) }
+    }
+
+    /// Marks the written blocks of a range as shared, each where it is named. A crash on the way leaves marks that only cost: whoever writes
+    /// there gets a new block, although the old one is nobody else's.
+    fn mark_shared(&self, source: &Cachelet, property: &Property, blocks: &Range<u64>) -> Result<()> {
+        let root = self.fs.map().root(property.root)?;
+        // The marked pointers lead where they led.
+        let proof = self.fs.pm.fence(Flushed::nothing());
+        if root.level == 0 {
+            if root.is_written() && !root.is_shared() && blocks.contains(&0) {
+                let marked = Tree { word: root.word | BLOCK_SHARED, level: 0 };
+                return self.finish_change(source, &Property { root: marked.to_root(), ..*property }, proof);
+            }
+            return Ok(());
+        }
+        self.mark_below(self.fs.map(), root, 0, blocks, proof)?;
+        self.fs.pm.fence(Flushed::nothing());
+        Ok(())
+    }
+
+    /// Under the node `tree`, which begins with block `base`; flushed, for the caller's fence.
+    fn mark_below(&self, map: Map<'_, M>, tree: Tree, base: u64, blocks: &Range<u64>, proof: Durable) -> Result<()> {
+        let node = map.node(tree)?;
+        for slot in slots_of(blocks, tree.level, base) {
+            let cell = &node.words[slot];
+            let child = map.tree(cell.load_acquire(), tree.level - 1)?;
+            if child.level > 0 && !child.is_empty() {
+                self.mark_below(map, child, base + slot as u64 * span(child.level), blocks, proof)?;
+            } else if child.is_written() && !child.is_shared() {
+                let dirty = map.pm.commit(cell, child.word | BLOCK_SHARED, proof);
+                map.pm.flush(dirty).unfenced();
+            }
+        }
+        Ok(())
+    }
+
+    /// Both files locked: the range of the target becomes the source's blocks.
+    fn take_shared(&self, (source, target): (&Cachelet, &Cachelet), copied: &Copied) -> Result<()> {
+        let map = self.fs.map();
+        let mut property = self.body_property(target)?;
+        if copied.to > property.size_bytes {
+            property = self.clear_behind_end(target, &property)?;
+        }
+        let body = map.root(self.body_property(source)?.root)?;
+        let change = Change::Share(Shared { body, first: copied.from / BLOCK_BYTES });
+        let edit = Edit { change, from: copied.to, to: copied.to + copied.bytes, size_bytes: property.size_bytes };
+        self.replace(target, &property, edit, copied.size_after).map(drop)
+    }
+}

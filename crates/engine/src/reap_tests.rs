@@ -1,0 +1,473 @@
+//! A thread dies at every step of every operation; what it leaves is alive, consistent, and without leaks.
+//!
+//! `DEATHS_EVERY=n` tries only every n-th step, `DEATHS_ONLY=name` only one operation.
+
+use crate::attach::AttachOptions;
+use crate::dram::{DirectoryState, FLAG_HELD, References};
+use crate::error::{Error, Result};
+use crate::file::AllocateMode;
+use crate::format::FileKind;
+use crate::fs::{Fs, Node, Thread};
+use crate::testing::mortality::dies_at;
+use crate::testing::{Attached, Memory, Mortal, TestPlatform, new_image};
+use crate::{Changes, NewNode, RenameFlags};
+use core::sync::atomic::Ordering::Relaxed;
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+static PLATFORM: TestPlatform = TestPlatform::new();
+
+type Hand<'f> = Thread<'f, Mortal>;
+
+/// What everybody has to do with. The survivor holds a reference to each, but for those that are said to be gone.
+struct Tree {
+    root: Node,
+    /// A directory with `x`, `y` and `inner`, an empty one.
+    full: Node,
+    /// An empty directory `empty`.
+    empty: Node,
+    /// A file `file` of three blocks and a bit, with attributes.
+    file: Node,
+    /// A file `small`.
+    small: Node,
+    /// `linked` and `linked too`.
+    linked: Node,
+    /// A file without a name, which the survivor does not hold: its only reference is the mortal's.
+    orphan: Node,
+}
+
+fn new(kind: FileKind) -> NewNode<'static> {
+    NewNode {
+        kind,
+        permissions: 0o644,
+        uid: 1,
+        gid: 2,
+        device: 0,
+        target: b"a short target",
+        extended: &[],
+        access_list: false,
+    }
+}
+
+fn make(hand: &Hand<'_>, directory: Node, name: &[u8], kind: FileKind) -> Node {
+    hand.create(directory, name, &new(kind)).expect("creates")
+}
+
+fn plant(hand: &Hand<'_>) -> Tree {
+    let root = hand.root().expect("a root");
+    let full = make(hand, root, b"full", FileKind::Directory);
+    for name in [&b"x"[..], b"y"] {
+        let node = make(hand, full, name, FileKind::Regular);
+        hand.write(node, 0, &[3; 100]).expect("writes");
+        hand.release(node, 1);
+    }
+    let inner = make(hand, full, b"inner", FileKind::Directory);
+    hand.release(inner, 1);
+    let file = make(hand, root, b"file", FileKind::Regular);
+    hand.write(file, 0, &[1; 3 * 4096 + 50]).expect("writes");
+    hand.set_xattr(file, b"user.a", &[5; 5000], false, false).expect("sets");
+    let small = make(hand, root, b"small", FileKind::Regular);
+    hand.write(small, 0, &[2; 10]).expect("writes");
+    let linked = make(hand, root, b"linked", FileKind::Regular);
+    hand.link(linked, root, b"linked too").expect("links");
+    let orphan = make(hand, root, b"orphan", FileKind::Regular);
+    hand.write(orphan, 0, &[4; 9000]).expect("writes");
+    hand.unlink(root, b"orphan", |_| Ok(())).expect("unlinks");
+    let empty = make(hand, root, b"empty", FileKind::Directory);
+    Tree { root, full, empty, file, small, linked, orphan }
+}
+
+type Operation = fn(&Hand<'_>, &Tree) -> Result<()>;
+
+/// Until it is noted or given back, a reference that a call returned is known to nobody but the caller: no step may be in between.
+fn made(hand: &Hand<'_>, made: Result<Node>) -> Result<()> {
+    made.map(|node| {
+        hand.note(node);
+        hand.give_back(node);
+    })
+}
+
+const LONG: &[u8] = &[b'n'; 255];
+
+const OPERATIONS: &[(&str, Operation)] = &[
+    ("enter", |hand, _| hand.fs.enter().map(drop)),
+    ("create", |hand, tree| made(hand, hand.create(tree.root, b"new", &new(FileKind::Regular)))),
+    ("create-long", |hand, tree| made(hand, hand.create(tree.full, LONG, &new(FileKind::Regular)))),
+    ("create-in-empty", |hand, tree| made(hand, hand.create(tree.empty, b"first", &new(FileKind::Regular)))),
+    ("mkdir", |hand, tree| made(hand, hand.create(tree.full, b"new", &new(FileKind::Directory)))),
+    ("symlink", |hand, tree| made(hand, hand.create(tree.root, b"new", &new(FileKind::Symlink)))),
+    ("symlink-long", |hand, tree| {
+        let new = NewNode { target: &[b't'; 1000], ..new(FileKind::Symlink) };
+        made(hand, hand.create(tree.root, b"new", &new))
+    }),
+    ("create-with-attributes", |hand, tree| {
+        let extended: &[(&[u8], &[u8])] = &[(b"user.b", &[7; 100]), (b"user.c", &[8; 5000])];
+        let new = NewNode { extended, access_list: true, ..new(FileKind::Regular) };
+        made(hand, hand.create(tree.full, b"new", &new))
+    }),
+    ("create-and-remove", |hand, tree| {
+        // The same lines, number and cachelet serve two lives.
+        for _ in 0..2 {
+            made(hand, hand.create(tree.full, b"new", &new(FileKind::Symlink)))?;
+            hand.unlink(tree.full, b"new", |_| Ok(()))?;
+            hand.drain()?;
+        }
+        Ok(())
+    }),
+    ("create-unnamed", |hand, tree| made(hand, hand.create_unnamed(tree.root, &new(FileKind::Regular)))),
+    ("unnamed-then-link", |hand, tree| {
+        let node = hand.create_unnamed(tree.root, &new(FileKind::Regular))?;
+        hand.note(node);
+        let linked = hand.link(node, tree.root, b"new");
+        hand.give_back(node);
+        linked
+    }),
+    ("create-taken", |hand, tree| match hand.create(tree.root, b"small", &new(FileKind::Regular)) {
+        Err(Error::Exists) => Ok(()),
+        other => made(hand, other),
+    }),
+    ("link", |hand, tree| hand.link(tree.small, tree.full, b"new")),
+    ("link-third", |hand, tree| hand.link(tree.linked, tree.root, b"new")),
+    ("unlink", |hand, tree| hand.unlink(tree.full, b"x", |_| Ok(()))),
+    ("unlink-open", |hand, tree| hand.unlink(tree.root, b"small", |_| Ok(()))),
+    ("unlink-linked", |hand, tree| hand.unlink(tree.root, b"linked", |_| Ok(()))),
+    ("unlink-and-recycle", |hand, tree| {
+        hand.unlink(tree.full, b"x", |_| Ok(()))?;
+        hand.unlink(tree.full, b"y", |_| Ok(()))?;
+        hand.drain().map(drop)
+    }),
+    ("rmdir", |hand, tree| hand.remove_directory(tree.full, b"inner", |_| Ok(()))),
+    ("rmdir-open", |hand, tree| hand.remove_directory(tree.root, b"empty", |_| Ok(()))),
+    ("rmdir-and-recycle", |hand, tree| {
+        made(hand, hand.create(tree.empty, b"one", &new(FileKind::Regular)))?;
+        made(hand, hand.create(tree.empty, LONG, &new(FileKind::Regular)))?;
+        hand.unlink(tree.empty, LONG, |_| Ok(()))?;
+        hand.unlink(tree.empty, b"one", |_| Ok(()))?;
+        hand.remove_directory(tree.full, b"inner", |_| Ok(()))?;
+        hand.drain().map(drop)
+    }),
+    ("recycle-with-log-and-attributes", |hand, tree| {
+        // Both name bodies that the first phase of recycling takes away.
+        let extended: &[(&[u8], &[u8])] = &[(b"user.b", &[7; 9000])];
+        let (mut file, mut directory) = (new(FileKind::Regular), new(FileKind::Directory));
+        (file.extended, directory.extended) = (extended, extended);
+        let node = hand.create(tree.full, b"new", &directory)?;
+        hand.note(node);
+        made(hand, hand.create(node, LONG, &file))?;
+        hand.unlink(node, LONG, |_| Ok(()))?;
+        hand.give_back(node);
+        hand.remove_directory(tree.full, b"new", |_| Ok(()))?;
+        hand.drain().map(drop)
+    }),
+    ("rename", |hand, tree| rename(hand, (tree.root, b"small"), (tree.root, b"new"))),
+    ("rename-across", |hand, tree| rename(hand, (tree.root, b"small"), (tree.full, b"new"))),
+    ("rename-over", |hand, tree| rename(hand, (tree.root, b"small"), (tree.full, b"x"))),
+    ("rename-over-open", |hand, tree| rename(hand, (tree.full, b"x"), (tree.root, b"small"))),
+    ("rename-over-linked", |hand, tree| rename(hand, (tree.full, b"x"), (tree.root, b"linked"))),
+    ("rename-linked", |hand, tree| rename(hand, (tree.root, b"linked"), (tree.full, b"new"))),
+    ("rename-directory", |hand, tree| rename(hand, (tree.root, b"empty"), (tree.full, b"new"))),
+    ("rename-directory-over", |hand, tree| rename(hand, (tree.root, b"empty"), (tree.full, b"inner"))),
+    ("exchange", |hand, tree| {
+        let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+        hand.rename((tree.root, b"small"), (tree.full, b"inner"), flags, |_, _| Ok(()))
+    }),
+    ("whiteout", |hand, tree| {
+        let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
+        hand.rename((tree.root, b"small"), (tree.full, b"x"), flags, |_, _| Ok(()))
+    }),
+    ("append", |hand, tree| hand.append(tree.file, &[6; 100]).map(drop)),
+    ("append-blocks", |hand, tree| hand.append(tree.file, &[6; 20_000]).map(drop)),
+    ("append-first", |hand, tree| hand.append(tree.linked, &[6; 100]).map(drop)),
+    ("write-far", |hand, tree| hand.write(tree.file, 600 * 4096, &[6; 100]).map(drop)),
+    ("overwrite", |hand, tree| hand.write(tree.file, 100, &[7; 50]).map(drop)),
+    ("overwrite-blocks", |hand, tree| hand.write(tree.file, 100, &[7; 9000]).map(drop)),
+    ("overwrite-only-block", |hand, tree| hand.write(tree.small, 2, &[7; 3]).map(drop)),
+    ("truncate", |hand, tree| hand.truncate(tree.file, 0)),
+    ("shorten", |hand, tree| hand.truncate(tree.file, 5000)),
+    ("lengthen", |hand, tree| hand.truncate(tree.file, 50_000)),
+    ("punch", |hand, tree| hand.allocate(tree.file, AllocateMode::PunchHole, 4096, 4096)),
+    ("punch-all", |hand, tree| hand.allocate(tree.file, AllocateMode::PunchHole, 0, 1 << 20)),
+    ("zero", |hand, tree| hand.allocate(tree.file, AllocateMode::ZeroRange { keep_size: true }, 100, 8000)),
+    ("allocate", |hand, tree| hand.allocate(tree.file, AllocateMode::Allocate { keep_size: false }, 0, 40_000)),
+    ("collapse", |hand, tree| hand.allocate(tree.file, AllocateMode::CollapseRange, 4096, 4096)),
+    ("insert", |hand, tree| hand.allocate(tree.file, AllocateMode::InsertRange, 4096, 4096)),
+    ("xattr-first", |hand, tree| hand.set_xattr(tree.small, b"user.b", &[8; 100], false, false)),
+    ("xattr-replace", |hand, tree| {
+        hand.set_xattr(tree.file, b"user.a", &[8; 6000], false, false)?;
+        hand.drain().map(drop)
+    }),
+    ("xattr-remove", |hand, tree| hand.remove_xattr(tree.file, b"user.a")),
+    ("chmod", |hand, tree| {
+        hand.change(tree.file, |_| Ok(Changes { permissions: Some(0o600), ..Changes::default() })).map(drop)
+    }),
+    ("chmod-directory", |hand, tree| {
+        hand.change(tree.full, |_| Ok(Changes { permissions: Some(0o700), ..Changes::default() })).map(drop)
+    }),
+    ("sync", |hand, _| hand.sync_all()),
+    ("give-back", |hand, _| hand.give_back_lines().and(hand.give_back_inodes())),
+    ("last-release", |hand, tree| {
+        hand.note(tree.orphan);
+        hand.give_back(tree.orphan);
+        hand.drain().map(drop)
+    }),
+    ("last-hold", |hand, tree| {
+        hand.note(tree.orphan);
+        hand.set_held(tree.orphan, true)?;
+        hand.give_back(tree.orphan);
+        hand.set_held(tree.orphan, false)?;
+        hand.drain().map(drop)
+    }),
+    ("unlink-held", |hand, tree| {
+        hand.set_held(tree.small, true)?;
+        hand.unlink(tree.root, b"small", |_| Ok(()))?;
+        hand.set_held(tree.small, false)
+    }),
+    ("map-and-shorten", |hand, tree| {
+        hand.set_mapped(tree.file, true)?;
+        hand.truncate(tree.file, 5000)?;
+        hand.truncate(tree.file, 9000)?;
+        hand.truncate(tree.file, 100)?;
+        hand.set_mapped(tree.file, false)
+    }),
+    ("compact", |hand, tree| {
+        hand.unlink(tree.full, b"x", |_| Ok(()))?;
+        hand.compact(tree.full)
+    }),
+    ("look", |hand, tree| {
+        let node = hand.lookup(tree.full, b"x")?;
+        hand.note(node);
+        hand.read(node, 0, &mut [0; 100])?;
+        hand.give_back(node);
+        Ok(())
+    }),
+];
+
+fn rename(hand: &Hand<'_>, from: (Node, &[u8]), to: (Node, &[u8])) -> Result<()> {
+    hand.rename(from, to, RenameFlags::default(), |_, _| Ok(()))
+}
+
+/// A file system of which a thread will die.
+struct World {
+    image: Memory,
+    _dram: Memory,
+    fs: Option<Fs<Mortal>>,
+}
+
+impl World {
+    fn new(image: Memory, options: &AttachOptions) -> World {
+        let layout = Fs::dram_layout(&image.region(), options).expect("a layout");
+        let dram = Memory::new(layout.length);
+        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), &PLATFORM, options).expect("attaches");
+        let fs = recovery.finish().expect("ready").0;
+        World { image, _dram: dram, fs: Some(fs) }
+    }
+
+    fn fs(&self) -> &Fs<Mortal> {
+        self.fs.as_ref().expect("attached")
+    }
+
+    /// Whether the thread died.
+    fn dies(&self, step: u64, tree: &Tree, operation: Operation) -> bool {
+        std::thread::scope(|scope| {
+            let mortal = scope.spawn(|| {
+                let hand = self.fs().enter().expect("enters");
+                let died = dies_at(step, || operation(&hand, tree).expect("works"));
+                if died {
+                    PLATFORM.kill();
+                }
+                died
+            });
+            mortal.join().expect("no other panic")
+        })
+    }
+}
+
+/// Does something with every name, so that whatever the dead one left in the way is met.
+fn use_everything(hand: &Hand<'_>, tree: &Tree) {
+    let names: &[&[u8]] =
+        &[b"new", b"x", b"y", b"inner", b"first", b"one", LONG, b"small", b"linked", b"empty", b"file"];
+    for directory in [tree.root, tree.full, tree.empty] {
+        for name in names {
+            if let Ok(node) = hand.lookup(directory, name) {
+                let attributes = hand.stat(node).expect("stats");
+                if attributes.kind == FileKind::Regular {
+                    let mut byte = [0];
+                    hand.read(node, 0, &mut byte).expect("reads");
+                    hand.append(node, b"more").expect("writes");
+                }
+                hand.release(node, 1);
+            }
+        }
+        let mut count = 0;
+        hand.read_directory(directory, 0, &mut Default::default(), &mut |_| {
+            count += 1;
+            true
+        })
+        .expect("reads");
+    }
+    for directory in [tree.root, tree.full, tree.empty] {
+        match hand.create(directory, b"after", &new(FileKind::Directory)) {
+            Ok(node) => {
+                hand.release(node, 1);
+                rename(hand, (directory, b"after"), (directory, b"later")).expect("renames");
+                hand.remove_directory(directory, b"later", |_| Ok(())).expect("removes");
+            }
+            // Removed while it was open.
+            Err(error) => assert_eq!(error, Error::NotFound),
+        }
+    }
+    hand.set_xattr(tree.file, b"user.c", b"value", false, false).expect("sets");
+    hand.write(tree.file, 4000, &[9; 200]).expect("writes");
+}
+
+/// All that is free, in lines, and the inodes in use. Nobody is inside.
+pub(crate) fn room<M: pmem::Memory>(fs: &Fs<M>) -> (u64, u64) {
+    let free_lines: u64 = (0..fs.geometry().blocks)
+        .map(|block| fs.dram().slab(block).expect("a slab").free_lines.load(Relaxed).count_ones() as u64)
+        .sum();
+    (fs.blocks_free().expect("a count") * 64 + free_lines, fs.inodes_used().expect("a count"))
+}
+
+/// Every cachelet is either in use or free in one place, and nobody has a reference any more.
+pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
+    let header = fs.header().expect("a header");
+    let end = header.cachelets_next.load(Relaxed);
+    let mut places = std::vec![0u32; end as usize];
+    let mut note_list = |first: u32| {
+        let mut at = first;
+        while at != 0 {
+            places[at as usize] += 1;
+            at = fs.dram().cachelet(at).expect("a cachelet").next.load(Relaxed);
+        }
+    };
+    for index in 0..header.slots_high.load(Relaxed) as u32 {
+        note_list(fs.dram().slot(index).expect("a slot").cachelet_list.load(Relaxed));
+    }
+    let mut batch = header.cachelets_free.load(Relaxed) as u32;
+    while batch != 0 {
+        note_list(batch);
+        batch = fs.dram().cachelet(batch).expect("a cachelet").mapped.load(Relaxed);
+    }
+    for index in 0..header.slots_high.load(Relaxed) as u32 {
+        let slot = fs.dram().slot(index).expect("a slot");
+        for unused in slot.cachelet_next.load(Relaxed)..slot.cachelet_end.load(Relaxed) {
+            places[unused as usize] += 1;
+        }
+    }
+    for index in 1..end as u32 {
+        let cachelet = fs.dram().cachelet(index).expect("a cachelet");
+        let used = cachelet.number.load(Relaxed) != 0;
+        let state = References::from_word(cachelet.references.load(Relaxed));
+        assert_eq!(places[index as usize] + used as u32, 1, "cachelet {index}: places, of inode {:?}", cachelet.number);
+        assert!(!used || state.references == 0, "cachelet {index} of inode {:?}: {state:?}", cachelet.number);
+    }
+}
+
+/// The survivor leaves; nothing is lost.
+fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
+    if !matches!(name, "last-release" | "last-hold") {
+        hand.release(tree.orphan, 1);
+    }
+    hand.fs.reap_dead().expect("reaps");
+    // The tables of the layer above do this for a dead process.
+    for node in [tree.orphan, tree.small] {
+        let state = hand.cachelet(node).expect("a cachelet").references.load(Relaxed);
+        if References::from_word(state).flags & FLAG_HELD != 0 {
+            hand.set_held(node, false).expect("ends");
+        }
+    }
+    // A scan drops the dentries of removed names at once, the living only with a compaction.
+    for directory in [tree.root, tree.full, tree.empty] {
+        let _ = hand.lookup(directory, b"nothing");
+        hand.compact(directory).expect("compacts");
+    }
+    if let Ok(made) = hand.lookup(tree.full, b"new") {
+        let _ = hand.lookup(made, b"nothing");
+        hand.compact(made).expect("compacts");
+        hand.release(made, 1);
+    }
+    for node in [tree.root, tree.full, tree.empty, tree.file, tree.small, tree.linked] {
+        hand.release(node, 1);
+    }
+    drop(hand);
+    let fs = world.fs();
+    // Of a log that was being replaced only a scan finds what had not been retired.
+    let lost = fs.header().expect("a header").abandoned.load(Relaxed) != 0;
+    assert!(!lost || name == "compact", "something is lost");
+    for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
+        let idle = fs.enter_slot(index).expect("a slot").expect("nobody is in it");
+        idle.drain().expect("drains");
+        idle.give_back_lines().expect("gives back");
+        idle.give_back_inodes().expect("gives back");
+    }
+    check_cachelets(fs);
+    let lived = room(fs);
+    for index in 1..fs.header().expect("a header").cachelets_next.load(Relaxed) as u32 {
+        let directory = fs.dram().cachelet(index).expect("a cachelet");
+        assert_ne!(DirectoryState::of(directory), DirectoryState::Evicting);
+        assert!(directory.lock.load(Relaxed) == 0);
+    }
+    world.fs.take().expect("attached").detach_last().expect("detaches");
+    let report = fsck::check(&world.image.region(), &fsck::Options::default(), &mut |_| {});
+    let findings: String = report.findings.iter().map(|finding| format!("\n{finding}")).collect();
+    assert_eq!(report.clean, !lost, "left clean, if nothing is lost");
+    assert!(report.errors == 0 && (report.warnings == 0 || lost), "{findings}");
+    drop(Attached::new(&world.image).expect("attaches, and leaves without a word"));
+    let scanned = Attached::new(&world.image).expect("attaches");
+    assert!(scanned.report.scanned);
+    // The lives that have ended since; removal leaves them as they are.
+    assert_eq!(scanned.report.damaged, 0);
+    let found = room(&scanned);
+    assert!(
+        lived == found || lost && lived.0 <= found.0 && lived.1 == found.1,
+        "{lived:?} {found:?}: free lines and used inodes, counted by the living and by a scan"
+    );
+    drop(scanned);
+    let again = Attached::new(&world.image).expect("attaches");
+    assert_eq!((again.report.orphans, again.report.damaged), (0, 0), "a scan has left nothing to do");
+}
+
+/// Dies at step `step` of an operation; whether it has so many.
+fn die(step: u64, (name, operation): (&str, Operation), prepare: &dyn Fn() -> Memory) -> bool {
+    let world = World::new(prepare(), &AttachOptions::default());
+    // The borrow of the thread ends in `check`, before the file system is left.
+    let fs: *const Fs<Mortal> = world.fs();
+    // SAFETY: the world is on the heap of its memories; `check` drops the thread before it takes the file system out.
+    let hand = unsafe { &*fs }.enter().expect("enters");
+    let tree = plant(&hand);
+    let died = world.dies(step, &tree, operation);
+    if !died {
+        return false;
+    }
+    use_everything(&hand, &tree);
+    check(world, hand, &tree, name);
+    true
+}
+
+fn every() -> u64 {
+    std::env::var("DEATHS_EVERY").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+#[test]
+fn a_thread_may_die_at_every_step_of_every_operation() {
+    let only = std::env::var("DEATHS_ONLY").ok();
+    let mut failures = Vec::new();
+    let mut deaths = 0;
+    for (name, operation) in OPERATIONS.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
+        let mut step = 0;
+        loop {
+            let work = || die(step, (name, *operation), &|| new_image(4 << 20, 0));
+            match std::panic::catch_unwind(work) {
+                Ok(false) => break,
+                Ok(true) => {}
+                Err(_) => failures.push(format!("{name}@{step}")),
+            }
+            deaths += 1;
+            step += every();
+        }
+        std::eprintln!("{name}: {step} steps");
+    }
+    std::eprintln!("{deaths} deaths");
+    assert!(failures.is_empty(), "{} of {deaths} deaths: {failures:?}", failures.len());
+}

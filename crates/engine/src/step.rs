@@ -1,0 +1,21 @@
+//! The instants at which a test lets a thread die. In all other builds a step only keeps the compiler from moving stores across it, which
+//! costs nothing: the processor keeps their order anyway.
+
+use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
+
+/// An instant between two steps that others can see.
+#[inline(always)]
+pub(crate) fn step() {
+    compiler_fence(SeqCst);
+    #[cfg(test)]
+    crate::testing::mortality::step();
+}
+
+/// Whether this thread is dead, and only its stack is being unwound: then nothing is given back.
+#[inline(always)]
+pub(crate) fn dead() -> bool {
+    #[cfg(test)]
+    return crate::testing::mortality::dead();
+    #[cfg(not(test))]
+    false
+}

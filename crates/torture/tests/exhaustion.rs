@@ -1,0 +1,292 @@
+//! Every operation where nothing is left: no blocks, no room for names, no inodes, no place in the DRAM region. What is refused is refused with the
+//! error that says so and changes nothing, costs nothing however often it is tried, and works again once something was removed.
+
+use engine::format::FileKind;
+use engine::{AttachOptions, Error, Fs, Node};
+use torture::catalogue::{OPERATIONS, Operation, SETUPS, furnish};
+use torture::dump::{Tree, dump};
+use torture::hand::{Hand, new_node};
+use torture::machine::{Clock, Machine, Watched};
+
+/// What there is none of.
+#[derive(Clone, Copy)]
+struct Shortage {
+    name: &'static str,
+    image_bytes: u64,
+    inodes_max: u64,
+    cached_files_max: u64,
+    /// Uses up everything but so many of it.
+    fill: fn(&Hand<'_>, u64) -> Hoard,
+    /// How operations say that there is none.
+    says: &'static [Error],
+    /// An operation that wants more than this of it does not occur.
+    most: u64,
+}
+
+/// What was used up, to be given back.
+#[derive(Default)]
+struct Hoard {
+    names: Vec<String>,
+    nodes: Vec<Node>,
+}
+
+impl Hoard {
+    fn give_back(self, hand: &Hand<'_>) {
+        self.names.iter().for_each(|name| hand.unlink(name).expect("removals need nothing"));
+        self.nodes.iter().for_each(|node| hand.thread.release(*node, 1));
+        drain(hand);
+    }
+}
+
+const BLOCK: u64 = 4096;
+
+fn drain(hand: &Hand<'_>) {
+    while hand.thread.recycle(usize::MAX).expect("recycles") > 0 {}
+}
+
+/// Uses up blocks, and lines for names in the blocks that there are.
+fn fill_blocks(hand: &Hand<'_>, left: u64) -> Hoard {
+    let mut hoard = fill_all(hand, 0);
+    hand.truncate("/filler", (1 << 30) - left * BLOCK).expect("shorter");
+    drain(hand);
+    hoard.names.push("/filler".to_owned());
+    hoard
+}
+
+/// Uses up the room for names; of blocks there are a few once there is room for some names.
+fn fill_lines(hand: &Hand<'_>, left: u64) -> Hoard {
+    let mut hoard = fill_all(hand, left);
+    hand.truncate("/filler", (1 << 30) - left / 8 * BLOCK).expect("shorter");
+    drain(hand);
+    hoard.names.push("/filler".to_owned());
+    hoard
+}
+
+/// Uses up all blocks, and all room for names but so much.
+fn fill_all(hand: &Hand<'_>, left: u64) -> Hoard {
+    hand.mkdir("/fill").expect("a directory");
+    hand.create("/filler").expect("a file");
+    hand.create("/fill/0").expect("a file");
+    // From the end down, so that what is cut off later is blocks and no nodes.
+    let mut at = 1 << 30;
+    hand.truncate("/filler", at).expect("a hole");
+    while hand.write("/filler", at - BLOCK, BLOCK, 1).is_ok() {
+        at -= BLOCK;
+    }
+    let mut names = vec!["/fill/0".to_owned()];
+    loop {
+        let name = format!("/fill/{}", names.len());
+        match hand.link("/fill/0", &name) {
+            Ok(()) => names.push(name),
+            Err(error) => break assert_eq!(error, Error::NoSpace),
+        }
+    }
+    for _ in 0..left {
+        hand.unlink(&names.pop().expect("more names than that")).expect("removals need nothing");
+    }
+    drain(hand);
+    Hoard { names, nodes: Vec::new() }
+}
+
+fn fill_inodes(hand: &Hand<'_>, left: u64) -> Hoard {
+    hand.mkdir("/fill").expect("a directory");
+    let mut names = Vec::new();
+    loop {
+        let name = format!("/fill/{}", names.len());
+        match hand.create(&name) {
+            Ok(()) => names.push(name),
+            Err(error) => break assert_eq!(error, Error::NoInodes),
+        }
+    }
+    for _ in 0..left {
+        hand.unlink(&names.pop().expect("more names than that")).expect("removals need nothing");
+    }
+    drain(hand);
+    Hoard { names, nodes: Vec::new() }
+}
+
+/// Opens files without names until nothing more can be opened.
+fn fill_cachelets(hand: &Hand<'_>, left: u64) -> Hoard {
+    let root = hand.thread.root().expect("a root");
+    let mut nodes = Vec::new();
+    loop {
+        match hand.thread.create_unnamed(root, &new_node(FileKind::Regular)) {
+            Ok(node) => nodes.push(node),
+            Err(error) => break assert_eq!(error, Error::NoMemory),
+        }
+    }
+    for _ in 0..left {
+        hand.thread.release(nodes.pop().expect("more files than that"), 1);
+    }
+    hand.thread.release(root, 1);
+    drain(hand);
+    Hoard { names: Vec::new(), nodes }
+}
+
+const BLOCKS: Shortage = Shortage {
+    name: "blocks",
+    image_bytes: 1 << 20,
+    inodes_max: 0,
+    cached_files_max: 0,
+    fill: fill_blocks,
+    says: &[Error::NoSpace],
+    most: 40,
+};
+const LINES: Shortage = Shortage { name: "lines", fill: fill_lines, most: 400, ..BLOCKS };
+const INODES: Shortage = Shortage {
+    name: "inodes",
+    image_bytes: 2 << 20,
+    inodes_max: 256,
+    fill: fill_inodes,
+    says: &[Error::NoInodes],
+    most: 4,
+    ..BLOCKS
+};
+const CACHELETS: Shortage = Shortage {
+    name: "cachelets",
+    image_bytes: 8 << 20,
+    inodes_max: 8192,
+    cached_files_max: 1024,
+    fill: fill_cachelets,
+    says: &[Error::NoMemory],
+    most: 12,
+};
+
+/// Operations that give something back, or change what is there: they work whatever there is none of on the image. (To find a file takes a place in the
+/// DRAM region.)
+fn needs_nothing(shortage: &Shortage, name: &str) -> bool {
+    let frugal = ["unlink", "rmdir", "truncate-zero", "chmod", "chown", "utimes"];
+    shortage.says != [Error::NoMemory] && frugal.iter().any(|kind| name.starts_with(kind))
+}
+
+/// The file systems that operations are tried on, by what they need.
+fn setup(operation: &Operation) -> &'static str {
+    if operation.name.starts_with("p-") { "page504" } else { "base" }
+}
+
+fn furnished(fs: &Fs<Watched>, setup: &str) -> engine::Result<()> {
+    let hand = Hand::new(fs)?;
+    furnish(&hand)?;
+    let setup = SETUPS.iter().find(|each| each.name == setup).expect("a setup");
+    (setup.act)(&hand)
+}
+
+/// Whether an operation is refused on a file system that has everything.
+fn refused_anyway(machine: &Machine, empty: &[u8], operation: &Operation) -> bool {
+    machine.load(empty);
+    let (fs, _) = machine.attach().expect("a fresh image");
+    furnished(&fs, setup(operation)).expect("a furnished image");
+    let hand = Hand::new(&fs).expect("a slot");
+    operation.act.expect("an operation")(&hand).is_err()
+}
+
+fn space(hand: &Hand<'_>) -> (u64, u64) {
+    drain(hand);
+    let report = hand.thread.space().expect("a report");
+    (report.blocks_free, report.inodes_free)
+}
+
+/// What must not differ. A change that goes part by part may have come to some of them.
+fn same(operation: &Operation, before: &Tree, after: &Tree) -> Result<(), String> {
+    let differs = |path: &&String| before.0.get(*path) != after.0.get(*path);
+    let differing: Vec<_> = before.0.keys().chain(after.0.keys()).filter(differs).collect();
+    if differing.is_empty() || operation.slack.parts { Ok(()) } else { Err(format!("changed {differing:?}")) }
+}
+
+/// Tries an operation with so much left. Whether that was enough.
+fn try_with(
+    machine: &Machine,
+    empty: &[u8],
+    shortage: &Shortage,
+    left: u64,
+    operation: &Operation,
+) -> Result<bool, String> {
+    let act = operation.act.expect("an operation");
+    machine.load(empty);
+    let (fs, _) = machine.attach().expect("a fresh image");
+    furnished(&fs, setup(operation)).expect("a furnished image");
+    let hand = Hand::new(&fs).expect("a slot");
+    let before = tree(&hand)?;
+    let hoard = (shortage.fill)(&hand, left);
+    let result = act(&hand);
+    if let Err(error) = result {
+        if !shortage.says.contains(&error) {
+            return Err(format!("is refused with {error:?}"));
+        }
+        // The first refusal may have turned a block into room for names.
+        let room = space(&hand);
+        if (0..3).any(|_| act(&hand) != Err(error)) {
+            return Err("is refused differently when it is tried again".to_owned());
+        }
+        if space(&hand) != room && !operation.slack.parts {
+            return Err(format!("takes room although it is refused: {room:?} and then {:?}", space(&hand)));
+        }
+        hoard.give_back(&hand);
+        same(operation, &before, &tree(&hand)?)?;
+        act(&hand).map_err(|error| format!("is refused with {error:?} although there is room again"))?;
+    }
+    drop(hand);
+    fs.detach_last().map_err(|error| format!("leaving fails with {error:?}"))?;
+    let report = machine.check(Some(true));
+    match report.findings.first() {
+        Some(finding) if report.errors + report.warnings > 0 => Err(format!("fsck: {finding}")),
+        _ => Ok(result.is_ok()),
+    }
+}
+
+/// Everything but what uses the space up, and the root, whose times that changes.
+fn tree(hand: &Hand<'_>) -> Result<Tree, String> {
+    let mut tree = dump(hand).map_err(|error| error.0)?;
+    tree.0.retain(|path, _| !path.is_empty() && path != "/fill");
+    Ok(tree)
+}
+
+fn exhaust(shortage: &Shortage) {
+    let options = AttachOptions { cached_files_max: shortage.cached_files_max, ..AttachOptions::default() };
+    let machine = Machine::with_inodes(shortage.image_bytes, shortage.inodes_max, options, Clock::leaked());
+    let empty = machine.bytes();
+    let (mut failures, mut refusals) = (Vec::new(), 0);
+    for operation in OPERATIONS.iter().filter(|operation| operation.act.is_some()) {
+        if refused_anyway(&machine, &empty, operation) {
+            continue;
+        }
+        for left in 0.. {
+            match try_with(&machine, &empty, shortage, left, operation) {
+                Ok(true) => break,
+                Ok(false) if needs_nothing(shortage, operation.name) => {
+                    failures.push(format!("{}: is refused", operation.name))
+                }
+                Ok(false) if left == shortage.most => failures.push(format!("{}: always refused", operation.name)),
+                Ok(false) => {
+                    refusals += 1;
+                    continue;
+                }
+                Err(what) => failures.push(format!("{} with {left} left: {what}", operation.name)),
+            }
+            break;
+        }
+    }
+    println!("{}: {refusals} refusals", shortage.name);
+    assert!(failures.is_empty(), "without {}:\n{}", shortage.name, failures.join("\n"));
+    assert!(refusals > 10, "{refusals} refusals");
+}
+
+#[test]
+fn without_blocks_changes_are_refused_whole_and_space_comes_back() {
+    exhaust(&BLOCKS);
+}
+
+#[test]
+fn without_room_for_names_changes_are_refused_whole_and_space_comes_back() {
+    exhaust(&LINES);
+}
+
+#[test]
+fn without_inodes_new_files_are_refused_whole_and_inodes_come_back() {
+    exhaust(&INODES);
+}
+
+#[test]
+fn without_room_in_the_dram_region_files_are_refused_whole_and_it_comes_back() {
+    exhaust(&CACHELETS);
+}
