@@ -52,10 +52,10 @@ fn concerns_us(call: &Call<'_>, number: u32) -> bool {
     let path = |address: u64| names_us(call, address);
     let at = |fd: u64, address: u64| is_ours(fd as u32) || path(address);
     match routes::of(u64::from(number)) {
-        Route::Native | Route::Mask => false,
-        Route::Fd => is_ours(a as u32),
-        Route::Path => path(a),
-        Route::At => at(a, b),
+        Route::Native | Route::Mask | Route::Numbers => false,
+        Route::Fd | Route::Close | Route::FdNumbers => is_ours(a as u32),
+        Route::Path | Route::PathNumbers => path(a),
+        Route::At | Route::AtNumbers => at(a, b),
         Route::FdFifth => is_ours(e as u32),
         Route::FdFd => is_ours(a as u32) || is_ours(b as u32),
         Route::PathPath => path(a) || path(b),
@@ -65,6 +65,7 @@ fn concerns_us(call: &Call<'_>, number: u32) -> bool {
         Route::FdFdThird => is_ours(a as u32) || is_ours(c as u32),
         Route::AnyFd => false,
         // chdir and fchdir; getcwd is the kernel's again.
+        Route::Always if i64::from(number) == libc::SYS_openat2 => at(a, b),
         Route::Always => path(a),
     }
 }

@@ -412,7 +412,7 @@ impl<M: Memory> Attempt<'_, M> {
         // SAFETY: whoever gets this region keeps the mapping next to it for at least as long (`Image`, or this attempt). A mapping that may
         // only be read is attached read-only, so nothing is stored.
         let region = unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) };
-        flushing_where_needed(region, &self.pm, self.options)
+        flushing_where_needed(region, self.pm, self.options)
     }
 
     fn attach_options(&self) -> AttachOptions {
