@@ -197,7 +197,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 size / BLOCK_BYTES
             }
             RetiredKind::Blocks => b,
-            RetiredKind::Body => HEAVY_BLOCKS as u64,
+            RetiredKind::Body | RetiredKind::Log => HEAVY_BLOCKS as u64,
             RetiredKind::Cachelet | RetiredKind::Dentry => 0,
         };
         blocks.min(HEAVY_BLOCKS as u64) as u32
