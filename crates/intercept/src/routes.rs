@@ -232,6 +232,8 @@ const fn table() -> [Route; NUMBERS] {
     set(&mut routes, Route::Numbers, &numbers);
     set(&mut routes, Route::FdNumbers, &[SYS_open_by_handle_at]);
     let always = [
+        // Its flags may make an absolute path one that begins at a descriptor of ours.
+        SYS_openat2,
         SYS_execve,
         SYS_execveat,
         SYS_fork,

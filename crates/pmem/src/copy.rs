@@ -62,7 +62,7 @@ fn found() -> u8 {
 #[cold]
 fn detect() -> u8 {
     let mut found = ASKED;
-    if __cpuid(0).eax >= 7 {
+    if !cfg!(miri) && __cpuid(0).eax >= 7 {
         let leaf = __cpuid_count(7, 0);
         #[cfg(feature = "std")]
         if leaf.ebx & (1 << 16) != 0 && system_saves_avx512() {
@@ -134,8 +134,13 @@ macro_rules! opaque_load {
         /// The bytes at `from` are mapped; any alignment will do.
         #[inline(always)]
         unsafe fn $name(from: *const u8) -> $type {
+            // SAFETY: mapped by contract.
+            #[cfg(miri)]
+            let value = unsafe { from.cast::<$type>().read_unaligned() };
+            #[cfg(not(miri))]
             let value: $type;
             // SAFETY: mapped by contract; it writes no memory.
+            #[cfg(not(miri))]
             unsafe {
                 asm!($instruction, out($class) value, in(reg) from, options(nostack, readonly, preserves_flags));
             }
@@ -404,6 +409,10 @@ unsafe fn stream_lines(kind: StreamKind, to: *mut u8, from: *const u8, lines: us
 /// # Safety
 /// `lines` whole lines at `to` (aligned to a line) and at `from` are mapped.
 unsafe fn stream_lines_sse2(to: *mut u8, from: *const u8, lines: usize) {
+    if cfg!(miri) {
+        // SAFETY: by contract.
+        return unsafe { store_bytes(to, from, lines * LINE_BYTES) };
+    }
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
         // SAFETY: this line lies within both ranges, and is aligned at the destination.
         unsafe {

@@ -218,7 +218,18 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let permit = |old: &Attributes, new: Option<&Attributes>| {
             self.permit_rename(&here, &there, old, new, moves, flags).map_err(Errno::refusal)
         };
-        Ok(self.thread.rename(from, to, flags, permit)?)
+        match self.thread.rename(from, to, flags, permit) {
+            // The engine looks at the kinds before it asks; Linux looks at the sticky bits first.
+            Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
+                for (directory, (node, name)) in [(&here, from), (&there, to)] {
+                    if directory.mode & libc::S_ISVTX != 0 {
+                        self.credentials.check_sticky(directory, &self.thread.stat_name(node, name)?)?;
+                    }
+                }
+                Err(kind.into())
+            }
+            other => Ok(other?),
+        }
     }
 
     /// Sticky bits on both sides; and whoever gives a directory another parent changes its `..`, so must be able to write it.

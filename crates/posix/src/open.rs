@@ -6,6 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::names::Making;
 use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
+use crate::process::{Processes, Program};
 use engine::format::FileKind;
 use engine::{Attributes, NewNode, Node};
 use libc::{
@@ -99,7 +100,18 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if flags & O_NOATIME != 0 && !self.credentials.owns(file) {
             return Err(Errno::EPERM);
         }
-        Ok(())
+        if want.0 & Want::WRITE.0 != 0 { self.check_not_running(file) } else { Ok(()) }
+    }
+
+    /// ETXTBSY for the file of a program that runs.
+    pub(crate) fn check_not_running(&self, file: &Attributes) -> Result<()> {
+        if file.kind != FileKind::Regular || file.mode & 0o111 == 0 {
+            return Ok(());
+        }
+        match Processes::new(self.thread.fs()) {
+            Ok(processes) if processes.runs(self.thread, Program::of(file))? => Err(Errno::ETXTBSY),
+            _ => Ok(()),
+        }
     }
 
     /// Opens a name, making the file if O_CREAT asks for it. A symbolic link is not followed: ELOOP.

@@ -101,12 +101,14 @@ fn walk_inside(
     Err(Errno::ELOOP)
 }
 
-/// Whether a call names a descriptor itself: by an empty path, or where the kernel allows it, none.
+/// Whether a call names a descriptor itself, by an empty path.
 fn is_empty(flags: i32, address: u64) -> Result<bool> {
-    if flags & AT_EMPTY_PATH == 0 {
-        return Ok(false);
-    }
-    Ok(address == 0 || user::read::<u8>(address)? == 0)
+    Ok(flags & AT_EMPTY_PATH != 0 && user::read::<u8>(address)? == 0)
+}
+
+/// The same for calls that take no path at all for an empty one.
+fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
+    if flags & AT_EMPTY_PATH != 0 && address == 0 { Ok(true) } else { is_empty(flags, address) }
 }
 
 /// Does something with the file of a path; with AT_EMPTY_PATH among the flags perhaps with that of a descriptor.
@@ -235,7 +237,7 @@ pub fn fstatat(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, into, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
     let check = || check_flags(flags, AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | AT_EMPTY_PATH | FRESHNESS);
     let server = call.server;
-    if is_empty(flags, address)? {
+    if is_empty_or_none(flags, address)? {
         return on_directory(call, Directory::from_raw(call.frame.rdi), &mut |caller, node| {
             check()?;
             user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
@@ -265,7 +267,16 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         if contradicts { Err(Errno::EINVAL) } else { check_flags(flags, known) }
     };
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    let by_name = !is_empty(flags, call.frame.rsi)? && descriptor_behind(call, at(0), last_link)?.is_none();
+    let itself = is_empty_or_none(flags, call.frame.rsi)?;
+    let by_name = !itself && descriptor_behind(call, at(0), last_link)?.is_none();
+    let mut tell_of = |caller: &Calling<'_>, node| {
+        check()?;
+        tell(caller, &caller.stat(node)?, Some(node))
+    };
+    if itself {
+        let directory = at(0).directory(&call.arguments());
+        return on_directory(call, directory, &mut tell_of);
+    }
     if mask & libc::STATX_BTIME == 0 && by_name {
         return by_path(call, at(0), &mut |caller, place, path, walk| {
             check()?;
@@ -274,10 +285,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
             })
         });
     }
-    by_node(call, at(0), flags, last_link, &mut |caller, node| {
-        check()?;
-        tell(caller, &caller.stat(node)?, Some(node))
-    })
+    by_node(call, at(0), flags, last_link, &mut tell_of)
 }
 
 fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdict> {
@@ -583,6 +591,34 @@ fn across(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
     if result < 0 { Errno(-result as i32) } else { Errno::EXDEV }
 }
 
+/// What the kernel says of a new name on its side for a file of ours: EXDEV, or first what is wrong with its directory.
+fn to_theirs(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
+    let mut text = [0u8; user::PATH_BYTES_MAX];
+    let length = match rewritten {
+        Some(path) => user::copy_string(path.as_ptr() as u64, &mut text),
+        None => user::copy_string(arguments[by.path], &mut text),
+    };
+    let length = match length {
+        Ok(0) => return Errno::ENOENT,
+        Ok(length) => length,
+        Err(error) => return error,
+    };
+    let name_end = length - text[..length].iter().rev().take_while(|&&byte| byte == b'/').count();
+    // The slash before the name stays: what it follows is a directory.
+    match text[..name_end].iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => text[slash + 1] = 0,
+        None => text[..2].copy_from_slice(b".\0"),
+    }
+    match rewritten {
+        Some(_) => across(path(0), &[text.as_ptr() as u64, 0, 0, 0, 0, 0], None),
+        None => {
+            let mut parent = *arguments;
+            parent[by.path] = text.as_ptr() as u64;
+            across(by, &parent, None)
+        }
+    }
+}
+
 /// Renames where both paths are ours and lead to their ends without links. None: they are not, and nothing was done.
 #[allow(clippy::type_complexity)]
 fn rename_short(
@@ -641,7 +677,7 @@ fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdic
             Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
         }
         (Side::Theirs(rewritten), Side::Ours(_)) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(_)) => Err(Errno::EXDEV),
+        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
     }
 }
 
@@ -717,7 +753,7 @@ fn link_by(call: &mut Call<'_>, from: By, to: By, flags: i32) -> Result<Verdict>
             Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
         }
         (Side::Theirs(rewritten), Side::Ours(())) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(_)) => Err(Errno::EXDEV),
+        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
     }
 }
 
@@ -751,6 +787,11 @@ fn unsupported(call: &mut Call<'_>, by: By) -> Result<Verdict> {
 /// As `unsupported`, for calls whose first argument is a path.
 pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(0))
+}
+
+/// quotactl(command, device, id, address): a file of ours is no block device.
+pub fn quotactl(call: &mut Call<'_>) -> Result<Verdict> {
+    by_node(call, path(1), 0, LastLink::Follow, &mut |_, _| Err(Errno(libc::ENOTBLK)))
 }
 
 /// As `unsupported`, for calls whose second argument is a path.

@@ -95,12 +95,19 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
     let known_resolve = NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH | IN_ROOT | CACHED;
     let makes = flags as i32 & O_CREAT != 0 || flags as i32 & O_TMPFILE == O_TMPFILE;
     let wrong_mode = if makes { mode & !0o7777 != 0 } else { mode != 0 };
+    let of_place = (O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | O_CLOEXEC) as u64;
     if flags & !(KNOWN as u64) != 0
+        || flags & O_PATH as u64 != 0 && flags & !of_place != 0
         || resolve & !known_resolve != 0
         || resolve & (BENEATH | IN_ROOT) == BENEATH | IN_ROOT
         || wrong_mode
     {
         return Err(Errno::EINVAL);
+    }
+    // What changes anything is not done from what is cached.
+    let changes = (O_CREAT | libc::O_TRUNC | O_TMPFILE & !libc::O_DIRECTORY) as u64;
+    if resolve & CACHED != 0 && flags & changes != 0 {
+        return Err(Errno::EAGAIN);
     }
     Ok(Request { flags: flags as i32, mode: mode as u32, resolve })
 }
