@@ -107,9 +107,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         call(&visit, directory, file, &attributes)
     }
 
-    /// What `call` says of the attributes of a path's file. It must not call the engine.
+    /// What `call` says of the attributes of a path's file, if the path is a short way. It must not call the engine.
+    ///
+    /// The front may be on a [`Visit`] of its own meanwhile, so that the directory where the path begins needs no reference.
     #[inline]
-    pub(crate) fn stat_short<T>(
+    pub fn stat_short<T>(
         &self,
         place: &Place,
         path: &[u8],

@@ -43,8 +43,12 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         }
         cachelet.note_used();
         let hash = self.thread.fs.hash_name(node.number, name);
-        let (index, cachelet, number) = self.thread.find_cachelet(node.number, name, hash)?;
-        Ok(Some(Seen { cachelet, node: Node { cachelet: index, number } }))
+        match self.thread.find_cachelet(node.number, name, hash) {
+            Ok((index, cachelet, number)) => Ok(Some(Seen { cachelet, node: Node { cachelet: index, number } })),
+            // There is no room for its cachelet: others must go first, which nobody can wait for on the way.
+            Err(Error::NoMemory) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// What decides who may use a file.
@@ -123,8 +127,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The cachelet of a name. Pinned; no reference is taken.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_cachelet(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
+        match self.fs.find_near(parent, name, hash) {
+            Some(found) => Ok(found),
+            None => self.find_cachelet_anywhere(parent, name, hash),
+        }
+    }
+
+    #[inline(never)]
+    fn find_cachelet_anywhere(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
         let mut patience = Patience::new();
         loop {
             let Some(hit) = self.fs.find(parent, name, hash)? else { return Err(Error::NotFound) };

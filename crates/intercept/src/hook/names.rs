@@ -15,7 +15,7 @@ use engine::{Attributes, Node};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
 use pmem::Direct;
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, Place};
-use posix::{Caller, Errno, Held, Result, Want};
+use posix::{Caller, Credentials, Errno, Held, Result, Want};
 
 /// A thread acting for somebody, here.
 pub type Calling<'c> = Caller<'c, 'static>;
@@ -171,18 +171,50 @@ pub(super) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // What a file is.
 
+/// What `tell` says of the attributes of a path's file, where the path is ours and leads to its end without links. None: it does not, and nothing was done.
+///
+/// All that happens is on one visit, so not even the working directory needs a reference.
+#[inline]
+fn tell_short(
+    call: &mut Call<'_>,
+    by: By,
+    last_link: LastLink,
+    credentials: Credentials<'static>,
+    tell: impl FnOnce(&Attributes) -> Result<i64>,
+) -> Result<Option<Verdict>> {
+    let Call { frame, server, context } = call;
+    let arguments = frame.arguments();
+    let Inside { who, path, .. } = context.begin(server)?;
+    let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let thread = who.caller.thread;
+    let _visit = thread.visit();
+    let mut file = None;
+    let at_descriptor = |fd| {
+        file = who.process.file(thread, fd);
+        file.as_ref().map(|file| file.node())
+    };
+    let begin = paths::begin(server, &who, by.directory(&arguments), at_descriptor, &path[..length]);
+    let Some((place, offset)) = begin else { return Ok(None) };
+    let caller = Caller { credentials, ..who.caller };
+    match caller.stat_short(&place, &path[offset..length], last_link, tell) {
+        Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
+        Some(Err(error)) => Err(error),
+        _ => Ok(None),
+    }
+}
+
 fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
+    let tell = |attributes: &Attributes| user::write(into, &status::stat_of(server, attributes)).map(|()| 0);
+    if let Some(verdict) = tell_short(call, by, last_link, identity::credentials(), tell)? {
+        return Ok(verdict);
+    }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
         return on_directory(call, descriptor, &mut |caller, node| {
             user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
         });
     }
-    by_path(call, by, &mut |caller, place, path, walk| {
-        caller.tell_path(place, path, last_link, walk, |attributes| {
-            user::write(into, &status::stat_of(server, attributes)).map(|()| 0)
-        })
-    })
+    by_path(call, by, &mut |caller, place, path, walk| caller.tell_path(place, path, last_link, walk, tell))
 }
 
 /// stat(path, status).
@@ -271,6 +303,19 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
         return by_node(call, by, flags, last_link, &mut |caller, node| {
             Caller { credentials: check()?, ..*caller }.access(node, want).map(|()| 0)
         });
+    }
+    // Where a list decides, the engine must be asked.
+    let mut decided = None;
+    let by_mode = |attributes: &Attributes| {
+        decided = (!attributes.access_list).then_some(*attributes);
+        Ok(0)
+    };
+    if let Ok(credentials) = check()
+        && tell_short(call, by, last_link, credentials, by_mode)?.is_some()
+        && let Some(attributes) = decided
+    {
+        let caller = Caller { credentials, ..call.begin()?.who.caller };
+        return caller.access_attributes(&attributes, want).map(|()| done(0));
     }
     by_path(call, by, &mut |caller, place, path, walk| {
         let caller = Caller { credentials: check()?, ..*caller };

@@ -157,7 +157,8 @@ fn put(fd: u32, cloexec: bool) -> bool {
 fn take(fd: u32, what: u8) -> bool {
     let cloexec = state(fd) == PARKED_CLOEXEC;
     set_state(fd, what);
-    let parked = DIRECTFS_PARKED.load(Relaxed) - 1;
+    // (A fork may have copied it in the middle of a change by another thread.)
+    let parked = DIRECTFS_PARKED.load(Relaxed).saturating_sub(1);
     DIRECTFS_PARKED.store(parked, Release);
     if parked == 0 {
         END.store(0, Relaxed);

@@ -95,6 +95,26 @@ pub fn locate(
     come_in(server, who, Some(directory), path, length, host)
 }
 
+/// Where a path of ours begins, if that is plain, and at what offset it goes on. What is at a descriptor is for the caller to know.
+#[inline]
+pub fn begin(
+    server: &'static Server,
+    who: &Who<'_>,
+    directory: Directory,
+    at_descriptor: impl FnOnce(u32) -> Option<Node>,
+    path: &[u8],
+) -> Option<(Place, usize)> {
+    let place = |start| Place { root: server.root, start, can_leave: true };
+    if path.first() == Some(&b'/') {
+        return below(server.mount(), path).map(|offset| (place(server.root), offset));
+    }
+    let start = match directory {
+        Directory::Working => who.process.directory()?,
+        Directory::Descriptor(fd) => at_descriptor(fd)?,
+    };
+    Some((place(start), 0))
+}
+
 /// What follows a mount directory in a path; none if the path does not lead into it by its bytes.
 fn below(mount: &[u8], path: &[u8]) -> Option<usize> {
     let rest = path.strip_prefix(mount)?;
