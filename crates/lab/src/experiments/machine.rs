@@ -160,7 +160,7 @@ fn memory(delays: Delays) -> Slow {
 }
 
 /// Memory whose pages are there: no experiment measures page faults.
-fn populated(bytes: u64) -> Result<Arc<Mapping>> {
+pub(super) fn populated(bytes: u64) -> Result<Arc<Mapping>> {
     let mapping = Mapping::anonymous(bytes)?;
     mapping.populate_write(0..bytes).map_err(|_| Errno::ENOMEM)?;
     Ok(Arc::new(mapping))
