@@ -23,6 +23,8 @@ const EXIT_INTERRUPTED: u8 = 130;
 const EXIT_MOUNT_FAILED: u8 = 32;
 
 fn main() -> ExitCode {
+    // Whoever truncates an image that is in use gets an error from everybody who uses it, and nobody dies of it.
+    pmem::survive_cuts();
     let words: Vec<OsString> = std::env::args_os().collect();
     if is_mount_helper(&words) {
         let arguments = MountHelper::parse_from(&words);
@@ -32,13 +34,19 @@ fn main() -> ExitCode {
     // What runs long, or serves, must not end without cleaning up because nobody reads what it says.
     if !matches!(
         command,
-        Command::Run(_) | Command::Mount(_) | Command::Bench(_) | Command::Demo(_) | Command::CopyTree(_)
+        Command::Run(_)
+            | Command::Mount(_)
+            | Command::Bench(_)
+            | Command::BenchWorker(_)
+            | Command::Demo(_)
+            | Command::Lab(_)
+            | Command::CopyTree(_)
     ) {
         terminal::end_with_reader();
     }
     // fsck(8) has exit codes of its own.
     if let Command::Fsck(arguments) = &command {
-        return match commands::fsck::run(arguments) {
+        return match commands::fsck::run(arguments).and_then(check_whole) {
             Ok(code) => ExitCode::from(code),
             Err(error) => finish(Err(error), commands::fsck::EXIT_OPERATIONAL),
         };
@@ -47,7 +55,16 @@ fn main() -> ExitCode {
         terminal::print_error(&failure.error);
         return ExitCode::from(failure.exit_code);
     }
-    finish(run(&command), 1)
+    finish(run(&command).and_then(check_whole), 1)
+}
+
+/// What was read from an image counts only if it was all there to the end.
+fn check_whole<T>(result: T) -> anyhow::Result<T> {
+    anyhow::ensure!(
+        !pmem::has_any_been_cut(),
+        "the image became shorter while it was being read, or there is no space for a sparse one: what this said is not to be relied on"
+    );
+    Ok(result)
 }
 
 /// The commands that become a program, and come back only when they cannot.
@@ -72,7 +89,9 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::BenchWorker(arguments) => bench::work(arguments),
         Command::Demo(arguments) => demo::run(arguments),
+        Command::Lab(arguments) => commands::lab::run(arguments),
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
         Command::CopyTree(arguments) => demo::copy_tree(arguments),

@@ -136,3 +136,42 @@ fn a_mount_in_use_is_not_taken_away() {
     stage.umount();
     assert!(Path::new(stage.image()).exists());
 }
+
+#[test]
+fn a_system_of_another_paper_is_made_recognised_and_mounted() {
+    if !can_mount("mounts of the lab's systems") {
+        return;
+    }
+    for system in ["byvfs", "soupfs", "nova", "pmfs"] {
+        let directory = scratch();
+        let (image, point) = (directory.path().join("image"), directory.path().join("mount"));
+        fs::create_dir(&point).unwrap();
+        let (path, place) = (image.to_str().unwrap(), point.to_str().unwrap());
+        let made = directfs(&["mkfs", path, "--size", "32M", "--system", system]);
+        assert!(made.status.success(), "{system}: {}", stderr(&made));
+        let again = directfs(&["mkfs", path, "--size", "32M", "--system", system]);
+        assert!(!again.status.success() && stderr(&again).contains("--force"), "{system}: {}", stderr(&again));
+        for round in 0..2 {
+            let mounted = directfs(&["mount", path, place]);
+            assert!(mounted.status.success(), "{system}: {}", stderr(&mounted));
+            match round {
+                0 => fs::write(point.join("file"), system).unwrap(),
+                _ => assert_eq!(fs::read_to_string(point.join("file")).unwrap(), system),
+            }
+            let left = directfs(&["umount", place]);
+            assert!(left.status.success(), "{system}: {}", stderr(&left));
+        }
+    }
+}
+
+#[test]
+fn an_unknown_system_is_answered_with_those_there_are() {
+    let directory = scratch();
+    let image = directory.path().join("image");
+    let made = directfs(&["mkfs", image.to_str().unwrap(), "--size", "32M", "--system", "ext4"]);
+    assert_eq!(made.status.code(), Some(2));
+    for name in ["nova", "pmfs", "soupfs", "byvfs"] {
+        assert!(stderr(&made).contains(name), "{}", stderr(&made));
+    }
+    assert!(!image.exists());
+}

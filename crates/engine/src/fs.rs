@@ -79,6 +79,13 @@ impl<M: Memory> Fs<M> {
         self.read_only
     }
 
+    /// Something was lost: whoever leaves the image last must not call it clean, so the next one in recovers it.
+    pub fn abandon(&self) {
+        if let Ok(header) = self.header() {
+            header.abandoned.fetch_add(1, AcqRel);
+        }
+    }
+
     /// Whether the image is written in the DRAM region that this process uses, by itself or by others.
     pub fn is_written(&self) -> bool {
         !self.untouched

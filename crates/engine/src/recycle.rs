@@ -33,6 +33,9 @@ use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 /// Records that fit into the queue after `make_room`.
 const ROOM: u64 = RETIRED_MAX as u64 / 4;
 
+/// Blocks that are worth recycling before a batch has gathered: this thread may not come back for long, and nobody else gets at its queue meanwhile.
+const HEAVY_BLOCKS: u32 = 256;
+
 /// A record on its way.
 #[derive(Clone, Copy)]
 struct Item {
@@ -98,6 +101,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
         record.a.store(a, Relaxed);
         record.b.store(b, Relaxed);
+        let blocks = self.slot.retired_blocks.load(Relaxed).saturating_add(self.weight(kind, b));
+        self.slot.retired_blocks.store(blocks, Relaxed);
         step();
         self.slot.retired_end.store(end + 1, Release);
     }
@@ -109,12 +114,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.queued() <= RETIRED_MAX as u64 - ROOM || self.pinned() { Ok(()) } else { self.make_room_slowly() }
     }
 
-    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered. (Inside another operation it does
-    /// nothing.)
+    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered, or much room waits. (Inside another
+    /// operation it does nothing.)
     #[inline]
     pub(crate) fn recycle_some(&self) {
         // An error says that the region does not fit its layout, which the next operation says too.
-        if self.queued() >= BATCH as u64 && !self.pinned() && self.recycle(BATCH).is_err() {
+        let worth_it = self.queued() >= BATCH as u64 || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
+        if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {
             self.lose();
         }
     }
@@ -181,6 +187,20 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// As the reaper of this slot: queues the lines of a dentry that was in hand and is no name.
     pub(crate) fn retire_unmade(&self, offset: u64, lines: u64) {
         self.retire(RetiredKind::Dentry, offset, lines | UNMADE);
+    }
+
+    /// Blocks that a record may free.
+    fn weight(&self, kind: RetiredKind, b: u64) -> u32 {
+        let blocks = match kind {
+            RetiredKind::Inode => {
+                let size = self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.size_bytes.load(Relaxed));
+                size / BLOCK_BYTES
+            }
+            RetiredKind::Blocks => b,
+            RetiredKind::Body => HEAVY_BLOCKS as u64,
+            RetiredKind::Cachelet | RetiredKind::Dentry | RetiredKind::Log => 0,
+        };
+        blocks.min(HEAVY_BLOCKS as u64) as u32
     }
 
     fn queued(&self) -> u64 {
@@ -269,6 +289,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn end_batch(&self, count: u64) {
         let first = self.slot.retired_first.load(Relaxed) + count;
         self.change_together([Change::Wide(&self.slot.retired_first, first), Change::Wide(&self.slot.recycling, 0)]);
+        if self.queued() == 0 {
+            self.slot.retired_blocks.store(0, Relaxed);
+        }
     }
 
     /// As the reaper of this slot: ends the batch that its owner was at. Blocks that he had not freed are those of the slot, or of inodes that are

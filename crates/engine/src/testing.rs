@@ -243,15 +243,14 @@ pub(crate) mod schedule {
         static ON: Cell<bool> = const { Cell::new(false) };
         static PLANTED: Cell<Option<Race>> = const { Cell::new(None) };
         static NOW_NS: Cell<i64> = const { Cell::new(0) };
+        /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
+        static INSTANT: AtomicU32 = const { AtomicU32::new(0) };
     }
-
-    /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
-    static INSTANT: AtomicU32 = AtomicU32::new(0);
 
     /// Another thread may go on here.
     pub(crate) fn point() {
         if ON.get() {
-            INSTANT.load(Ordering::SeqCst);
+            INSTANT.with(|instant| instant.load(Ordering::SeqCst));
         }
     }
 

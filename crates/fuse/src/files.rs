@@ -9,6 +9,8 @@ use engine::{Attributes, Node, SeekWhat};
 use pmem::{Direct, Persistence};
 use posix::image::Image;
 use posix::{Caller, Credentials, Errno, FileSystemStatus, Held, Moment, OpenFile, Result};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of a directory that are listed at a time: what programs ask for.
@@ -66,6 +68,8 @@ pub(crate) struct Files {
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
     /// What the mount's first program has brought along.
     inherited: Option<Inherited>,
+    /// Whether it was said that the image was cut off.
+    has_told_loss: AtomicBool,
 }
 
 impl Files {
@@ -81,6 +85,7 @@ impl Files {
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
             outdated: OnceLock::new(),
             inherited: None,
+            has_told_loss: AtomicBool::new(false),
         })
     }
 
@@ -110,8 +115,27 @@ impl Files {
     /// Makes a call. A thread is entered for the time of the call. That costs a hundredth of a request (two system calls, 0.2 µs of 20), while a
     /// worker that kept its slot between requests would keep what waits there to be recycled from others who run out of space.
     fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
+        self.check_whole()?;
         let thread = self.image.fs().enter()?;
-        call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)))
+        let result = call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)));
+        // What was answered from pages that are gone is no answer.
+        self.check_whole().and(result)
+    }
+
+    /// EIO once the image was cut off under the mount.
+    fn check_whole(&self) -> Result<()> {
+        let has_lost = self.image.mapping().has_lost_pages();
+        if !has_lost {
+            return Ok(());
+        }
+        if !self.has_told_loss.swap(true, Relaxed) {
+            let image = self.image.path().display();
+            self.image.fs().abandon();
+            eprintln!(
+                "directfs: {image} became shorter while it was mounted, or found no space to grow: its files are not to be had any more"
+            );
+        }
+        Err(Errno::EIO)
     }
 
     /// Makes a call that changes content. Set-id bits fall by it where the asker is not root, and no answer shows that to the kernel.
@@ -270,14 +294,28 @@ impl Files {
 
     /// Gives an open file a handle, and the mount's opinion on access times.
     fn keep(&self, file: OpenFile) -> u64 {
+        self.set_flags(&file, file.flags());
+        self.handles.insert(file)
+    }
+
+    fn set_flags(&self, file: &OpenFile, flags: i32) {
         let quiet = match file.kind() {
             FileKind::Directory => libc::MS_NOATIME | libc::MS_NODIRATIME,
             _ => libc::MS_NOATIME,
         };
-        if self.quiet & quiet != 0 {
-            file.set_flags(file.flags() | libc::O_NOATIME);
+        let quietly = if self.quiet & quiet != 0 { libc::O_NOATIME } else { 0 };
+        file.set_flags(flags | quietly);
+    }
+
+    /// The flags that a request brings: fcntl F_SETFL may have changed them since the file was opened, and no request tells of that.
+    pub(crate) fn note_flags(&self, handle: u64, flags: i32) {
+        const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
+        let changed = |file: &OpenFile| (file.flags() ^ flags) & CHANGING != 0;
+        if let Ok(file) = self.handle(handle)
+            && changed(&file)
+        {
+            self.set_flags(&file, file.flags() & !CHANGING | flags & CHANGING);
         }
-        self.handles.insert(file)
     }
 
     /// Makes a file and opens it; attributes and handle.
@@ -362,7 +400,9 @@ impl Files {
     /// Persists an open file: what the engine keeps lazily of it, then the whole image on its disk.
     pub(crate) fn sync(&self, handle: u64) -> Result<()> {
         let node = self.handle(handle)?.node();
+        self.check_whole()?;
         self.image.fs().enter()?.sync(node)?;
+        self.check_whole()?;
         self.image.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
     }
 

@@ -5,11 +5,13 @@
 use crate::cache::Cache;
 use crate::contract::{self, Contract};
 use crate::elf::{BadElf, Elf};
+use crate::hook::programs::HEAD_BYTES;
+use crate::hook::{early, needs};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -78,6 +80,38 @@ impl Serving<'_> {
                 None => command.env_remove(name),
             };
         }
+        command.env_remove("DIRECTFS_EARLY");
+        let library = command.get_envs().find(|(name, _)| *name == "DIRECTFS_RUN").and_then(|(_, value)| value);
+        if let Some(library) = library.map(Path::new).filter(|_| self.is_needed_early(command)) {
+            let list = list_with(library, "LD_AUDIT");
+            command.env("LD_AUDIT", list).env("DIRECTFS_EARLY", "0000000000000000");
+            let mut tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or_default();
+            if !tunables.is_empty() {
+                tunables.push(":");
+            }
+            tunables.push("glibc.rtld.optional_static_tls=65536");
+            command.env("GLIBC_TUNABLES", tunables);
+        }
+    }
+
+    /// Whether the loader needs the mount before the program begins.
+    fn is_needed_early(&self, command: &Command) -> bool {
+        let mount = self.mount.as_os_str().as_bytes();
+        let inside = early::Inside { program: false, directory: self.start.is_some() };
+        let by_environment = ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"].into_iter().any(|name| {
+            // What the user has there; the command itself has the library there by now.
+            std::env::var_os(name).is_some_and(|value| {
+                early::entry_leads_in(&[name.as_bytes(), b"=", value.as_bytes()].concat(), mount, inside)
+            })
+        });
+        let by_program = || {
+            let file = std::fs::File::open(command.get_program()).ok()?;
+            let mut read = |offset: u64, into: &mut [u8]| file.read_at(into, offset).unwrap_or(0);
+            let mut head = [0; HEAD_BYTES];
+            let bytes = read(0, &mut head);
+            Some(needs::any_path(&head[..bytes], &mut read, &mut |path| early::leads_in(path, mount, inside)))
+        };
+        by_environment || by_program().unwrap_or(false)
     }
 }
 
@@ -135,7 +169,7 @@ pub fn command(program: &OsStr, counts: Option<&Path>) -> Result<Command, Launch
     let cache = Cache::open()?;
     prepare(&cache, &path)?;
     let mut command = Command::new(&path);
-    command.env("LD_PRELOAD", preload_list(cache.library()));
+    command.env("LD_PRELOAD", list_with(cache.library(), "LD_PRELOAD"));
     command.env("DIRECTFS_RUN", cache.library());
     match counts {
         Some(counts) => command.env("DIRECTFS_COUNTS", counts),
@@ -160,10 +194,10 @@ pub fn launch<A: AsRef<OsStr>>(
     command.status().map_err(|error| LaunchError::Unreadable(program.into(), error))
 }
 
-/// The loader's list: ours first, then what the user has there.
-fn preload_list(library: &Path) -> OsString {
+/// A list of the loader's: ours first, then what the user has there.
+fn list_with(library: &Path, name: &str) -> OsString {
     let mut list = library.as_os_str().to_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+    if let Some(others) = std::env::var_os(name).filter(|others| !others.is_empty()) {
         list.push(":");
         list.push(others);
     }

@@ -20,6 +20,7 @@ pub mod calls;
 pub mod crash;
 pub mod directfs;
 pub mod error;
+pub mod experiments;
 pub mod front;
 pub mod inode;
 pub mod mount;

@@ -1,7 +1,7 @@
 //! A lab system as a mount, over FUSE: so that any program, and the POSIX tests, can use it.
 //!
 //! The kernel asks by inode, so of the front only what lies below path walk is used; its caches stand behind the kernel's own, which are told to
-//! keep nothing. No command leads here yet. What a mount does not have: extended attributes and access lists, O_TMPFILE, fallocate, holes shown by lseek.
+//! keep nothing. What a mount does not have: extended attributes and access lists, O_TMPFILE, fallocate, holes shown by lseek.
 
 use crate::error::{Error, Result};
 use crate::front::{ByVfs, Cachelet, Conventional, Front, FrontOptions, Held, Kept, Names, Wish};
@@ -40,14 +40,53 @@ pub enum FrontKind {
 }
 
 impl FrontKind {
-    /// By the name that people give it.
+    /// All.
+    pub const ALL: [FrontKind; 3] = [FrontKind::Conventional, FrontKind::ByVfs, FrontKind::Cachelet];
+
+    /// The name that people give it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FrontKind::Conventional => "conventional",
+            FrontKind::ByVfs => "byvfs",
+            FrontKind::Cachelet => "cachelet",
+        }
+    }
+
+    /// By its name.
     pub fn parse(name: &str) -> Option<FrontKind> {
-        Some(match name {
-            "conventional" => FrontKind::Conventional,
-            "byvfs" => FrontKind::ByVfs,
-            "cachelet" => FrontKind::Cachelet,
-            _ => return None,
-        })
+        FrontKind::ALL.into_iter().find(|front| front.name() == name)
+    }
+
+    /// As an image notes it.
+    const fn noted(self) -> u64 {
+        self as u64
+    }
+
+    /// What an image notes; what is not known means the first.
+    fn from_noted(noted: u64) -> FrontKind {
+        FrontKind::ALL.into_iter().find(|front| front.noted() == noted).unwrap_or(FrontKind::Conventional)
+    }
+}
+
+/// A file system of the lab: what is on the image, and how names in it are found unless a mount says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// The format.
+    pub system: System,
+    /// The front.
+    pub front: FrontKind,
+}
+
+impl Kind {
+    /// The names that [`parse`](Self::parse) knows.
+    pub const NAMES: [&str; 6] = ["nova", "pmfs", "soupfs", "conventional", "byvfs", "cachelet"];
+
+    /// By name: a format under the conventional front, or a front over the NOVA-like format, as the papers have them.
+    pub fn parse(name: &str) -> Option<Kind> {
+        if let Some(system) = System::ALL.into_iter().find(|system| system.name() == name) {
+            return Some(Kind { system, front: FrontKind::Conventional });
+        }
+        FrontKind::parse(name).map(|front| Kind { system: System::Nova, front })
     }
 }
 
@@ -76,17 +115,18 @@ pub enum ImageError {
     },
 }
 
-/// The system of an image, if it is one of the lab's.
-pub fn system_of(image: &Path) -> Option<System> {
-    let mut magic = [0; 8];
-    File::open(image).ok()?.read_exact(&mut magic).ok()?;
-    substrate::identify(&magic)
+/// What an image is, if it is one of the lab's.
+pub fn kind_of(image: &Path) -> Option<Kind> {
+    let mut first = [0; substrate::IDENTITY_BYTES];
+    File::open(image).ok()?.read_exact(&mut first).ok()?;
+    let system = substrate::identify(&first)?;
+    Some(Kind { system, front: FrontKind::from_noted(substrate::front_noted(&first)) })
 }
 
 /// Makes an image of a system. An existing file keeps its place and mode if `force` lets it be overwritten.
 pub fn make(
     image: &Path,
-    system: System,
+    kind: Kind,
     length: u64,
     options: &MkfsOptions,
     force: bool,
@@ -104,11 +144,12 @@ pub fn make(
     let mapping =
         if exists { Mapping::open(image, Access::ReadWrite)? } else { Mapping::create(image, length, 0o600)? };
     let region = Arc::new(mapping).region(Direct)?;
-    let made = match system {
+    let made = match kind.system {
         System::Nova => Nova::mkfs(&region, options),
         System::Pmfs => Pmfs::mkfs(&region, options),
         System::SoupFs => SoupFs::mkfs(&region, options),
     };
+    let made = made.and_then(|()| substrate::note_front(&region, kind.front.noted()));
     if made.is_err() && !exists {
         let _ = std::fs::remove_file(image);
     }
@@ -119,8 +160,7 @@ pub fn make(
 /// Serves an image until it is unmounted or a signal comes, and leaves it in order.
 pub fn serve(
     image: &Path,
-    system: System,
-    front: FrontKind,
+    Kind { system, front }: Kind,
     mount_point: &Path,
     options: &fuse::MountOptions,
     ready: impl FnOnce(&Path),

@@ -3,14 +3,14 @@
 //! Others may write the region's side at the same time: threads of this process, and processes that the compiler has
 //! never heard of. So no Rust load and no `memcpy` may touch it, for which a race is undefined. Stores to a region are
 //! relaxed atomics of the largest naturally aligned pieces, in ascending order. Loads from it, which have no alignment
-//! to rely on, are inline assembly: to the compiler each is an opaque instruction that produces some bytes, which it
+//! to rely on, are assembly: to the compiler each is an opaque step that produces some bytes, which it
 //! can neither repeat nor assume anything of; to the processor it is an ordinary load, each byte of which is old or
 //! new. What the bytes mean is for checksums and bounds to decide afterwards.
 //!
 //! The figures in the comments are medians of `cargo bench -p pmem --bench copy` on an Ice Lake server at 2.8 GHz.
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count, __m128i, _mm_storeu_si128};
+use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::flush;
@@ -62,7 +62,7 @@ fn found() -> u8 {
 #[cold]
 fn detect() -> u8 {
     let mut found = ASKED;
-    if __cpuid(0).eax >= 7 {
+    if !cfg!(miri) && __cpuid(0).eax >= 7 {
         let leaf = __cpuid_count(7, 0);
         #[cfg(feature = "std")]
         if leaf.ebx & (1 << 16) != 0 && system_saves_avx512() {
@@ -134,8 +134,13 @@ macro_rules! opaque_load {
         /// The bytes at `from` are mapped; any alignment will do.
         #[inline(always)]
         unsafe fn $name(from: *const u8) -> $type {
+            // SAFETY: mapped by contract.
+            #[cfg(miri)]
+            let value = unsafe { from.cast::<$type>().read_unaligned() };
+            #[cfg(not(miri))]
             let value: $type;
             // SAFETY: mapped by contract; it writes no memory.
+            #[cfg(not(miri))]
             unsafe {
                 asm!($instruction, out($class) value, in(reg) from, options(nostack, readonly, preserves_flags));
             }
@@ -147,7 +152,6 @@ opaque_load!(load8, u8, reg_byte, "mov {}, [{}]");
 opaque_load!(load16, u16, reg, "movzx {:e}, word ptr [{}]");
 opaque_load!(load32, u32, reg, "mov {:e}, [{}]");
 opaque_load!(load64, u64, reg, "mov {}, [{}]");
-opaque_load!(load128, __m128i, xmm_reg, "movdqu {}, [{}]");
 
 /// Stores by naturally aligned pieces of 8, 4, 2 and 1 bytes, the largest that fits first: nothing tears below these,
 /// and a crash finds each either there or not.
@@ -180,58 +184,102 @@ pub(crate) unsafe fn store_bytes(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
+unsafe extern "C" {
+    fn pmem_load(to: *mut u8, from: *const u8, length: usize);
+    fn pmem_load_end();
+}
+
+/// The code that copies out of regions. It is a leaf without a frame: a return from any of its instructions leaves the rest of the copy undone, and nothing else. So a
+/// program whose buffer cannot be written needs not fail here: a handler of the signal can return from it.
+// The benchmark has no use for it.
+#[allow(dead_code)]
+pub fn load_code() -> core::ops::Range<usize> {
+    pmem_load as *const () as usize..pmem_load_end as *const () as usize
+}
+
+// to: rdi, from: rsi, length: rdx. Unaligned loads and stores, upwards; the last one of a size may overlap the one before it.
+core::arch::global_asm!(
+    r#"
+    .section .text.pmem_load,"ax",@progbits
+    .p2align 5
+    .globl pmem_load
+    .hidden pmem_load
+    .type pmem_load, @function
+pmem_load:
+    .cfi_startproc
+    cmp rdx, 16
+    jb 4f
+    lea r8, [rsi + rdx - 16]
+    lea r9, [rdi + rdx - 16]
+2:  cmp rdx, 64
+    jb 3f
+    movdqu xmm0, xmmword ptr [rsi]
+    movdqu xmm1, xmmword ptr [rsi + 16]
+    movdqu xmm2, xmmword ptr [rsi + 32]
+    movdqu xmm3, xmmword ptr [rsi + 48]
+    movdqu xmmword ptr [rdi], xmm0
+    movdqu xmmword ptr [rdi + 16], xmm1
+    movdqu xmmword ptr [rdi + 32], xmm2
+    movdqu xmmword ptr [rdi + 48], xmm3
+    add rsi, 64
+    add rdi, 64
+    sub rdx, 64
+    jmp 2b
+3:  cmp rdx, 16
+    jb 5f
+    movdqu xmm0, xmmword ptr [rsi]
+    movdqu xmmword ptr [rdi], xmm0
+    add rsi, 16
+    add rdi, 16
+    sub rdx, 16
+    jmp 3b
+5:  movdqu xmm0, xmmword ptr [r8]
+    movdqu xmmword ptr [r9], xmm0
+    ret
+4:  cmp edx, 8
+    jb 6f
+    mov r8, qword ptr [rsi]
+    mov r9, qword ptr [rsi + rdx - 8]
+    mov qword ptr [rdi], r8
+    mov qword ptr [rdi + rdx - 8], r9
+    ret
+6:  test edx, edx
+    jz 8f
+7:  movzx r8d, byte ptr [rsi]
+    mov byte ptr [rdi], r8b
+    inc rsi
+    inc rdi
+    dec edx
+    jnz 7b
+8:  ret
+    .globl pmem_load_strings
+    .hidden pmem_load_strings
+    .type pmem_load_strings, @function
+pmem_load_strings:
+    mov rcx, rdx
+    rep movsb
+    ret
+    .globl pmem_load_end
+    .hidden pmem_load_end
+pmem_load_end:
+    .cfi_endproc
+    .size pmem_load, . - pmem_load
+    "#
+);
+
+unsafe extern "C" {
+    fn pmem_load_strings(to: *mut u8, from: *const u8, length: usize);
+}
+
 /// # Safety
 /// `from .. from + into.len()` is mapped and does not overlap `into`.
 #[inline]
 pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     let length = into.len();
-    if length >= STRING_BYTES_MIN && found() & HAS_FAST_STRINGS != 0 {
-        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust
-        // code.
-        unsafe {
-            asm!(
-                "rep movsb",
-                inout("rcx") length => _, inout("rdi") into.as_mut_ptr() => _, inout("rsi") from => _,
-                options(nostack, preserves_flags)
-            );
-        }
-        return;
-    }
-    // SAFETY: by contract.
-    unsafe { load_by_vectors(from, into) }
-}
-
-/// # Safety
-/// As [`load_bytes`].
-#[inline]
-unsafe fn load_by_vectors(from: *const u8, into: &mut [u8]) {
-    let (length, to) = (into.len(), into.as_mut_ptr());
-    // SAFETY: every access lies within `length` bytes on both sides; the last one of a size may overlap the one before
-    // it. Unaligned loads and stores are used throughout.
-    unsafe {
-        if length >= 16 {
-            let mut at = 0;
-            while at + 64 <= length {
-                let parts = [0, 16, 32, 48].map(|part| load128(from.add(at + part)));
-                for (index, part) in parts.into_iter().enumerate() {
-                    _mm_storeu_si128(to.add(at + index * 16).cast(), part);
-                }
-                at += 64;
-            }
-            while at + 16 <= length {
-                _mm_storeu_si128(to.add(at).cast(), load128(from.add(at)));
-                at += 16;
-            }
-            _mm_storeu_si128(to.add(length - 16).cast(), load128(from.add(length - 16)));
-        } else if length >= 8 {
-            to.cast::<u64>().write_unaligned(load64(from));
-            to.add(length - 8).cast::<u64>().write_unaligned(load64(from.add(length - 8)));
-        } else {
-            for at in 0..length {
-                to.add(at).write(load8(from.add(at)));
-            }
-        }
-    }
+    let copy =
+        if length >= STRING_BYTES_MIN && found() & HAS_FAST_STRINGS != 0 { pmem_load_strings } else { pmem_load };
+    // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code.
+    unsafe { copy(into.as_mut_ptr(), from, length) }
 }
 
 /// # Safety
@@ -251,6 +299,47 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
         }
         rest.iter().enumerate().all(|(index, byte)| load8(at.add(index)) == *byte)
     }
+}
+
+/// Copies through the cache, for memory that needs no flush.
+///
+/// # Safety
+/// As [`stream`].
+#[inline]
+pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
+    if length >= STRING_BYTES_MIN && found() & HAS_FAST_STRINGS != 0 {
+        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code. To the compiler it is
+        // opaque, to the processor ordinary stores: others may look meanwhile.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") length => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        return;
+    }
+    let whole = length / LINE_BYTES * LINE_BYTES;
+    for at in (0..whole).step_by(LINE_BYTES) {
+        // SAFETY: the 64 bytes from `at` on lie within both ranges.
+        unsafe {
+            asm!(
+                "movdqu {a}, [{from}]",
+                "movdqu {b}, [{from} + 16]",
+                "movdqu {c}, [{from} + 32]",
+                "movdqu {d}, [{from} + 48]",
+                "movdqu [{to}], {a}",
+                "movdqu [{to} + 16], {b}",
+                "movdqu [{to} + 32], {c}",
+                "movdqu [{to} + 48], {d}",
+                from = in(reg) from.add(at), to = in(reg) to.add(at),
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+    // SAFETY: the rest of both ranges.
+    unsafe { store_bytes(to.add(whole), from.add(whole), length - whole) };
 }
 
 /// Copies so that a fence makes the bytes durable: by stores and flushes when short, past the cache when long.
@@ -320,6 +409,10 @@ unsafe fn stream_lines(kind: StreamKind, to: *mut u8, from: *const u8, lines: us
 /// # Safety
 /// `lines` whole lines at `to` (aligned to a line) and at `from` are mapped.
 unsafe fn stream_lines_sse2(to: *mut u8, from: *const u8, lines: usize) {
+    if cfg!(miri) {
+        // SAFETY: by contract.
+        return unsafe { store_bytes(to, from, lines * LINE_BYTES) };
+    }
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
         // SAFETY: this line lies within both ranges, and is aligned at the destination.
         unsafe {

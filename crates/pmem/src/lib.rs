@@ -61,6 +61,8 @@ mod backing;
 #[cfg(feature = "std")]
 mod crash;
 #[cfg(feature = "std")]
+mod cut;
+#[cfg(feature = "std")]
 mod delay;
 #[cfg(feature = "std")]
 mod map;
@@ -71,8 +73,11 @@ mod recorder;
 pub use backing::{Backing, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
 pub use checksum::{crc32c, flipped_bit};
+pub use copy::load_code;
 #[cfg(feature = "std")]
 pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
+#[cfg(feature = "std")]
+pub use cut::{has_any_been_cut, survive_cuts};
 #[cfg(feature = "std")]
 pub use delay::{Delayed, Delays, Spin, Wait};
 pub use flush::FlushKind;

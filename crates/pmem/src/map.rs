@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
 use crate::backing::Backing;
+use crate::cut::Place;
 use crate::memory::Memory;
 use crate::region::Region;
 
@@ -181,10 +182,8 @@ fn name(path: &Option<PathBuf>) -> String {
 /// The length is the file's, rounded down to whole pages (of the device's alignment for a DAX device), and does not
 /// follow when the file grows. The file stays open, so that locks can be taken on it.
 ///
-/// A file that is truncated while it is mapped takes its pages away: the next access is a SIGBUS. Turning that into an
-/// I/O error of the call in flight belongs beside this type (it knows the address ranges: [`address`](Mapping::address)
-/// and [`length`](Mapping::length)), as a table of ranges that a signal handler searches and a place to resume at.
-/// Until it exists, truncating a mapped image ends the processes that use it.
+/// A file that is truncated while it is mapped takes its pages away: the next access is a SIGBUS. A program that called
+/// [`survive_cuts`](crate::survive_cuts) reads zeros there instead, and [`is_cut`](Mapping::is_cut) tells.
 #[derive(Debug)]
 pub struct Mapping {
     address: NonNull<u8>,
@@ -192,6 +191,7 @@ pub struct Mapping {
     access: Access,
     backing: Backing,
     file: Option<File>,
+    guarded: Option<Place>,
 }
 
 // SAFETY: the mapping is not tied to a thread; its bytes are handed out by raw address or as regions only.
@@ -298,7 +298,8 @@ impl Mapping {
 
     fn new(address: *mut c_void, length: u64, access: Access, backing: Backing, file: Option<File>) -> Mapping {
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address zero unless told to");
-        Mapping { address, length, access, backing, file }
+        let guarded = file.is_some().then(|| Place::take(address.as_ptr() as usize, length as usize));
+        Mapping { address, length, access, backing, file, guarded }
     }
 
     /// Bytes that are mapped.
@@ -324,6 +325,21 @@ impl Mapping {
     /// The open file, to take locks on; none for anonymous memory.
     pub fn file(&self) -> Option<&File> {
         self.file.as_ref()
+    }
+
+    /// Whether the file became shorter than what is mapped of it: what is read may be zeros that nobody wrote, and what was stored may be gone. Known once an access went wrong
+    /// (in a program that [survives](crate::survive_cuts) that) or by the file's length.
+    pub fn is_cut(&self) -> bool {
+        let is_shorter = |file: &File| {
+            self.backing != Backing::DaxDevice
+                && file.metadata().is_ok_and(|metadata| metadata.len() / PAGE_BYTES * PAGE_BYTES < self.length)
+        };
+        self.has_lost_pages() || self.file.as_ref().is_some_and(is_shorter)
+    }
+
+    /// As [`is_cut`](Mapping::is_cut), without asking for the file's length: one load.
+    pub fn has_lost_pages(&self) -> bool {
+        self.guarded.as_ref().is_some_and(Place::is_cut)
     }
 
     /// A region over the whole mapping, which it keeps mapped.
@@ -408,6 +424,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Some(guarded) = &self.guarded {
+            guarded.give_back();
+        }
         // SAFETY: regions over the mapping hold an `Arc` of it, so that none is left; the range is what was mapped. A
         // failure leaves the memory mapped, which harms nobody.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.length as usize) };

@@ -49,6 +49,27 @@ impl Whence {
     }
 }
 
+/// Whether a write goes to the end of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Append {
+    /// If the file was opened so.
+    AsOpened,
+    /// It does (RWF_APPEND).
+    Always,
+    /// It does not, however the file was opened (RWF_NOAPPEND).
+    Never,
+}
+
+impl Append {
+    fn applies(self, file: &OpenFile) -> bool {
+        match self {
+            Append::AsOpened => file.flags() & libc::O_APPEND != 0,
+            Append::Always => true,
+            Append::Never => false,
+        }
+    }
+}
+
 /// Offset and length as a program gives them: EINVAL for an offset below zero.
 fn offset_of(offset: i64) -> Result<u64> {
     u64::try_from(offset).map_err(|_| Errno::EINVAL)
@@ -98,13 +119,18 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// pwrite. With O_APPEND it writes at the end whatever the offset says, as Linux does.
     pub fn write_at(&self, file: &OpenFile, offset: i64, from: &[u8]) -> Result<usize> {
+        self.write_at_as(file, offset, from, Append::AsOpened)
+    }
+
+    /// pwritev2 with an offset.
+    pub fn write_at_as(&self, file: &OpenFile, offset: i64, from: &[u8], append: Append) -> Result<usize> {
         self.check_writes(file)?;
         let offset = offset_of(offset)?;
         if from.is_empty() {
             return Ok(0);
         }
         self.strip_privileges(file.node())?;
-        if file.flags() & libc::O_APPEND != 0 {
+        if append.applies(file) {
             self.thread.append(file.node(), from)?;
             return Ok(from.len());
         }
@@ -115,13 +141,18 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// write: at the position, which moves on before the bytes are written, so that two who share a description do not write over each
     /// other; or at the end with O_APPEND.
     pub fn write(&self, file: &OpenFile, from: &[u8]) -> Result<usize> {
+        self.write_as(file, from, Append::AsOpened)
+    }
+
+    /// pwritev2 at the position.
+    pub fn write_as(&self, file: &OpenFile, from: &[u8], append: Append) -> Result<usize> {
         self.check_writes(file)?;
         if from.is_empty() {
             return Ok(0);
         }
         self.strip_privileges(file.node())?;
         let length = from.len() as u64;
-        if file.flags() & libc::O_APPEND != 0 {
+        if append.applies(file) {
             let offset = self.thread.append(file.node(), from)?;
             file.set_position(offset + length);
             return Ok(from.len());
@@ -187,18 +218,20 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     fn add(base: u64, offset: i64) -> Result<i64> {
-        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EOVERFLOW)
+        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EINVAL)
     }
 
     /// truncate by node, with the permission check of the call by path.
     pub fn truncate(&self, node: Node, length: i64) -> Result<()> {
         let length = offset_of(length)?;
-        match self.thread.stat(node)?.kind {
+        let file = self.thread.stat(node)?;
+        match file.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
         self.check(node, Want::WRITE)?;
+        self.check_not_running(&file)?;
         self.strip_privileges(node)?;
         Ok(self.thread.truncate(node, length)?)
     }
@@ -342,7 +375,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 }
 
-/// The mode of fallocate: EOPNOTSUPP for unknown bits and for a hole that would change the length, EINVAL for other contradictions.
+/// The mode of fallocate: EOPNOTSUPP for unknown bits and for contradictions.
 fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     const KNOWN: i32 = KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE | COLLAPSE_RANGE | INSERT_RANGE;
     if mode & !KNOWN != 0 {
@@ -352,11 +385,9 @@ fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     match mode & !KEEP_SIZE {
         0 => Ok(AllocateMode::Allocate { keep_size }),
         PUNCH_HOLE if keep_size => Ok(AllocateMode::PunchHole),
-        PUNCH_HOLE => Err(Errno::EOPNOTSUPP),
         ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size }),
         COLLAPSE_RANGE if !keep_size => Ok(AllocateMode::CollapseRange),
         INSERT_RANGE if !keep_size => Ok(AllocateMode::InsertRange),
-        both if both & (PUNCH_HOLE | ZERO_RANGE) == PUNCH_HOLE | ZERO_RANGE => Err(Errno::EOPNOTSUPP),
-        _ => Err(Errno::EINVAL),
+        _ => Err(Errno::EOPNOTSUPP),
     }
 }

@@ -21,12 +21,13 @@ mod open;
 mod open_file;
 pub mod path;
 pub mod process;
+mod short;
 mod xattr;
 
 pub use attributes::{FileSystemStatus, Moment};
 pub use caller::{Caller, Held};
 pub use credentials::{Capabilities, Credentials, Want};
-pub use data::Whence;
+pub use data::{Append, Whence};
 pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, Entry};
 pub use errno::{Errno, Result};
 pub use names::LINKS_MAX;

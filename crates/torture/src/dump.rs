@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 const BLOCK_BYTES: u64 = 4096;
+const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 /// Files up to this are read whole, holes and all.
 const WHOLE_BYTES_MAX: u64 = 1 << 16;
 
@@ -128,7 +129,7 @@ fn content(hand: &Hand<'_>, node: Node, size: u64) -> Result<BTreeMap<u64, u32>,
             return Err(("read to the end", Error::Invalid));
         }
         for (index, block) in (start / BLOCK_BYTES..).zip(buffer.chunks(BLOCK_BYTES as usize)) {
-            if block.iter().any(|byte| *byte != 0) {
+            if *block != ZEROS[..block.len()] {
                 content.insert(index, pmem::crc32c(0, block));
             }
         }

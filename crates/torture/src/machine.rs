@@ -14,25 +14,39 @@ const PAGE_BYTES: u64 = 4096;
 /// When every run begins.
 const START_NS: i64 = 1_700_000_000_000_000_000;
 
+/// Between two looks at the clock, usually.
+const TICK_NS: i64 = 1000;
+
 /// The world around the engine, the same in every run: a clock that ticks at every look, no chance, nobody dies.
 #[derive(Debug)]
-pub struct Clock(AtomicI64);
+pub struct Clock {
+    now_ns: AtomicI64,
+    tick_ns: AtomicI64,
+}
 
 impl Clock {
     /// A clock of its own for a worker. It lives as long as the process, since the engine wants that of its platform.
     pub fn leaked() -> &'static Clock {
-        Box::leak(Box::new(Clock(AtomicI64::new(START_NS))))
+        Box::leak(Box::new(Clock { now_ns: AtomicI64::new(START_NS), tick_ns: AtomicI64::new(TICK_NS) }))
     }
 
     /// Back to the beginning: the same calls see the same times again.
     pub fn rewind(&self) {
-        self.0.store(START_NS, Relaxed);
+        self.set(START_NS, TICK_NS);
+    }
+}
+
+impl Clock {
+    /// Sets the time, and how far it is from one look to the next: backwards, too.
+    pub fn set(&self, now_ns: i64, tick_ns: i64) {
+        self.now_ns.store(now_ns, Relaxed);
+        self.tick_ns.store(tick_ns, Relaxed);
     }
 }
 
 impl Platform for Clock {
     fn now_ns(&self) -> i64 {
-        self.0.fetch_add(1000, Relaxed)
+        self.now_ns.fetch_add(self.tick_ns.load(Relaxed), Relaxed)
     }
     fn wait(&self, _: &AtomicU32, _: u32, _: u32) {
         std::thread::yield_now();

@@ -22,8 +22,8 @@ struct Summary<'a> {
 
 /// Makes an image and says what it is.
 pub fn run(arguments: &Mkfs) -> Result<()> {
-    if let Some(system) = arguments.system {
-        return make_other(arguments, system);
+    if let Some(kind) = arguments.system {
+        return make_other(arguments, kind);
     }
     let path = &arguments.image;
     let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device());
@@ -63,7 +63,7 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
 }
 
 /// Makes an image of a system of the lab.
-fn make_other(arguments: &Mkfs, system: lab::substrate::System) -> Result<()> {
+fn make_other(arguments: &Mkfs, kind: lab::mount::Kind) -> Result<()> {
     let path = &arguments.image;
     let there = std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 });
     let length = arguments.size.unwrap_or(there);
@@ -72,11 +72,12 @@ fn make_other(arguments: &Mkfs, system: lab::substrate::System) -> Result<()> {
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..Default::default()
     };
-    lab::mount::make(path, system, length, &options, arguments.force)?;
+    lab::mount::make(path, kind, length, &options, arguments.force)?;
     anstream::println!("{} {}", bold("made"), path.display());
-    print_fact("system", system.name());
+    print_fact("system", kind.system.name());
+    print_fact("front", format_args!("{}, unless a mount says -o front=", kind.front.name()));
     print_fact("size", units::size(length));
-    print_fact("next", format_args!("directfs mount {} DIR -o front=conventional", path.display()));
+    print_fact("next", format_args!("directfs mount {} DIR", path.display()));
     Ok(())
 }
 

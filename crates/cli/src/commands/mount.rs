@@ -6,7 +6,7 @@
 use crate::arguments::{Mount, MountHelper};
 use anyhow::{Context, Result, bail, ensure};
 use fuse::{Ended, MountOptions};
-use lab::mount::FrontKind;
+use lab::mount::{FrontKind, Kind};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::fs::File;
@@ -22,11 +22,10 @@ const READY: u8 = b'+';
 /// Mounts.
 pub fn run(arguments: &Mount) -> Result<()> {
     let mut options = MountOptions::default();
-    let system = lab::mount::system_of(&arguments.image);
-    let mut front = FrontKind::Conventional;
+    let mut kind = lab::mount::kind_of(&arguments.image);
     for list in &arguments.options {
-        let rest = match system {
-            Some(_) => take_front(list, &mut front)?,
+        let rest = match &mut kind {
+            Some(kind) => take_front(list, &mut kind.front)?,
             None => list.clone(),
         };
         options.apply(&rest)?;
@@ -37,9 +36,9 @@ pub fn run(arguments: &Mount) -> Result<()> {
     }
     // Relative paths would mean something else once the server has left this directory.
     let image = resolved(&arguments.image)?;
-    if let (Some(system), true) = (system, arguments.foreground) {
-        ensure!(!options.read_only, "a {} image cannot be mounted read-only: leave out ro", system.name());
-        return serve_other(&image, system, front, &arguments.directory, &options, arguments.ready_fd);
+    if let (Some(kind), true) = (kind, arguments.foreground) {
+        ensure!(!options.read_only, "a {} image cannot be mounted read-only: leave out ro", kind.system.name());
+        return serve_other(&image, kind, &arguments.directory, &options, arguments.ready_fd);
     }
     if arguments.foreground {
         return serve(&image, &arguments.directory, &options, arguments.ready_fd);
@@ -67,8 +66,7 @@ fn take_front(list: &str, front: &mut FrontKind) -> Result<String> {
 /// Serves a system of the lab until the mount is gone.
 fn serve_other(
     image: &Path,
-    system: lab::substrate::System,
-    front: FrontKind,
+    kind: Kind,
     directory: &Path,
     options: &MountOptions,
     ready_fd: Option<i32>,
@@ -82,9 +80,9 @@ fn serve_other(
             detach_output();
             let _ = pipe.write_all(&[READY]);
         }
-        None => eprintln!("{} ({}) is mounted on {}", image.display(), system.name(), path.display()),
+        None => eprintln!("{} ({}) is mounted on {}", image.display(), kind.system.name(), path.display()),
     };
-    Ok(lab::mount::serve(image, system, front, directory, options, announce)?)
+    Ok(lab::mount::serve(image, kind, directory, options, announce)?)
 }
 
 /// Mounts as mount(8) asks for it.

@@ -105,6 +105,8 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     // What is thrown away needs no order.
     if !is_memory {
         keeper::leave(image, loan, &foreign)?;
+    } else if image.is_returned(loan).unwrap_or(false) {
+        image.remove_pipes();
     }
     ended?.repeat(&signals)
 }
@@ -235,6 +237,7 @@ struct Descriptors {
     image: (OwnedFd, u64),
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
+    flushes: bool,
 }
 
 impl Descriptors {
@@ -245,6 +248,7 @@ impl Descriptors {
             image: (launch::inheritable(&image)?, image_bytes),
             region: (launch::inheritable(&region)?, region_bytes),
             placeholder: launch::placeholder()?,
+            flushes: lent.flushes(),
         })
     }
 
@@ -258,6 +262,7 @@ impl Descriptors {
             cached_files_max: 0,
             read_only: false,
             image_read_only: false,
+            flushes: self.flushes,
         };
         Serving { contract, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
     }

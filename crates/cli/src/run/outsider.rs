@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Entries of the environment that are for the library alone.
-const FOR_THE_LIBRARY: [&str; 7] = [
+const FOR_THE_LIBRARY: [&str; 8] = [
+    "DIRECTFS_EARLY",
     "DIRECTFS_RUN",
     "DIRECTFS_IMAGE",
     "DIRECTFS_START",
@@ -94,13 +95,18 @@ fn signal_mask() -> libc::sigset_t {
 fn shed_library() -> Option<anyhow::Error> {
     let library = std::env::var_os("DIRECTFS_RUN")?;
     let preloads = std::env::var_os("LD_PRELOAD")?;
-    let others = preloads.as_bytes().strip_prefix(library.as_bytes())?;
-    let others = others.strip_prefix(b":").unwrap_or(others);
+    let without_us = |list: &OsString| -> Option<Vec<u8>> {
+        let others = list.as_bytes().strip_prefix(library.as_bytes())?;
+        Some(others.strip_prefix(b":").unwrap_or(others).to_vec())
+    };
+    let others = without_us(&preloads)?;
+    let audits = std::env::var_os("LD_AUDIT").map(|list| without_us(&list).unwrap_or_else(|| list.into_vec()));
     let string = |bytes: Vec<u8>| CString::new(bytes).expect("arguments and environment have no zeros");
     let entry = |(name, value): (OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
-    let kept = std::env::vars_os().filter(|(name, _)| name != "LD_PRELOAD");
-    let preload = (!others.is_empty()).then(|| [&b"LD_PRELOAD="[..], others].concat());
-    let environment: Vec<CString> = kept.map(entry).chain(preload).map(string).collect();
+    let kept = std::env::vars_os().filter(|(name, _)| name != "LD_PRELOAD" && name != "LD_AUDIT");
+    let list = |name: &[u8], value: Vec<u8>| (!value.is_empty()).then(|| [name, b"=", &value].concat());
+    let lists = list(b"LD_PRELOAD", others).into_iter().chain(audits.and_then(|audits| list(b"LD_AUDIT", audits)));
+    let environment: Vec<CString> = kept.map(entry).chain(lists).map(string).collect();
     let arguments: Vec<CString> = std::env::args_os().map(|word| string(word.into_vec())).collect();
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
         list.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
@@ -217,6 +223,7 @@ fn borrow(contract: &Contract) -> Result<Image> {
     let options = OpenImage {
         read_only: contract.read_only,
         cached_files_max: contract.cached_files_max,
+        always_flush: contract.flushes,
         ..OpenImage::default()
     };
     Ok(Image::borrow(copy(contract.image)?, copy(contract.region)?, &options)?)

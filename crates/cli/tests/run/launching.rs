@@ -280,6 +280,141 @@ fn an_image_that_somebody_has_alone_is_refused() {
     assert!(stderr(&output).contains("cache=0"), "{}", stderr(&output));
 }
 
+/// The DRAM region's file of an image that somebody uses.
+fn shared_memory_of(image: &Path) -> std::path::PathBuf {
+    let bytes = fs::read(image).unwrap();
+    let mut name = String::from("directfs-");
+    for (index, byte) in bytes[8..24].iter().enumerate() {
+        name += if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+        name += &format!("{byte:02x}");
+    }
+    let found = shared_memory().into_iter().find(|file| file.starts_with(&format!("{name}.")));
+    Path::new("/dev/shm").join(found.expect("somebody uses the image"))
+}
+
+#[test]
+fn an_image_in_use_by_another_version_is_refused() {
+    const VERSION_OFFSET: u64 = 8;
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let _kept = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
+    let region = File::options().write(true).open(shared_memory_of(&image)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&region, &u64::MAX.to_ne_bytes(), VERSION_OFFSET).unwrap();
+    let output = run(&["--image", image.to_str().unwrap(), "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("version"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_image_of_another_format_version_is_refused() {
+    const VERSION_OFFSET: u64 = 88;
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let file = File::options().write(true).open(&image).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &77u64.to_le_bytes(), VERSION_OFFSET).unwrap();
+    let output = run(&["--image", image.to_str().unwrap(), "--", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("format version 77"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_becomes_another_c_library_on_the_way_is_refused() {
+    let (directory, output) = (scratch(), std::process::Command::new("cc").arg("--version").output());
+    if output.is_err() {
+        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
+        return;
+    }
+    // The C library with another build-id: nobody has looked for its calls.
+    let library = directory.path().join("libc.so.6");
+    let Ok(mut bytes) = fs::read("/lib/x86_64-linux-gnu/libc.so.6") else {
+        eprintln!("\n*** SKIPPED: the C library is elsewhere ***\n");
+        return;
+    };
+    let note = bytes.windows(8).position(|part| part == b"\x03\0\0\0GNU\0").expect("a build-id") + 8;
+    bytes[note] ^= 0xff;
+    fs::write(&library, bytes).unwrap();
+    let script = format!("LD_LIBRARY_PATH={} /bin/echo wrong; echo status $?", directory.path().display());
+    let output = run(&["--", "/bin/sh", "-c", &script]);
+    assert_eq!(stdout(&output), "status 126\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("C library is not the one"), "{}", stderr(&output));
+}
+
+#[test]
+fn pipes_of_the_mount_leave_nothing_behind() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let script = "cd $DIRECTFS_MOUNT; mkfifo pipe; echo through >pipe & cat pipe; ls /dev/shm | grep -c pipes";
+    let named = run(&["--image", image.to_str().unwrap(), "--", "sh", "-c", script]);
+    assert!(stdout(&named).starts_with("through\n"), "{}{}", stdout(&named), stderr(&named));
+    let left: Vec<String> = shared_memory().into_iter().filter(|name| name.ends_with(".pipes")).collect();
+    let uuid = fs::read(&image).unwrap()[8..12].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert!(!left.iter().any(|name| name.contains(&uuid)), "{left:?}");
+}
+
+#[test]
+fn a_mount_and_programs_with_the_image_inside_them_see_each_others_changes_at_once() {
+    if !crate::support::can_mount("a mount beside a run") {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mount = directory.path().join("mount");
+    fs::create_dir(&mount).unwrap();
+    let (image_name, mount_name) = (image.to_str().unwrap(), mount.to_str().unwrap());
+    let mounted = directfs(&["mount", image_name, mount_name, "-o", "cache=0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    // A shell that does what it is told, one line at a time.
+    let mut command = start(&["--image", image_name, "-C", "/mnt/directfs", "--", "sh", "-c"]);
+    command.arg("while read -r line; do eval \"$line\"; echo \"done $?\"; done");
+    let mut inside = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut orders, mut answers) = (inside.stdin.take().unwrap(), inside.stdout.take().unwrap());
+    let mut tell = |order: &str| -> Vec<String> {
+        writeln!(orders, "{order}").unwrap();
+        let mut told = Vec::new();
+        loop {
+            let answer = line(&mut answers);
+            if answer.starts_with("done ") {
+                told.push(answer);
+                return told;
+            }
+            told.push(answer);
+        }
+    };
+    let path = |name: &str| mount.join(name);
+    for round in 0..20 {
+        let name = format!("file{round}");
+        assert_eq!(tell(&format!("test -e {name}")), ["done 1"]);
+        fs::write(path(&name), format!("from the mount {round}\n")).unwrap();
+        assert_eq!(tell(&format!("cat {name}")), [format!("from the mount {round}"), "done 0".into()]);
+        assert_eq!(tell(&format!("echo from inside {round} >>{name}; chmod 640 {name}")), ["done 0"]);
+        let content = fs::read_to_string(path(&name)).unwrap();
+        assert_eq!(content, format!("from the mount {round}\nfrom inside {round}\n"));
+        assert_eq!(fs::metadata(path(&name)).unwrap().permissions().mode() & 0o777, 0o640);
+        fs::rename(path(&name), path("renamed")).unwrap();
+        assert_eq!(tell(&format!("test -e {name}; echo $?; ls")).first().unwrap(), "1");
+        assert_eq!(tell("mv renamed again; mkdir directory; ln -s again directory/link"), ["done 0"]);
+        assert!(!path("renamed").exists() && path("directory").is_dir());
+        assert_eq!(fs::read_link(path("directory/link")).unwrap(), Path::new("again"));
+        fs::write(path("again"), "short").unwrap();
+        assert_eq!(tell("cat again; echo; : >again"), ["short", "done 0"]);
+        assert_eq!(fs::metadata(path("again")).unwrap().len(), 0);
+        fs::remove_file(path("directory/link")).unwrap();
+        assert_eq!(tell("rmdir directory; rm again; ls"), ["done 0"]);
+        assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
+        // What one side has open and the other removes is still there for the one who has it.
+        let mut kept = File::options().read(true).write(true).create(true).truncate(false).open(path("kept")).unwrap();
+        assert_eq!(tell("echo kept >>kept; rm kept"), ["done 0"]);
+        let mut content = String::new();
+        kept.read_to_string(&mut content).unwrap();
+        assert_eq!(content, "kept\n");
+    }
+    drop(orders);
+    assert!(inside.wait().unwrap().success());
+    let unmounted = directfs(&["umount", mount_name]);
+    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    assert_clean(&image);
+}
+
 #[test]
 fn a_run_inside_a_run_is_refused() {
     let output = run(&["--", env!("CARGO_BIN_EXE_directfs"), "run", "--", "true"]);

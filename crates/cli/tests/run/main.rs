@@ -1,12 +1,13 @@
 //! `directfs run` with real programs.
 //!
 //! `launching`: how programs start and end. `programs`: what they do, compared with the same on tmpfs. `outsiders`: those into which nothing can be
-//! loaded. `storm`: those that are killed. `sharing`: copies
+//! loaded. `storm`: those that are killed. `cut`: images that are truncated under them. `sharing`: copies
 //! without copying. `figures`: what calls cost.
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cut;
 mod figures;
 mod launching;
 mod outsiders;

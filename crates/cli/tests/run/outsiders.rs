@@ -101,6 +101,79 @@ fn a_user_without_privileges_runs_programs() {
 }
 
 #[test]
+fn users_share_an_image_that_both_may_write_and_no_other() {
+    let directory = scratch();
+    let image = crate::support::image_in(directory.path());
+    let name = image.to_str().unwrap();
+    let script = "cd $DIRECTFS_MOUNT && id -u >by-$(id -u) && cat by-* && ls -l /proc/self/fd >/dev/null";
+    let Some(refused) = as_nobody(directory.path(), &["--image", name, "--", "sh", "-c", script]) else { return };
+    assert_eq!(refused.status.code(), Some(125), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("permission") || stderr(&refused).contains("may"), "{}", stderr(&refused));
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o666)).unwrap();
+    let open = ["run", "--image", name, "--", "sh", "-c", "chmod 1777 $DIRECTFS_MOUNT; read line"];
+    let mut root = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    let mut root = root.args(open).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let _held = root.stdin.take();
+    // It has the image as soon as others cannot have it alone.
+    let is_taken = || {
+        let alone = posix::image::OpenImage {
+            alone: true,
+            patience: std::time::Duration::ZERO,
+            ..posix::image::OpenImage::default()
+        };
+        posix::image::Image::open(&image, &alone).is_err()
+    };
+    while !is_taken() {
+        std::thread::yield_now();
+    }
+    let wait = "until [ \"$(stat -c %a $DIRECTFS_MOUNT)\" = 1777 ]; do :; done; ";
+    let output = as_nobody(directory.path(), &["--image", name, "--", "sh", "-c", &format!("{wait}{script}")]).unwrap();
+    assert_eq!(stdout(&output), format!("{NOBODY}\n"), "{}", stderr(&output));
+    let output = crate::support::directfs(&["run", "--image", name, "--", "sh", "-c", script]);
+    assert_eq!(stdout(&output), format!("0\n{NOBODY}\n"), "{}", stderr(&output));
+    drop(_held);
+    assert!(root.wait().unwrap().code().is_some());
+    // And the other way round: root comes to an image that the user opened first.
+    if !users_can_share() {
+        let output = as_nobody(directory.path(), &["--image", name, "--", "true"]).unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        assert!(stderr(&output).contains("mode 1777"), "{}", stderr(&output));
+        return;
+    }
+    let output = as_nobody(directory.path(), &["--image", name, "--", "sh", "-c", script]).unwrap();
+    assert_eq!(stdout(&output), format!("0\n{NOBODY}\n"), "{}", stderr(&output));
+    let check = crate::support::directfs(&["fsck", "-n", name]);
+    assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
+}
+
+/// Whether users other than root can make what the users of an image share.
+fn users_can_share() -> bool {
+    let mode = fs::metadata("/dev/shm").unwrap().permissions().mode();
+    if mode & 0o002 == 0 {
+        eprintln!("\n*** SKIPPED: only root may write /dev/shm on this machine ***\n");
+    }
+    mode & 0o002 != 0
+}
+
+/// Work of all kinds: programs of a compiler's, children, archives, databases, libraries of the mount.
+#[test]
+fn a_user_without_privileges_does_real_work() {
+    let directory = scratch();
+    let script = "set -e; cd $DIRECTFS_MOUNT; cp -r /usr/include/linux . ; find linux -type f | sort | xargs cat | cksum >a; \
+         tar cf - linux | (mkdir copy; cd copy; tar xf -); find copy/linux -type f | sort | xargs cat | cksum >b; cmp a b; \
+         printf '#!/bin/sh\\necho script\\n' >s; chmod +x s; ./s; cp /bin/echo e; ./e program; \
+         (flock 9; echo locked) 9>lock; ls -ln a | cut -d' ' -f3; rm -r linux copy; ls";
+    let Some(output) = as_nobody(directory.path(), &["--", "sh", "-c", script]) else { return };
+    let wanted = format!("script\nprogram\nlocked\n{NOBODY}\na\nb\ne\nlock\ns\n");
+    assert_eq!(stdout(&output), wanted, "{}", stderr(&output));
+    let pipe = "cd $DIRECTFS_MOUNT; mkfifo p; (echo pipe >p) & cat p";
+    if users_can_share() {
+        let output = as_nobody(directory.path(), &["--", "sh", "-c", pipe]).unwrap();
+        assert_eq!(stdout(&output), "pipe\n", "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_static_program_of_such_a_user_sees_the_image_or_is_refused_with_the_reason() {
     let directory = scratch();
     let Some(program) = compiled(directory.path(), &["-static"]) else { return };

@@ -21,12 +21,15 @@ use crate::file::Blocks;
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BadOffset, Memory};
+use pmem::{BLOCK_BYTES, BadOffset, Memory};
 
 /// Words of bits in a group.
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 /// A run shorter than this is refused while the caller wants more and a group with more room can be had: files would be in shreds.
 const SHRED_BLOCKS: u64 = 16;
+
+/// A group that has so many free blocks again is looked at next by whoever wants one: its pages are there already, those of groups that nobody had are not.
+const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 * 3 / 4;
 
 /// Owner word of blocks of dentries and inodes.
 pub(crate) const OWNED_FOR_GOOD: u64 = 1 << 61;
@@ -321,18 +324,29 @@ impl<M: Memory> Thread<'_, M> {
     fn free_in_group(&self, run: BlockRun) -> Result<()> {
         let group = self.fs.dram.group(run.first / GROUP_BLOCKS)?;
         let _held = self.lock(&group.lock, &group.waiters)?;
-        let mut freed = 0;
+        let (mut freed, mut twice) = (0, false);
         for (index, mask) in pieces(run) {
             let word = self.fs.dram.block_word(index)?;
             let bits = word.load(Relaxed);
-            debug_assert!(bits & mask == mask, "blocks of {run:?} freed twice");
+            twice |= bits & mask != mask;
             freed += (bits & mask).count_ones();
             step();
             word.store(bits & !mask, Release);
         }
         step();
-        group.free.store(group.free.load(Relaxed) + freed, Relaxed);
-        Ok(())
+        let before = group.free.load(Relaxed);
+        group.free.store(before + freed, Relaxed);
+        let index = run.first / GROUP_BLOCKS;
+        let cursor = &self.fs.header()?.group_cursor;
+        if (before..before + freed).contains(&WORTH_BLOCKS) && index < cursor.load(Relaxed) {
+            cursor.store(index, Relaxed);
+        }
+        // An image may say of several files that they have a block.
+        if twice {
+            Err(BadOffset { offset: run.first * BLOCK_BYTES, length: run.count * BLOCK_BYTES }.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Between `least` and `wanted` blocks of one group, or none.

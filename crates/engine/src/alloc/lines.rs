@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
 use crate::redo::Change;
 use crate::step::step;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, BadOffset, LINE_BYTES, Memory};
 
 /// The block is no slab; or, since a clean image does not tell full slabs from other blocks, a full one.
@@ -51,6 +51,11 @@ fn find_run(mask: u64, lines: u64) -> Option<u64> {
     (starts != 0).then_some(starts.trailing_zeros() as u64)
 }
 
+/// An image may have names in lines that it calls free, and those are freed once more.
+fn freed_once(block: u64, twice: u64) -> Result<()> {
+    if twice == 0 { Ok(()) } else { Err(BadOffset { offset: block * BLOCK_BYTES, length: BLOCK_BYTES }.into()) }
+}
+
 impl<M: Memory> Fs<M> {
     /// Whether `lines` lines at `offset` lie in one block that is handed out.
     pub(crate) fn lines_fit(&self, offset: u64, lines: u64) -> bool {
@@ -71,8 +76,47 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let Some(offset) = self.lines_of_mask(lines) {
             return Ok(offset);
         }
-        self.find_slab(lines)?;
-        self.lines_of_mask(lines).ok_or(Error::NoSpace)
+        match self.find_slab(lines) {
+            Ok(()) => self.lines_of_mask(lines).ok_or(Error::NoSpace),
+            Err(Error::NoSpace) => self.lines_of_any_shard(lines),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where no block is left for another slab: lines that are free in a slab of any shard. Only those in the masks of other shards stay theirs.
+    #[cold]
+    fn lines_of_any_shard(&self, lines: u64) -> Result<u64> {
+        for index in 0..self.fs.header()?.slots_high.load(Acquire) as u32 {
+            let slot = self.fs.dram.slot(index)?;
+            let mut block = slot.slab.load(Relaxed);
+            // The list may change meanwhile, and then leads into another one, which is as good.
+            let mut next = slot.slab_list.load(Relaxed);
+            for _ in 0..=slot.slab_count.load(Relaxed) {
+                if block != 0
+                    && let Some(offset) = self.lines_of_slab(block, lines)?
+                {
+                    return Ok(offset);
+                }
+                block = next as u64;
+                next = self.fs.dram.slab(block)?.next.load(Relaxed);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Takes lines that were freed in a slab, whoever's it is.
+    fn lines_of_slab(&self, block: u64, lines: u64) -> Result<Option<u64>> {
+        let slab = self.fs.dram.slab(block)?;
+        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let free = slab.free_lines.load(Relaxed);
+        let Some(line) = find_run(free, lines) else { return Ok(None) };
+        let offset = block * BLOCK_BYTES + line * LINE_BYTES;
+        let hand = self.slot.hand.dentries.iter().find(|word| word.load(Relaxed) == 0);
+        self.change_together([
+            Change::Wide(&slab.free_lines, free & !line_mask(line, lines)),
+            hand.map_or(Change::Nothing, |word| Change::Wide(word, offset | lines)),
+        ]);
+        Ok(Some(offset))
     }
 
     /// Gives lines back at once that were taken for a dentry; the caller made the dentry's seal durably zero.
@@ -89,23 +133,21 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn free_line_mask(&self, block: u64, mask: u64, with: Change<'_>) -> Result<()> {
         if self.slot.slab.load(Relaxed) == block {
             let own = self.slot.slab_lines.load(Relaxed);
-            debug_assert!(own & mask == 0, "lines {mask:#x} of block {block} freed twice");
             self.change_together([Change::Wide(&self.slot.slab_lines, own | mask), with]);
-            return Ok(());
+            return freed_once(block, own & mask);
         }
         let slab = self.fs.dram.slab(block)?;
         let _held = self.lock(&slab.lock, &slab.waiters)?;
         let others = slab.free_lines.load(Relaxed);
-        debug_assert!(others & mask == 0, "lines {mask:#x} of block {block} freed twice");
         let free = Change::Wide(&slab.free_lines, others | mask);
         let state = slab.state.load(Relaxed);
         if state != SLAB_FULL && state != SLAB_NONE {
             self.change_together([free, with]);
-            return Ok(());
+            return freed_once(block, others & mask);
         }
         let [a, b, c, d] = self.list_changes(block, slab)?;
         self.change_together([free, Change::Narrow(&slab.state, SLAB_LISTED), a, b, c, d, with]);
-        Ok(())
+        freed_once(block, others & mask)
     }
 
     /// Gives what the shard holds of slabs back to where everybody finds it, wholly free slabs to the blocks. For shards without a thread.

@@ -195,6 +195,68 @@ fn retired_things_wait_for_whoever_is_inside_and_come_back_when_space_is_short()
 }
 
 #[test]
+fn lines_that_lie_free_in_slabs_of_others_are_found_when_there_are_no_blocks() {
+    let image = new_image(4 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (first, second) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    // Ten slabs; then a line of each is left.
+    let lines: Vec<u64> = (0..640).map(|_| take_line(&first)).collect();
+    take_all(&first, 1);
+    for line in lines.iter().filter(|line| **line % 4096 != 0) {
+        first.free_lines(*line, 1).expect("frees");
+    }
+    let mut again: Vec<u64> =
+        std::iter::from_fn(|| second.allocate_lines(5).ok().inspect(|_| let_go(&second))).collect();
+    assert!(again.len() >= 9 * 12, "all but what the first one hands out itself: {}", again.len());
+    assert_eq!(second.allocate_lines(5), Err(Error::NoSpace));
+    again.drain(..).for_each(|line| second.free_lines(line, 5).expect("frees"));
+}
+
+fn take_line(thread: &crate::fs::Thread<'_>) -> u64 {
+    let line = thread.allocate_lines(1).expect("a line");
+    let_go(thread);
+    line
+}
+
+/// What was allocated is somebody's now.
+fn let_go(thread: &crate::fs::Thread<'_>) {
+    thread.slot.hand.dentries.iter().for_each(|word| word.store(0, core::sync::atomic::Ordering::Relaxed));
+}
+
+#[test]
+fn the_room_of_a_large_file_is_there_when_its_removal_returns() {
+    let image = new_image(8 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (removes, writes) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    let root = removes.root().expect("a root");
+    let new = crate::NewNode {
+        kind: crate::format::FileKind::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        extended: &[],
+        access_list: false,
+    };
+    let large = removes.create(root, b"large", &new).expect("creates");
+    let mut written = 0;
+    while removes.append(large, &[1; 64 << 10]).is_ok() {
+        written += 16;
+    }
+    removes.release(large, 1);
+    removes.unlink(root, b"large", |_| Ok(())).expect("unlinks");
+    // The one who removed it lives, and does nothing more.
+    assert!(fs.blocks_free().expect("a count") >= written, "{written} blocks");
+    let other = writes.create(root, b"other", &new).expect("creates");
+    for _ in 0..written / 16 {
+        writes.append(other, &[2; 64 << 10]).expect("there is room");
+    }
+    writes.release(other, 1);
+    writes.release(root, 1);
+}
+
+#[test]
 fn what_an_idle_shard_has_not_recycled_is_found_by_another() {
     let image = new_image(4 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");

@@ -214,8 +214,8 @@ pub struct ThreadSlot {
     pub renames: AtomicU64,
     /// First of `inodes` that is not handed out yet.
     pub inodes_next: AtomicU32,
-    /// Zero.
-    pub reserved2: AtomicU32,
+    /// Blocks that wait in `retired`, as far as that is known without looking; zero again when the queue is empty.
+    pub retired_blocks: AtomicU32,
 
     /// Inode numbers ready for use.
     pub inodes: [AtomicU64; MAGAZINE_INODES],

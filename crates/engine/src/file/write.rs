@@ -42,7 +42,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<T> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
-        self.retry_when_full(|| {
+        let result = self.retry_when_full(|| {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
@@ -55,7 +55,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
                 Ok(result)
             })
-        })
+        });
+        self.recycle_some();
+        result
     }
 
     fn write_locked(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The library that programs get: `intercept` without its launcher, a constructor, and what a library without std must bring itself.
 //!
-//! Invariant: nothing is exported. A symbol of ours that a program could see would replace its own.
+//! Invariant: nothing is exported but `la_version`, by which the loader knows an audit module: any other symbol of ours that a program could see would replace its own.
 #![no_std]
 
 use core::arch::global_asm;
@@ -14,7 +14,23 @@ static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
 
 extern "C" fn start(_: i32, _: *const *const u8, environment: *const *const u8) {
     // SAFETY: glibc calls constructors with the program's arguments and environment, once, and this one first.
-    unsafe { hook::start::start(environment) }
+    unsafe { hook::start::start(environment, memory_code()) }
+}
+
+unsafe extern "C" {
+    fn directfs_memory();
+    fn directfs_memory_end();
+}
+
+/// The functions below: leaves without a frame, which can be returned from at any instruction.
+fn memory_code() -> core::ops::Range<usize> {
+    directfs_memory as *const () as usize..directfs_memory_end as *const () as usize
+}
+
+/// As an audit module (`hook::early`): the constructor has run by then, and nothing more is wanted. The loader's own version is accepted, whatever it is.
+#[unsafe(no_mangle)]
+pub extern "C" fn la_version(version: u32) -> u32 {
+    version
 }
 
 #[panic_handler]
@@ -35,6 +51,9 @@ global_asm!(
 \name:
     .endm
 
+    .globl directfs_memory
+    .hidden directfs_memory
+directfs_memory:
     FUNCTION memmove
     mov rax, rdi
     sub rax, rsi
@@ -188,5 +207,8 @@ global_asm!(
     inc rax
     jmp 5b
 6:  ret
+    .globl directfs_memory_end
+    .hidden directfs_memory_end
+directfs_memory_end:
     "#
 );

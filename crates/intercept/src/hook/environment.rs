@@ -13,6 +13,12 @@ use posix::{Errno, Result};
 
 /// The loader's list of libraries.
 pub const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// The loader's list of audit modules.
+pub const LD_AUDIT: &[u8] = b"LD_AUDIT=";
+/// Where the loader looks for libraries first.
+pub const LD_LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
+/// Where the early copy of this library is: see early.rs.
+pub const EARLY: &[u8] = b"DIRECTFS_EARLY=";
 /// Path of this library; the tables lie beside it.
 pub const RUN: &[u8] = b"DIRECTFS_RUN=";
 /// File for counters; absent when nobody counts.
@@ -22,11 +28,12 @@ pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 
 /// What is kept and handed on as it is.
 const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, contract::IMAGE, contract::MOUNT, contract::BINARY];
-/// Entries that a program gets at most beside its own: those, the loader's list and the process.
-pub const ADDED: usize = HANDED_ON.len() + 2;
+/// Entries that a program gets at most beside its own: those, the loader's four, the process, the program and the early copy.
+pub const ADDED: usize = HANDED_ON.len() + 7;
 /// Entries that are ours, whoever set them.
-const OURS: [&[u8]; 8] = [
+const OURS: [&[u8]; 9] = [
     RUN,
+    EARLY,
     COUNTS,
     contract::IMAGE,
     contract::MOUNT,
@@ -71,12 +78,45 @@ pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'s
     })
 }
 
-/// Keeps what the launcher set; false if it set nothing, or too much. Then the number of the process's slot, if a program told it.
+/// What a process is told.
+#[derive(Debug, Default)]
+pub struct Adopted {
+    /// Whether the launcher set anything, and not too much.
+    pub told: bool,
+    /// The number of the process's slot, if a program told it.
+    pub process: Option<u32>,
+    /// The entry of the early copy, and the address in it.
+    pub early: Option<(usize, usize)>,
+}
+
+/// Takes away the paths that were meant for the loader alone: the program's own entry of that name, if it has one, came before them. The entry behind them is told twice
+/// instead, since the list must not become shorter: what the kernel tells follows it.
 ///
 /// # Safety
 /// As for [`entries`]; and this is the constructor.
-pub unsafe fn adopt(environment: *const *const u8) -> (bool, Option<u32>) {
-    let mut process = None;
+pub unsafe fn restore(environment: *mut *const u8) {
+    let is_for_loader = |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || entry == super::early::TUNABLES;
+    let mut first = None;
+    // SAFETY: by the caller's promise.
+    for (index, entry) in unsafe { entries(environment) }.enumerate() {
+        match first {
+            _ if is_for_loader(entry) => first = first.or(Some(index)),
+            Some(first) if entry.starts_with(EARLY) => {
+                // SAFETY: the list has that many entries, and nobody else uses it yet.
+                (first..index).for_each(|index| unsafe { *environment.add(index) = entry.as_ptr() });
+                return;
+            }
+            _ => first = None,
+        }
+    }
+}
+
+/// Keeps what the launcher set.
+///
+/// # Safety
+/// As for [`entries`]; and this is the constructor.
+pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
+    let mut adopted = Adopted::default();
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
         let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&contract::START, &START), (&contract::PROGRAM, &PROGRAM)]);
@@ -88,10 +128,14 @@ pub unsafe fn adopt(environment: *const *const u8) -> (bool, Option<u32>) {
             }
         }
         if let Some(value) = entry.strip_prefix(contract::PROCESS) {
-            process = contract::number(&value[..value.len() - 1]).and_then(|index| u32::try_from(index).ok());
+            adopted.process = contract::number(&value[..value.len() - 1]).and_then(|index| u32::try_from(index).ok());
+        }
+        if let Some(address) = super::early::address_of(entry) {
+            adopted.early = Some((entry.as_ptr() as usize, address));
         }
     }
-    (run_entry().is_some(), process)
+    adopted.told = run_entry().is_some();
+    adopted
 }
 
 /// Reads what was kept of the contract, and keeps its descriptors from the program. None: there is no file system.
@@ -163,7 +207,7 @@ pub fn sync_image() -> Result<i64> {
 
 /// Whether an entry of an environment is one of ours, and not for the program to hand on.
 pub fn is_ours(entry: &[u8]) -> bool {
-    OURS.iter().any(|name| entry.starts_with(name))
+    OURS.iter().any(|name| entry.starts_with(name)) || entry == super::early::TUNABLES
 }
 
 /// The entries that every program is told again, as they are.

@@ -12,19 +12,22 @@ use super::call::{Call, waiting};
 use super::context::Inside;
 use super::dispatch::done;
 use super::entry::{Frame, Verdict};
-use super::environment::{self, ADDED, ENTRY_BYTES_MAX, LD_PRELOAD, entries, handed_on, is_ours, library};
+use super::environment::{
+    self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_ours, library,
+};
 use super::names::{By, Calling, at, path};
 use super::paths::{self, Directory, Spot};
 use super::processes::{self, Who};
 use super::programs::{HEAD_BYTES, Kind, kind_of};
 use super::server::Server;
-use super::{signals, stack, sys, user};
+use super::{early, links, needs, numbers, server, signals, stack, sys, user};
 use crate::contract;
 use core::mem::MaybeUninit;
 use engine::Node;
 use engine::format::FileKind;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
+use posix::process::{Processes, Program};
 use posix::{Errno, Held, Result, Want};
 
 /// Entries of most lists: 4 KiB.
@@ -54,7 +57,7 @@ pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
 /// Starts a program with an environment in which the library is named, and nothing else done.
 pub fn inject(frame: &Frame, which: usize) -> Verdict {
     let target = Target { number: i64::from(frame.number as u32), arguments: frame.arguments(), lists: which - 1 };
-    Start { target, before: &[], skip: 0, process: None, program: None }.go()
+    Start { target, before: &[], skip: 0, process: None, program: None, early: None }.go()
 }
 
 /// The call that starts a program.
@@ -105,12 +108,21 @@ enum File<'t> {
 }
 
 fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict> {
+    let arguments = call.arguments();
+    user::check_list(arguments[lists])?;
+    user::check_list(arguments[lists + 1])?;
     let plan = plan(call, by, lists, flags)?;
+    let process = call.begin()?.who.process;
+    let running = process.program();
+    process.set_program(plan.runs);
     // The new program enters by itself; if there is none after all, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
-    let Plan { target, process, program, .. } = plan;
-    let verdict = Start { target, before, skip: plan.skip, process: Some(process), program }.go();
+    let Plan { target, process, program, early, .. } = plan;
+    let verdict = Start { target, before, skip: plan.skip, process: Some(process), program, early: Some(early) }.go();
+    if let Ok(inside) = call.begin() {
+        inside.who.process.set_program(running);
+    }
     if let Some(copied) = plan.copied {
         // SAFETY: a descriptor that was made for this, and that nobody else knows.
         unsafe { sys::call(libc::SYS_close, [copied as u64, 0, 0, 0, 0, 0]) };
@@ -126,7 +138,21 @@ struct Plan {
     skip: usize,
     process: u32,
     program: Option<*const u8>,
+    /// The same, if it is a file of ours.
+    runs: Option<Program>,
     copied: Option<i32>,
+    early: Early,
+}
+
+/// Whether the loader needs the mount before the program begins.
+#[derive(Debug, Clone, Copy)]
+struct Early {
+    /// The program says so.
+    by_program: bool,
+    /// What of it is in the mount.
+    inside: early::Inside,
+    /// Lists of paths that are built into a program of the mount, if they name its directory.
+    own_paths: Option<*const u8>,
 }
 
 fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
@@ -166,10 +192,17 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
         };
         let mut head = [0u8; HEAD_BYTES];
         let is_anchored = anchor.is_some();
+        let directory_inside = who.process.directory().is_some();
+        let inside = early::Inside { program: matches!(file, File::Ours(_)), directory: directory_inside };
+        let mut leads_in = |path: &[u8]| early::leads_in(path, server.mount(), inside);
+        let mut by_program = false;
         let kind = match &file {
             File::Ours(held) => {
                 anchor = None;
                 let bytes = read_head(&who.caller, held.node(), &mut head)?;
+                let mut read =
+                    |offset: u64, into: &mut [u8]| who.caller.thread.read(held.node(), offset, into).unwrap_or(0);
+                by_program = needs::any_path(&head[..bytes], &mut read, &mut leads_in);
                 kind_of(&head[..bytes])
             }
             File::Theirs => {
@@ -177,7 +210,13 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
                     anchor = Some((target, before.start));
                 }
                 // Without the first bytes the kernel's word counts.
-                read_their_head(&target, &mut head).map_or(Kind::Unknown, |bytes| kind_of(&head[..bytes]))
+                let opened = Opened::new(&target);
+                let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, &mut head));
+                if let Some(opened) = opened {
+                    let mut read = |offset: u64, into: &mut [u8]| opened.read(offset, into);
+                    by_program = needs::any_path(&head[..bytes], &mut read, &mut leads_in);
+                }
+                kind_of(&head[..bytes])
             }
         };
         let unfit: &[u8] = match kind {
@@ -215,6 +254,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             },
         };
         let process = who.process.index();
+        let mut early = Early { by_program, inside, own_paths: None };
         if !unfit.is_empty() && names_mount(server, &who, &target, &before) {
             let name = before.keep(&[&path[..length]])?;
             let Some(binary) = environment::value(contract::BINARY) else {
@@ -230,8 +270,12 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             let arguments = [binary, original[lists], original[lists + 1], 0, 0, 0];
             let target = Target { number: libc::SYS_execve, arguments, lists: 1 };
             let (before, start) = (before.list, before.start);
-            return Ok(Plan { target, before, start, skip, process, program: None, copied: None });
+            return Ok(Plan { target, before, start, skip, process, program: None, runs: None, copied: None, early });
         }
+        let runs = match &file {
+            File::Ours(held) => Some(Program::of(&who.caller.stat(held.node())?)),
+            File::Theirs => None,
+        };
         let (target, start, program, copied) = match file {
             File::Theirs => {
                 let (target, start) = anchor.unwrap_or((target, before.start));
@@ -241,9 +285,15 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
                 let copied = copy_out(&who.caller, held.node(), &path[..length], buffer)?;
                 let arguments =
                     [copied as u64, c"".as_ptr() as u64, original[lists], original[lists + 1], AT_EMPTY_PATH as u64, 0];
-                let name = full_path(server, &who, directory, &path[..length], second);
+                let name = full_path(server, &who, directory, &path[..length], host, walk, second);
                 let program = match name {
-                    Some(range) => Some(before.keep(&[contract::PROGRAM, &second[range]])?),
+                    Some(range) => {
+                        let name = &second[range];
+                        if by_program {
+                            early.own_paths = own_paths(&who.caller, held.node(), &head, name, &mut before)?;
+                        }
+                        Some(before.keep(&[contract::PROGRAM, name])?)
+                    }
                     None => None,
                 };
                 let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
@@ -251,7 +301,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             }
         };
         let skip = usize::from(start < BEFORE_MAX);
-        return Ok(Plan { target, before: before.list, start, skip, process, program, copied });
+        return Ok(Plan { target, before: before.list, start, skip, process, program, runs, copied, early });
     }
     Err(Errno::ELOOP)
 }
@@ -269,6 +319,13 @@ fn find<'c>(
     last_link: LastLink,
 ) -> Result<(File<'c>, bool)> {
     let mut rewritten = false;
+    if last_link == LastLink::Follow
+        && let Some(fd) = links::descriptor_of(&path[..*length])
+        && let Some(file) = who.process.file(who.caller.thread, fd)
+    {
+        who.caller.thread.retain(file.node())?;
+        return Ok((File::Ours(Held::owned(who.caller.thread, file.node())), false));
+    }
     let mut text = [0u8; super::context::PATH_ROOM_BYTES];
     text[..=*length].copy_from_slice(&path[..=*length]);
     for _ in 0..=LINKS_FOLLOWED_MAX {
@@ -303,7 +360,32 @@ fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize>
         _ => return Err(Errno::EACCES),
     }
     caller.access(node, Want::EXECUTE)?;
+    if Processes::new(caller.thread.fs())?.is_written(caller.thread, file.number)? {
+        return Err(Errno::ETXTBSY);
+    }
     Ok(caller.thread.read(node, 0, head)?)
+}
+
+/// The lists of paths that are built into a program of the mount, with its directory in them.
+fn own_paths(
+    caller: &Calling<'_>,
+    node: Node,
+    head: &[u8],
+    name: &[u8],
+    before: &mut Before<'_>,
+) -> Result<Option<*const u8>> {
+    let directory = &name[..name.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
+    let mut lists = [0u8; early::OWN_PATHS_BYTES_MAX];
+    let mut length = 0;
+    let mut read = |offset: u64, into: &mut [u8]| caller.thread.read(node, offset, into).unwrap_or(0);
+    needs::any_path(head, &mut read, &mut |list| {
+        if let Some(bytes) = lists.get_mut(length + 1..).and_then(|room| early::expand_origin(list, directory, room)) {
+            lists[length] = b':';
+            length += 1 + bytes;
+        }
+        false
+    });
+    if length == 0 { Ok(None) } else { before.keep(&[&lists[1..length]]).map(Some) }
 }
 
 /// Directory, path and flags by which a call names its program.
@@ -315,24 +397,41 @@ fn named_by(target: &Target) -> (u64, u64, u64) {
     }
 }
 
-/// The first bytes of a file of the kernel's. None: it cannot be read, which does not mean that it cannot be run.
-fn read_their_head(target: &Target, head: &mut [u8]) -> Option<usize> {
-    let (directory, path, flags) = named_by(target);
-    let open_flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
-    // SAFETY: the path is the program's or ends with a zero; the buffer is ours; a descriptor that was made here is closed here.
-    unsafe {
-        let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && (path as *const u8).read() == 0;
+/// A file of the kernel's that is to be run, open to be looked at.
+struct Opened {
+    fd: u64,
+    is_new: bool,
+}
+
+impl Opened {
+    /// None: it cannot be read, which does not mean that it cannot be run.
+    fn new(target: &Target) -> Option<Opened> {
+        let (directory, path, flags) = named_by(target);
+        let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user::read::<u8>(path).ok()? == 0;
         if is_empty {
-            let bytes = sys::call(libc::SYS_pread64, [directory, head.as_mut_ptr() as u64, head.len() as u64, 0, 0, 0]);
-            return usize::try_from(bytes).ok();
+            return Some(Opened { fd: directory, is_new: false });
         }
-        let fd = sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]);
-        if fd < 0 {
-            return None;
+        let open_flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
+        // SAFETY: the path is the program's or ends with a zero; opening changes no memory.
+        let fd = unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) };
+        u64::try_from(fd).ok().map(|fd| Opened { fd, is_new: true })
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> usize {
+        // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+        let bytes = unsafe {
+            sys::call(libc::SYS_pread64, [self.fd, into.as_mut_ptr() as u64, into.len() as u64, offset, 0, 0])
+        };
+        usize::try_from(bytes).unwrap_or(0)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.is_new {
+            // SAFETY: a descriptor that was made for this, and that nobody else knows.
+            unsafe { sys::call(libc::SYS_close, [self.fd, 0, 0, 0, 0, 0]) };
         }
-        let bytes = sys::call(libc::SYS_read, [fd as u64, head.as_mut_ptr() as u64, head.len() as u64, 0, 0, 0]);
-        sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
-        usize::try_from(bytes).ok()
     }
 }
 
@@ -423,29 +522,38 @@ fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Resu
     }
 }
 
-/// The full path of a program in the mount, at the end of `into`.
+/// The path of a program in the mount as /proc/self/exe has it, without symbolic links, at the end of `into`. `path` is what led to it.
+#[allow(clippy::too_many_arguments)]
 fn full_path(
     server: &'static Server,
     who: &Who<'_>,
     directory: Directory,
     path: &[u8],
+    host: &mut [u8; super::context::PATH_ROOM_BYTES],
+    walk: &mut posix::path::PathBuffer,
     into: &mut [u8],
 ) -> Option<core::ops::Range<usize>> {
-    let end = into.len();
-    if path.first() == Some(&b'/') {
-        let start = end - path.len();
-        into[start..].copy_from_slice(path);
-        return Some(start..end);
-    }
-    let start = match directory {
-        Directory::Working => who.process.directory()?,
-        Directory::Descriptor(fd) => who.process.file(who.caller.thread, fd)?.node(),
+    let end = into.len() - 1;
+    let by_descriptor = match (path, directory) {
+        (b"", Directory::Descriptor(fd)) => Some(fd),
+        _ => links::descriptor_of(path),
     };
-    let room = end.checked_sub(path.len())?;
-    let begin = processes::path_of(server, &who.caller, start, &mut into[..room]).ok()?;
-    into[room - 1] = b'/';
-    into[room..].copy_from_slice(path);
-    Some(begin..end)
+    if let Some(fd) = by_descriptor {
+        let file = who.process.file(who.caller.thread, fd)?;
+        return processes::path_of_file(server, &who.caller, &file, into).ok().map(|start| start..end);
+    }
+    let mut text = [0u8; super::context::PATH_ROOM_BYTES];
+    text[..path.len()].copy_from_slice(path);
+    let spot = paths::locate(server, who, directory, &mut text, path.len(), host).ok()?;
+    let Spot::Ours { place, offset, end: path_end, retained } = spot else { return None };
+    let opened = who.caller.open_path(&place, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
+    if let Some(node) = retained {
+        who.caller.thread.release(node, 1);
+    }
+    let Ok(Outcome::Inside(opened)) = opened else { return None };
+    let start = processes::path_of_file(server, &who.caller, &opened.file, into);
+    who.caller.close(&opened.file);
+    start.ok().map(|start| start..end)
 }
 
 /// All that starts a program.
@@ -458,17 +566,20 @@ struct Start<'a> {
     process: Option<u32>,
     /// An entry of the environment that names the program's file.
     program: Option<*const u8>,
+    /// None: there is no mount.
+    early: Option<Early>,
 }
 
 impl Start<'_> {
     fn go(&self) -> Verdict {
+        // The new program would find them open, and know nothing of them.
+        numbers::give_back();
         let Target { arguments, lists, .. } = self.target;
         let (words, environment) = (arguments[lists], arguments[lists + 1]);
         if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {
             return done(-i64::from(libc::EFAULT));
         }
-        // SAFETY: a program gives lists of strings or null. What is neither is a fault of the program, which the kernel would report as an
-        // error and we as a signal.
+        // SAFETY: lists of strings or null, which were read through once (or, without a mount, are as the program says).
         let count = unsafe {
             let words = if self.before.is_empty() { 0 } else { entries(words as *const *const u8).count() };
             words.max(entries(environment as *const *const u8).count())
@@ -496,32 +607,56 @@ impl Start<'_> {
         }
         let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
         let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
+        let mut audit = [0u8; 2 * ENTRY_BYTES_MAX];
+        let mut library_path = [0u8; 2 * ENTRY_BYTES_MAX];
         let mut slot = [0u8; 64];
         let mut length = 0;
         let mut push = |entry: *const u8| {
-            if length < N - 1 - ADDED - 2 {
+            if length < N - 1 - ADDED - 1 {
                 list[length].write(entry);
                 length += 1;
             }
         };
-        let mut others: &[u8] = b"\0";
+        let (mut others, mut audits, mut paths): (&[u8], &[u8], &[u8]) = (b"\0", b"\0", b"\0");
+        let mut is_early = self.early.is_some_and(|early| early.by_program);
         // SAFETY: as in `go`.
         for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
-            match entry.strip_prefix(LD_PRELOAD) {
-                Some(value) => others = value,
-                None if is_ours(entry) => {}
-                None => push(entry.as_ptr()),
+            if let (Some(early), Some(server)) = (self.early, server::get()) {
+                is_early |= early::entry_leads_in(entry, server.mount(), early.inside);
+            }
+            match (entry.strip_prefix(LD_PRELOAD), entry.strip_prefix(LD_AUDIT)) {
+                (Some(value), _) => others = value,
+                (_, Some(value)) => audits = value,
+                _ if is_ours(entry) => {}
+                _ => push(entry.as_ptr()),
+            }
+            if let Some(value) = entry.strip_prefix(LD_LIBRARY_PATH) {
+                paths = value;
             }
         }
-        if !write_preload(&mut preload, others) {
+        let audits = if is_early || without_us(audits) != b"" { Some(audits) } else { None };
+        if !write_list(&mut preload, LD_PRELOAD, true, others)
+            || audits.is_some_and(|audits| !write_list(&mut audit, LD_AUDIT, is_early, audits))
+        {
             return done(-i64::from(libc::E2BIG));
         }
+        let audits = audits.map(|_| audit.as_ptr());
+        let own = self.early.and_then(|early| early.own_paths);
+        // SAFETY: kept in the thread's context, with a zero behind it.
+        let own = own.map(|own| unsafe { core::ffi::CStr::from_ptr(own.cast()) }.to_bytes());
+        if own.is_some_and(|own| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), own)) {
+            return done(-i64::from(libc::E2BIG));
+        }
+        let own = own.map(|_| library_path.as_ptr());
+        let taken = is_early.then_some(early::UNTAKEN.as_ptr());
+        let tunables = is_early.then_some(early::TUNABLES.as_ptr());
         let slot = self.process.map(|process| {
             slot[..contract::PROCESS.len()].copy_from_slice(contract::PROCESS);
             contract::write_number(u64::from(process), &mut slot[contract::PROCESS.len()..]);
             slot.as_ptr()
         });
-        let added = [Some(preload.as_ptr()), slot, self.program].into_iter().flatten();
+        // What is for the loader alone comes right before the early copy's: so the program finds what to take away.
+        let added = [Some(preload.as_ptr()), audits, own, tunables, taken, slot, self.program].into_iter().flatten();
         for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;
@@ -540,18 +675,30 @@ impl Start<'_> {
     }
 }
 
-/// Whether a value of LD_PRELOAD begins with this library.
-fn names_us(value: &[u8]) -> bool {
-    value.strip_prefix(library()).is_some_and(|rest| matches!(rest.first(), Some(0 | b':' | b' ')))
+/// The value of a list of the loader's without this library, which comes first if it is there, and without the zero behind it.
+fn without_us(value: &[u8]) -> &[u8] {
+    let value = without_zero(value);
+    match value.strip_prefix(library()) {
+        Some(b"") => b"",
+        Some([b':' | b' ', rest @ ..]) => rest,
+        _ => value,
+    }
 }
 
-/// The loader's list with this library before all others; false if it does not fit.
-fn write_preload(into: &mut [u8], others: &[u8]) -> bool {
-    let others = if names_us(others) { others.get(library().len() + 1..).unwrap_or_default() } else { others };
-    let others = others.strip_suffix(b"\0").unwrap_or(others);
-    let colon: &[u8] = if others.is_empty() { b"" } else { b":" };
+fn without_zero(value: &[u8]) -> &[u8] {
+    value.strip_suffix(b"\0").unwrap_or(value)
+}
+
+/// A list of the loader's, if wanted with this library before all others; false if it does not fit.
+fn write_list(into: &mut [u8], name: &[u8], with_us: bool, others: &[u8]) -> bool {
+    write_parts(into, name, if with_us { library() } else { b"" }, without_us(others))
+}
+
+/// An entry of the environment with a list of two parts; false if it does not fit.
+fn write_parts(into: &mut [u8], name: &[u8], first: &[u8], second: &[u8]) -> bool {
+    let colon: &[u8] = if first.is_empty() || second.is_empty() { b"" } else { b":" };
     let mut length = 0;
-    for part in [LD_PRELOAD, library(), colon, others, b"\0"] {
+    for part in [name, first, colon, second, b"\0"] {
         let Some(room) = into.get_mut(length..length + part.len()) else { return false };
         room.copy_from_slice(part);
         length += part.len();

@@ -57,7 +57,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
     let server = call.server;
     let Inside { who, .. } = call.begin()?;
     let Some(file) = who.process.file(who.caller.thread, fd as u32) else {
-        return if super::descriptors::is_protected(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) };
+        return if super::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) };
     };
     let is_shared = check(&file, protection, flags)?;
     if length == 0 || offset % PAGE_BYTES != 0 {
@@ -133,7 +133,7 @@ fn copy(who: &Who<'_>, node: Node, request: &Request) -> Result<u64> {
     let mut filled = 0;
     while filled < request.length {
         // SAFETY: mapped above, readable and writable, and nobody knows of it yet.
-        let into = unsafe { user::bytes_mut(start + filled, request.length - filled)? };
+        let into = unsafe { user::bytes_to_fill(start + filled, request.length - filled)? };
         match who.caller.thread.read(node, request.offset + filled, into) {
             Ok(0) => break,
             Ok(count) => filled += count as u64,

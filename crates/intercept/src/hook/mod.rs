@@ -18,9 +18,10 @@
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`links`] | whose a path is, on whatever side it begins and ends |
 //! | [`names`], [`open`], [`special`], [`sockets`] | calls by path |
-//! | [`descriptors`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
+//! | [`descriptors`], [`numbers`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
-//! | [`signals`] | handlers that interrupt all this |
+//! | [`early`], [`needs`] | the loader, before the program has anything |
+//! | [`signals`], [`faults`], [`failed`] | handlers that interrupt all this; bad pointers; an image that was cut off |
 //!
 //! Invariants:
 //!
@@ -38,10 +39,10 @@
 //!   interrupted address with the ends of one function of its own. A call interrupted in a slot lies outside: there the thread would end at its next cancellation point only.
 //! - *Calls made elsewhere* (generated code, assembly of a program's own) do not come here. Syscall User Dispatch can bring them, with one range of addresses exempt:
 //!   from the lowest to the highest of the C library, this library and the loader, which the loader puts together. Until then such code works on the machine's own files.
-//! - *Libraries that a program needs from the start* and that lie in the mount are not found: the loader looks for them before this library runs. (What is loaded later, by
-//!   dlopen, is.)
+//! - *Libraries of the mount that only libraries of the system need* (by a path that is built into those) are not found when a program starts: nobody looks so far ahead.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
-//! - *Bad pointers.* Those into the first page or the kernel's half are refused with EFAULT; others that cannot be read cost a program a signal where it would have got EFAULT.
+//! - *Bad pointers.* A buffer of which a part can be accessed gets EFAULT where the kernel would say how far it came. One that another thread takes away while it is being written
+//!   from costs the program a signal.
 //! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
 //! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
 
@@ -51,9 +52,12 @@ pub mod context;
 pub mod counts;
 pub mod descriptors;
 pub mod dispatch;
+pub mod early;
 pub mod entry;
 pub mod environment;
 pub mod exec;
+pub mod failed;
+pub mod faults;
 pub mod files;
 pub mod identity;
 pub mod links;
@@ -61,6 +65,8 @@ pub mod locks;
 pub mod mapping;
 pub mod maps;
 pub mod names;
+pub mod needs;
+pub mod numbers;
 pub mod open;
 pub mod patch;
 pub mod paths;

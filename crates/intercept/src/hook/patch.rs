@@ -4,9 +4,14 @@
 //! never changed; and every slot is written in full before a site leads to it.
 
 use super::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
-use super::{environment, sys};
+use super::{early, environment, sys};
 use crate::table::{self, Header, NO_FIXUP, Site};
 use core::ops::Range;
+
+/// A jump by four bytes.
+const JUMP: u8 = 0xe9;
+/// What fills the rest of a window.
+const TRAP: u8 = 0xcc;
 
 /// A library in this process.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +133,7 @@ fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Re
         }
         // SAFETY: the window lies in mapped code (checked), which can be read and which nobody changes.
         let present = unsafe { core::slice::from_raw_parts(window as *const u8, bytes) };
-        if present != &site.original[..bytes] {
+        if present != &site.original[..bytes] && !is_taken(present, window, &early::slots_before()) {
             return Err(Refusal::Changed);
         }
     }
@@ -149,6 +154,17 @@ fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Re
     }
     make_executable(&code)?;
     Ok(next + sites.len())
+}
+
+/// Whether a window holds what the early copy of this library put there: a jump to one of its slots.
+fn is_taken(present: &[u8], window: usize, slots: &Range<usize>) -> bool {
+    match *present {
+        [JUMP, a, b, c, d, ref rest @ ..] => {
+            let target = (window + 5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]) as isize);
+            slots.contains(&target) && rest.iter().all(|&byte| byte == TRAP)
+        }
+        _ => false,
+    }
 }
 
 fn make_writable(range: &Range<usize>) -> Result<(), Refusal> {
@@ -173,8 +189,6 @@ fn displacement(behind: usize, target: usize) -> Option<[u8; 4]> {
 
 /// Replaces a window by a jump to its slot.
 fn write_jump(window: usize, site: &Site, slot: usize) {
-    const JUMP: u8 = 0xe9;
-    const TRAP: u8 = 0xcc;
     let mut bytes = [TRAP; table::WINDOW_BYTES_MAX];
     bytes[0] = JUMP;
     // As far as the way back, which was checked; a byte less in either direction does not matter for slots of other pages.
@@ -188,9 +202,7 @@ fn write_jump(window: usize, site: &Site, slot: usize) {
 fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT_BYTES]> {
     /// `lea r11, [rip + 5]`: the call behind the jump that follows.
     const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
-    const JUMP: u8 = 0xe9;
     const CALL: [u8; 2] = [0x0f, 0x05];
-    const TRAP: u8 = 0xcc;
     let mut bytes = [TRAP; SLOT_BYTES];
     let before = usize::from(site.before_bytes);
     let after = usize::from(site.after_bytes);

@@ -14,7 +14,7 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, mapping, paths, stack, sys, user};
+use super::{context, descriptors, identity, mapping, numbers, paths, stack, sys, user};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
@@ -32,7 +32,9 @@ pub struct Who<'c> {
     /// The thread.
     pub caller: Calling<'c>,
     /// The process.
-    pub process: Process<'static>,
+    pub process: &'c Process<'static>,
+    /// Whether that is a child which runs in its parent's memory.
+    pub is_child: bool,
 }
 
 struct Main(UnsafeCell<MaybeUninit<Process<'static>>>);
@@ -42,9 +44,10 @@ static MAIN: Main = Main(UnsafeCell::new(MaybeUninit::uninit()));
 static THREADS: AtomicBool = AtomicBool::new(false);
 
 /// This process.
-pub fn main() -> Process<'static> {
-    // SAFETY: set by the constructor, before anybody could serve a call.
-    unsafe { (*MAIN.0.get()).assume_init() }
+#[inline]
+pub fn main() -> &'static Process<'static> {
+    // SAFETY: set by the constructor, before anybody could serve a call; and by the child of a fork, which looks at it anew afterwards.
+    unsafe { (*MAIN.0.get()).assume_init_ref() }
 }
 
 fn set_main(process: Process<'static>) {
@@ -62,12 +65,21 @@ pub fn all(server: &'static Server) -> Result<Processes<'static>> {
     Processes::new(&server.fs)
 }
 
+/// Where this process comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin {
+    /// It was started: by a program that told the number of the slot, or by the launcher.
+    Exec(Option<u32>),
+    /// It is here already, in that slot.
+    Joined(u32),
+}
+
 /// For the constructor: takes the process's slot, or a new one.
-pub fn start(server: &'static Server, index: Option<u32>, directory: Option<&[u8]>) {
+pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) {
     stack::prepare();
     // SAFETY: just prepared, and not in use before the first call.
     let context = unsafe { stack::context() };
-    if let Err(error) = take(server, context, index, directory) {
+    if let Err(error) = take(server, context, origin, directory) {
         let reason: &[u8] = match error {
             Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
             Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => b"the working directory cannot be entered",
@@ -80,17 +92,21 @@ pub fn start(server: &'static Server, index: Option<u32>, directory: Option<&[u8
 fn take(
     server: &'static Server,
     context: &mut context::Context,
-    index: Option<u32>,
+    origin: Origin,
     directory: Option<&[u8]>,
 ) -> Result<()> {
     let thread = context.thread(server)?;
     let processes = all(server)?;
-    let process = match processes.resume(thread, index)? {
+    let found = match origin {
+        Origin::Exec(index) => processes.resume(thread, index)?,
+        Origin::Joined(index) => Some(processes.rejoin(index)?),
+    };
+    let process = match found {
         Some(process) => process,
         None => processes.register(thread, identity::ask_umask())?,
     };
     set_main(process);
-    if let Some(path) = directory {
+    if let (Some(path), Origin::Exec(_)) = (directory, origin) {
         let inside = context.begin(server)?;
         let caller = inside.who.caller;
         let place = Place { root: server.root, start: server.root, can_leave: false };
@@ -244,6 +260,7 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
     let Call { server, context, .. } = call;
     let who = context.begin(server)?.who;
     let thread = who.caller.thread;
+    lend_numbers(flags, who.is_child);
     let prepared = who.process.prepare_fork(thread, fork_of(flags))?;
     let word = who.process.child_pid_word(prepared)? as u64;
     let result = run(word);
@@ -256,6 +273,7 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
         return Ok(done(result));
     }
     context::forget_all();
+    numbers::begin_anew();
     // SAFETY: as above.
     unsafe { (*thread_words()).forked_by = 0 };
     THREADS.store(false, Relaxed);
@@ -268,11 +286,26 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
     Ok(done(0))
 }
 
+/// Parked numbers and children: one that shares our table would not know of them, and one that comes with a descriptor of its own needs a number.
+fn lend_numbers(flags: u64, is_child: bool) {
+    if is_child {
+        return;
+    }
+    if flags & CLONE_FILES as u64 != 0 {
+        numbers::stop();
+    }
+    if flags & libc::CLONE_PIDFD as u64 != 0 {
+        numbers::give_back();
+    }
+}
+
 /// Has a child made at the call's site, which runs in our memory while this thread waits.
 fn child_in_our_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let who = context.begin(server)?.who;
+    lend_numbers(flags, who.is_child);
     let prepared = who.process.prepare_fork(who.caller.thread, fork_of(flags))?;
+    numbers::lend();
     context.park(prepared);
     // SAFETY: the words are this thread's, and no reference to them exists.
     unsafe { (*thread_words()).forked_by = i64::from(sys::process_id()) };
@@ -293,6 +326,7 @@ pub fn settle(server: &'static Server, context: &mut context::Context) {
     }
     // SAFETY: as above.
     unsafe { (*words).forked_by = 0 };
+    numbers::end_lending();
     let unused = context.unpark();
     let Ok(inside) = context.begin(server) else { return };
     if let Some(unused) = unused {
@@ -348,6 +382,11 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
 /// fchdir(fd).
 pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
+    change_to(call, fd)
+}
+
+/// Goes to the directory of a descriptor.
+pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
     let who = call.begin()?.who;
     let target = match who.process.file(who.caller.thread, fd) {
         Some(file) => {
@@ -355,6 +394,7 @@ pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
             who.caller.thread.retain(file.node())?;
             Some(file.node())
         }
+        None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
         None => None,
     };
     let verdict = if target.is_some() { done(0) } else { NATIVE };

@@ -7,7 +7,8 @@ use super::{environment, sys};
 use crate::contract::{self, Contract};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::AtomicBool;
+use core::ops::Range;
+use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::format::Superblock;
 use engine::{AttachOptions, Fs, Node};
@@ -27,6 +28,10 @@ pub struct Server {
     pub device: u64,
     /// Base of the image in this process.
     pub image_base: usize,
+    /// Base of the DRAM region.
+    pub region_base: usize,
+    /// Bytes of the two.
+    lengths: [usize; 2],
 }
 
 struct Place(UnsafeCell<MaybeUninit<Server>>);
@@ -34,22 +39,43 @@ struct Place(UnsafeCell<MaybeUninit<Server>>);
 unsafe impl Sync for Place {}
 
 static SERVER: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
-static SERVING: AtomicBool = AtomicBool::new(false);
+static STATE: AtomicU8 = AtomicU8::new(NONE);
+
+const NONE: u8 = 0;
+const SERVING: u8 = 1;
+const FAILED: u8 = 2;
 
 /// The server, if there is a file system.
 #[inline]
 pub fn get() -> Option<&'static Server> {
-    if !SERVING.load(Relaxed) {
+    if STATE.load(Relaxed) == NONE {
         return None;
     }
-    // SAFETY: initialised before SERVING was set, by the constructor; only read since.
+    // SAFETY: initialised before the state was set, by the constructor; only read since.
     Some(unsafe { (*SERVER.0.get()).assume_init_ref() })
+}
+
+/// Whether the image was cut off: nothing of it is to be believed any more.
+#[inline]
+pub fn has_failed() -> bool {
+    STATE.load(Relaxed) == FAILED
+}
+
+/// Gives the file system up.
+pub fn fail() {
+    STATE.store(FAILED, Relaxed);
 }
 
 impl Server {
     /// The mount directory, in normal form.
     pub fn mount(&self) -> &[u8] {
         &self.mount[..self.mount_bytes]
+    }
+
+    /// Where the two regions are mapped.
+    pub fn regions(&self) -> [Range<usize>; 2] {
+        let [image, region] = self.lengths;
+        [self.image_base..self.image_base + image, self.region_base..self.region_base + region]
     }
 
     /// The directory in which the mount directory is, or would be.
@@ -64,20 +90,29 @@ impl Server {
 
 /// Attaches as the launcher says. Ends the program if that fails: it must not work on another file system.
 ///
+/// `near`: where the regions are to be mapped, the second one far below the first; zero: anywhere.
+///
 /// # Safety
 /// Called once, by the constructor.
-pub unsafe fn start(contract: &Contract, mount: &[u8]) {
+pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize) {
     if !contract::is_mount_directory(mount) {
         sys::refuse(&[b"the mount directory is not an absolute path in normal form: ", mount]);
     }
     let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
-    let image = map(contract.image, contract.image_bytes, protection(contract.image_read_only), b"image");
-    let region = map(contract.region, contract.region_bytes, protection(false), b"shared memory");
+    let image = map(near, contract.image, contract.image_bytes, protection(contract.image_read_only), b"image");
+    let region = map(
+        near.saturating_sub(near >> 3),
+        contract.region,
+        contract.region_bytes,
+        protection(false),
+        b"shared memory",
+    );
     let options = AttachOptions { read_only: contract.read_only, cached_files_max: contract.cached_files_max };
     // SAFETY: both are mapped whole, for as long as the process lives, and only regions access them; a mapping that may only be read
     // is attached read-only, so nothing is stored.
     let attached = unsafe {
         let pm = Region::new(image, contract.image_bytes, Direct);
+        let pm = if contract.flushes { pm } else { pm.without_flushes() };
         Fs::attach_shared(pm, Region::new(region, contract.region_bytes, Direct), &PLATFORM, &options)
     };
     let Ok(fs) = attached else {
@@ -93,7 +128,9 @@ pub unsafe fn start(contract: &Contract, mount: &[u8]) {
     let mut copy = [0; PREFIX_BYTES_MAX];
     copy[..mount.len()].copy_from_slice(mount);
     let device = device(&fs);
-    let server = Server { fs, root, mount: copy, mount_bytes: mount.len(), device, image_base: image as usize };
+    let (image_base, region_base) = (image as usize, region as usize);
+    let lengths = [contract.image_bytes as usize, contract.region_bytes as usize];
+    let server = Server { fs, root, mount: copy, mount_bytes: mount.len(), device, image_base, region_base, lengths };
     // SAFETY: nobody else runs yet (the caller's promise).
     unsafe {
         (*SERVER.0.get()).write(server);
@@ -101,7 +138,7 @@ pub unsafe fn start(contract: &Contract, mount: &[u8]) {
         prefix.fill(0);
         prefix[..mount.len() - 1].copy_from_slice(&mount[1..]);
     }
-    SERVING.store(true, Relaxed);
+    STATE.store(SERVING, Relaxed);
 }
 
 /// A device number of no file system of the kernel: those of memory count from one, this one is far up, by the image's UUID.
@@ -112,7 +149,7 @@ fn device(fs: &Fs<Direct>) -> u64 {
     libc::makedev(0, minor as u32)
 }
 
-fn map(fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
+fn map(near: usize, fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
     let fits = sys::status(fd).is_ok_and(|status| {
         let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
         is_device || status.st_size as u64 >= bytes
@@ -121,7 +158,7 @@ fn map(fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
         let run = environment::run_entry().unwrap_or_default();
         sys::refuse(&[b"the descriptor of the ", what, b" was lost on the way to this program (", run, b")"]);
     }
-    match sys::map(bytes as usize, protection, libc::MAP_SHARED, fd) {
+    match sys::map_huge(near, bytes as usize, protection, libc::MAP_SHARED, fd) {
         Ok(start) => start,
         Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space"]),
     }

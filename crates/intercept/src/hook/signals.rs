@@ -6,6 +6,9 @@
 //!
 //! Not deferred: what the processor raises (a fault comes again at once), and everything while the kernel does a call for us that may wait: then the thread holds nothing.
 //!
+//! The signals by which bad pointers and images that were cut off show (SIGSEGV, SIGBUS) always come here first, and are never blocked: see [`faults`](super::faults). What the
+//! program sets and blocks is kept for it.
+//!
 //! Invariants
 //! - What the program asks about its actions is what it set.
 //! - A signal is in `deferred` of a thread's words as long as that thread has it blocked for us, and no longer.
@@ -14,7 +17,8 @@
 use super::call::{Call, native_with};
 use super::dispatch::NATIVE;
 use super::entry::{Verdict, directfs_entry, thread_words};
-use super::{maps, sys, user};
+use super::{faults, maps, sys, user};
+use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -40,10 +44,30 @@ struct Action {
 struct Known {
     handler: AtomicU64,
     flags: AtomicU64,
+    mask: AtomicU64,
 }
 
-static ACTIONS: [Known; SIGNALS + 1] =
-    [const { Known { handler: AtomicU64::new(0), flags: AtomicU64::new(0) } }; SIGNALS + 1];
+impl Known {
+    const fn new() -> Known {
+        Known { handler: AtomicU64::new(0), flags: AtomicU64::new(0), mask: AtomicU64::new(0) }
+    }
+
+    fn get(&self) -> [u64; 3] {
+        [self.handler.load(Acquire), self.flags.load(Acquire), self.mask.load(Acquire)]
+    }
+
+    fn set(&self, [handler, flags, mask]: [u64; 3]) {
+        self.mask.store(mask, Release);
+        self.flags.store(flags, Release);
+        self.handler.store(handler, Release);
+    }
+}
+
+static ACTIONS: [Known; SIGNALS + 1] = [const { Known::new() }; SIGNALS + 1];
+
+/// The signals of faults, as a set.
+pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
+const SA_RESTORER: u64 = 0x0400_0000;
 
 /// This library's code, and the kernel's that runs in user space.
 static OWN_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
@@ -74,17 +98,25 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     let trampoline = directfs_signal as *const () as u64;
-    let before = (known.handler.load(Acquire), known.flags.load(Acquire));
+    let before = known.get();
+    let is_fault = FAULTS & bit(signal as i32) != 0;
     let mut arguments = frame.arguments();
     let mut ours = None;
     if new != 0 {
         let wanted: Action = user::read(new)?;
-        if wanted.handler > libc::SIG_IGN as u64 {
-            known.flags.store(wanted.flags, Release);
-            known.handler.store(wanted.handler, Release);
+        let has_handler = wanted.handler > libc::SIG_IGN as u64;
+        if has_handler || is_fault {
+            known.set([wanted.handler, wanted.flags, wanted.mask]);
             // Blocked while it runs in any case: what is sent again from there must wait.
-            let flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64;
-            arguments[1] = &raw const *ours.insert(Action { handler: trampoline, flags, ..wanted }) as u64;
+            let mut action = Action { handler: trampoline, mask: wanted.mask & !FAULTS, ..wanted };
+            action.flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64;
+            if is_fault {
+                action.flags &= !(SA_RESETHAND as u64);
+            }
+            if !has_handler {
+                action = guard_action();
+            }
+            arguments[1] = &raw const *ours.insert(action) as u64;
         }
     }
     let mut told = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
@@ -92,21 +124,103 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     let verdict = native_with(frame, arguments);
     if verdict.result < 0 {
         if ours.is_some() {
-            known.flags.store(before.1, Release);
-            known.handler.store(before.0, Release);
+            known.set(before);
         }
         return Ok(verdict);
     }
     if old != 0 {
         if told.handler == trampoline {
-            (told.handler, told.flags) = before;
+            [told.handler, told.flags, told.mask] = before;
+            if told.flags & SA_RESTORER == 0 {
+                told.restorer = 0;
+            }
         }
         user::write(old, &told)?;
     }
     Ok(verdict)
 }
 
-fn bit(signal: i32) -> u64 {
+/// The action by which faults come here while the program has no handler of its own. Not on a stack of the program's for signals, which it may be using already.
+fn guard_action() -> Action {
+    Action {
+        handler: directfs_signal as *const () as u64,
+        flags: SA_SIGINFO as u64 | SA_RESTORER,
+        restorer: directfs_restore as *const () as u64,
+        mask: 0,
+    }
+}
+
+/// For the constructor: from here on faults come here first.
+pub fn guard() {
+    let ours = guard_action();
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        let mut before = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
+        let arguments = [signal as u64, &raw const ours as u64, &raw mut before as u64, SET_BYTES, 0, 0];
+        // SAFETY: actions of this function's; what is installed is a handler.
+        unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
+        ACTIONS[signal as usize].set([before.handler, before.flags, before.mask]);
+    }
+    let (unblocked, mut before) = (FAULTS, 0u64);
+    let arguments = [libc::SIG_UNBLOCK as u64, &raw const unblocked as u64, &raw mut before as u64, SET_BYTES, 0, 0];
+    // SAFETY: sets of this function's; the words are this thread's.
+    unsafe {
+        sys::call(libc::SYS_rt_sigprocmask, arguments);
+        (*thread_words()).masked = before & FAULTS;
+    }
+}
+
+/// rt_sigprocmask(how, new, old, size), of a thread that blocks signals of faults, or believes that it has.
+pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
+    let [how, new, old, size, ..] = call.arguments();
+    if size != SET_BYTES {
+        return Ok(NATIVE);
+    }
+    let mut set: u64 = if new == 0 { 0 } else { user::read(new)? };
+    let wanted = set & FAULTS;
+    set &= !FAULTS;
+    let mut told = 0u64;
+    let mut arguments = call.frame.arguments();
+    arguments[1] = if new == 0 { 0 } else { &raw const set as u64 };
+    arguments[2] = &raw mut told as u64;
+    let verdict = native_with(call.frame, arguments);
+    if verdict.result < 0 {
+        return Ok(verdict);
+    }
+    // SAFETY: the words are this thread's.
+    let masked = unsafe { &mut (*thread_words()).masked };
+    told |= *masked;
+    match how as i32 {
+        _ if new == 0 => {}
+        libc::SIG_BLOCK => *masked |= wanted,
+        libc::SIG_UNBLOCK => *masked &= !wanted,
+        _ => *masked = wanted,
+    }
+    if old != 0 {
+        user::write(old, &told)?;
+    }
+    Ok(verdict)
+}
+
+// As glibc has it, so that debuggers know the frame.
+global_asm!(
+    r#"
+    .section .text.directfs_restore,"ax",@progbits
+    .p2align 4
+    .globl directfs_restore
+    .hidden directfs_restore
+    .type directfs_restore, @function
+    nop
+directfs_restore:
+    mov rax, 15
+    syscall
+    .size directfs_restore, . - directfs_restore
+    "#
+);
+unsafe extern "C" {
+    fn directfs_restore();
+}
+
+const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
@@ -159,8 +273,18 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         unsafe { defer(signal, info, context) };
         return;
     }
+    let is_guarded = FAULTS & bit(signal) != 0;
+    // SAFETY: as the kernel calls us.
+    if is_guarded && is_fault(signal, info) && unsafe { faults::mend(signal, info, context.cast()) } {
+        return;
+    }
     let Some(known) = ACTIONS.get(signal as usize) else { return };
     let (handler, flags) = (known.handler.load(Acquire), known.flags.load(Acquire));
+    if is_guarded && (handler == libc::SIG_DFL as u64 || (handler == libc::SIG_IGN as u64 && is_fault(signal, info))) {
+        // SAFETY: as the kernel calls us.
+        unsafe { end_by(signal, info) };
+        return;
+    }
     if flags & SA_RESETHAND as u64 != 0 {
         known.handler.store(libc::SIG_DFL as u64, Release);
     }
@@ -179,6 +303,19 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         let handler: extern "C" fn(i32, *mut siginfo_t, *mut c_void) = core::mem::transmute(handler as usize);
         handler(signal, info, context);
         (*words).passive = passive;
+    }
+}
+
+/// Lets the program end by a signal as it would have ended: by the fault, which comes again when the handler returns, or by the signal once more.
+unsafe fn end_by(signal: i32, info: *mut siginfo_t) {
+    let default = Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: an action of this function's, and what the kernel made.
+    unsafe {
+        sys::call(libc::SYS_rt_sigaction, [signal as u64, &raw const default as u64, 0, SET_BYTES, 0, 0]);
+        if !is_fault(signal, info) {
+            let (process, thread) = (sys::process_id() as u64, sys::thread_id() as u64);
+            sys::call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as u64, info as u64, 0, 0]);
+        }
     }
 }
 

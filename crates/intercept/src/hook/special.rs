@@ -1,13 +1,13 @@
 //! Pipes with names, which are the kernel's business: each has a pipe of the kernel's in a directory of its own.
 //!
-//! The directory lies beside the DRAM region's file and belongs to whoever made it first. It is found by the image's UUID, a pipe in it by inode and generation; the
+//! The directory lies beside the DRAM region's file, goes with it, and belongs to whoever made it first. It is found by the image's UUID, a pipe in it by inode and generation; the
 //! permissions of the file in the mount were checked before. What fstat says of an opened pipe is what the kernel says of its own.
 
 use super::call::waiting;
 use super::dispatch::done;
 use super::entry::Verdict;
 use super::server::{self, Server};
-use super::sys;
+use super::{numbers, sys};
 use engine::format::{FileKind, Superblock};
 use posix::{Errno, Result};
 
@@ -27,11 +27,21 @@ fn open_fifo(number: u64, generation: u32, flags: i32) -> Result<Verdict> {
     let (path, directory_bytes) = path_of(number, generation)?;
     let mut directory = [0u8; 64];
     directory[..directory_bytes].copy_from_slice(&path[..directory_bytes]);
+    numbers::give_back();
     let here = libc::AT_FDCWD as u64;
     // SAFETY: terminated paths; these calls change no memory.
     unsafe {
-        sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
-        sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]);
+        // The umask of whoever comes first must not keep others out; whether they may, the file in the mount has said.
+        if sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]) == 0 {
+            sys::call(libc::SYS_fchmodat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
+        }
+        let made = sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]);
+        if made == 0 {
+            sys::call(libc::SYS_fchmodat, [here, path.as_ptr() as u64, 0o666, 0, 0, 0]);
+        } else if made == -i64::from(libc::ENOENT) {
+            // The directory could not be made either.
+            return Err(Errno::EACCES);
+        }
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
         Ok(done(waiting(libc::SYS_openat, [here, path.as_ptr() as u64, flags as u64, 0, 0, 0])))
     }
@@ -53,12 +63,19 @@ fn path_of(number: u64, generation: u32) -> Result<([u8; 96], usize)> {
         length += part.len();
         length
     };
-    push(b"/dev/shm/directfs-pipes-");
+    // As `posix::image` names what belongs to an image.
+    push(b"/dev/shm/directfs-");
     let mut digits = [0u8; 16];
-    write_hexadecimal(uuid[0], &mut digits);
-    push(&digits);
-    write_hexadecimal(uuid[1], &mut digits);
-    let directory_bytes = push(&digits);
+    for (half, word) in uuid.into_iter().enumerate() {
+        write_hexadecimal(word.swap_bytes(), &mut digits);
+        for (index, part) in digits.chunks_exact(4).enumerate() {
+            if matches!(4 * half + index, 2..=5) {
+                push(b"-");
+            }
+            push(part);
+        }
+    }
+    let directory_bytes = push(b".pipes");
     push(b"/");
     write_hexadecimal(number, &mut digits);
     push(&digits);

@@ -26,9 +26,15 @@ pub struct ThreadWords {
     pub deferred: u64,
     /// Whether the kernel does a call for the dispatcher that may wait.
     pub passive: u64,
+    /// Where a copy to the program's memory was given up; zero: none was. See faults.rs.
+    pub fault: u64,
+    /// Signals of faults that the program has blocked, as far as it knows: see signals.rs.
+    pub masked: u64,
 }
 /// Where `deferred` is.
 pub const DEFERRED_OFFSET: usize = core::mem::offset_of!(ThreadWords, deferred);
+/// Where `masked` is.
+pub const MASKED_OFFSET: usize = core::mem::offset_of!(ThreadWords, masked);
 /// Bytes of the words, as entry.rs reserves them.
 pub const WORDS_BYTES: usize = size_of::<ThreadWords>();
 

@@ -4,8 +4,9 @@
 
 use super::entry::DIRECTFS_ALL;
 use super::patch::{self, Library, Refusal};
-use super::{counts, environment, maps, processes, server, signals, sys};
+use super::{counts, early, environment, faults, maps, processes, server, signals, sys};
 use crate::contract;
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The loader, the C library, and what belonged to it until glibc 2.33.
@@ -14,13 +15,17 @@ const LIBRARIES_MAX: usize = 4;
 /// The constructor.
 ///
 /// # Safety
-/// Called once, by the loader, before any other code of the program; `environment` is the program's.
-pub unsafe fn start(environment: *const *const u8) {
+/// Called once, by the loader, before any other code of the program; `environment` is the program's, and `memory_code` where `memcpy` and its kin are.
+pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     // SAFETY: by the caller's promise.
-    let (told, process) = unsafe { environment::adopt(environment) };
-    if !told {
+    let adopted = unsafe { environment::adopt(environment) };
+    if !adopted.told {
         return;
     }
+    // SAFETY: as above; the loader has read what it wants to know.
+    unsafe { environment::restore(environment.cast_mut()) };
+    let is_early = matches!(adopted.early, Some((_, 0)));
+    let before = adopted.early.map_or(0, |(_, address)| address);
     if let Some(entry) = environment::counts_entry() {
         if counts::open(&entry[environment::COUNTS.len()..]).is_err() {
             sys::refuse(&[b"cannot count calls in ", entry]);
@@ -30,11 +35,24 @@ pub unsafe fn start(environment: *const *const u8) {
     let mut libraries = [const { None }; LIBRARIES_MAX];
     let mut look = |mapping: &maps::Mapping<'_>| {
         signals::note(mapping);
+        early::note(mapping, before);
         note(&mut libraries, mapping);
     };
     if maps::for_each(&mut look).is_err() {
         sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
     }
+    // SAFETY: this is the constructor; the entry is the program's own, and nobody else uses it yet.
+    let joined = unsafe {
+        match adopted.early {
+            // Whoever this program starts must not find what is gone then.
+            Some((entry, 1..)) => {
+                core::ptr::copy_nonoverlapping(early::UNTAKEN.as_ptr(), entry as *mut u8, early::UNTAKEN.len())
+            }
+            Some((entry, _)) => early::announce(entry as *mut u8),
+            None => {}
+        }
+        early::take_over()
+    };
     let mut next = 0;
     for library in libraries.iter().flatten() {
         match patch::patch(library, next) {
@@ -46,10 +64,17 @@ pub unsafe fn start(environment: *const *const u8) {
         sys::refuse(&[b"this program has no C library that we know"]);
     }
     if let Some(contract) = environment::read_contract() {
+        let mount = environment::value(contract::MOUNT).unwrap_or_default();
+        let near = if is_early { early::out_of_the_way() } else { 0 };
         // SAFETY: this is the constructor.
-        unsafe { server::start(&contract, environment::value(contract::MOUNT).unwrap_or_default()) };
+        unsafe { server::start(&contract, mount, near) };
         if let Some(server) = server::get() {
+            let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
             processes::start(server, process, environment::start_directory());
+            if !is_early {
+                faults::note_memory_code(memory_code);
+                signals::guard();
+            }
         }
     }
 }

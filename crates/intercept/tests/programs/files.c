@@ -367,6 +367,63 @@ static void sockets(void) {
     printf("%s %d\n", c, status);
 }
 
+/* Writes of several pieces, with flags of their own; and links in /proc wherever they are followed. */
+static void vectors(void) {
+    static char big[3][100000];
+    char link[64];
+    for (int i = 0; i < 3; i++) memset(big[i], 'a' + i, sizeof big[i]);
+    struct iovec two[2] = {{"ab", 2}, {"cd", 2}}, three[3] = {{big[0], 100000}, {big[1], 100000}, {big[2], 100000}};
+    int f = open("vectors", O_RDWR | O_CREAT | O_TRUNC, 0644), a = open("vectors", O_WRONLY | O_APPEND);
+    SAY(pwritev2(f, two, 2, 0, 0));
+    SAY(pwritev2(f, two, 2, 1, RWF_APPEND));
+    SAY(lseek(f, 0, SEEK_CUR));
+    SAY(pwritev2(f, two, 2, -1, RWF_APPEND));
+    SAY(lseek(f, 0, SEEK_CUR));
+    SAY(pwritev2(a, two, 1, 1, 0x20));
+    SAY(pwritev2(a, two, 1, 1, 0x20 | RWF_APPEND));
+    SAY(pwritev2(f, two, 1, 1, 0x40000000));
+    SAY(pwritev2(f, two, 1, 1, RWF_SYNC));
+    SAY(pwritev2(f, two, 1, 1, RWF_DSYNC));
+    SAY(preadv2(f, two, 0, 0, RWF_HIPRI));
+    char b[32] = "";
+    SAY(pread(f, b, 31, 0));
+    puts(b);
+    SAY(writev(a, three, 3));
+    SAY(lseek(f, 0, SEEK_END));
+    SAY(pread(f, b, 2, 12 + 99999));
+    puts(b);
+    SAY(writev(a, three, -1));
+    SAY(writev(a, three, 0));
+    three[2].iov_len = -1;
+    SAY(writev(a, three, 3));
+    unlink("vectors");
+    int d = open("d", O_RDONLY | O_DIRECTORY);
+    sprintf(link, "/proc/self/fd/%d", d);
+    SAY(chdir(link));
+    SAY(access("f", F_OK));
+    SAY(chdir(root));
+    sprintf(link, "/dev/fd/%d", d);
+    SAY(chdir(link));
+    SAY(access("f", F_OK));
+    SAY(chdir(root));
+    sprintf(link, "/proc/%d/fd/%d/..", getpid(), d);
+    SAY(chdir(link));
+    SAY(access("d/f", F_OK));
+    sprintf(link, "/proc/self/fd/%d", f);
+    SAY(chdir(link));
+    SAY(execl(link, "nothing", (char *)0));
+    fchmod(f, 0755);
+    ftruncate(f, 0);
+    pwrite(f, "#!/bin/sh\necho script $1\nexit 4\n", 32, 0);
+    close(a);
+    int r = open(link, O_RDONLY);
+    close(f);
+    sprintf(link, "/proc/self/fd/%d", r);
+    pid_t child = fork();
+    if (!child) { execl(link, "script", "argument", (char *)0); _exit(errno); }
+    printf("script by link %d\n", status_of(child));
+}
+
 static int inherit(char **v) {
     struct stat st;
     return (fstat(atoi(v[2]), &st) || !S_ISREG(st.st_mode) ? 0 : 1) + (fstat(atoi(v[3]), &st) && errno == EBADF ? 2 : 0) + (access("d/f", F_OK) ? 0 : 4);
@@ -381,5 +438,6 @@ int main(int c, char **v) {
     memory();
     processes(v[2]);
     sockets();
+    vectors();
     return 0;
 }

@@ -3,7 +3,8 @@
 //!
 //! The engine has an index of the same kind (`engine::mindex`), which cannot serve here: it compares names in the engine's own dentries, and its buckets belong to
 //! the engine's thread slots and DRAM region. This one knows only places, and asks the physical file system whether an entry bears a name. It
-//! is a chained hash as in the paper, and like the engine's it is read without locks under a version per bucket.
+//! is a chained hash as in the paper, and like the engine's it is read without locks under a version per bucket. A radix tree and a B-tree in its place are there to compare
+//! ([`chains`](super::chains)).
 //!
 //! The file in memory (what the paper calls the cachelet) is the inode cache's: 128 bytes, of which the attributes are read without a lock. With the inode quick path an
 //! index entry holds its slot and the inode's place; without it, an entry gives the inode's number, and the inode is searched by it, as the paper
@@ -14,8 +15,9 @@
 //! - A directory with the flag `INDEXED` has all its names here, another has none. The flag changes under the directory's lock held exclusively, and only
 //!   a directory without it leaves memory, but for a removed one, which has no names.
 
-use super::arena::{Arena, Array};
+use super::arena::Arena;
 use super::byvfs::parent_by_dots;
+use super::chains::{Bucket, Chains};
 use super::icache::{Finding, INDEXED};
 use super::names::{At, Known, Making, Moved, Names, Peek, Peeked, hash_name};
 use super::{Front, FrontOptions};
@@ -48,18 +50,10 @@ const _: () = assert!(size_of::<Entry>() == 64);
 // SAFETY: `repr(C)`, atomics of 4 and 8 bytes that fill 64 bytes without padding (asserted), any bits are a value.
 unsafe impl Layout for Entry {}
 
-#[repr(C, align(8))]
-struct Bucket {
-    version: AtomicU32,
-    first: AtomicU32,
-}
-// SAFETY: two atomics of 4 bytes that fill 8 bytes, any bits are a value.
-unsafe impl Layout for Bucket {}
-
 /// The index.
 pub struct Mindex {
     entries: Arena<Entry>,
-    buckets: Array<Bucket>,
+    chains: Chains,
     quick: bool,
 }
 
@@ -73,37 +67,7 @@ struct Hit {
     cached: u64,
 }
 
-/// A bucket that nobody else changes; readers wait or look again.
-struct Changing<'c> {
-    bucket: &'c Bucket,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let version = self.bucket.version.load(Relaxed);
-        self.bucket.version.store(version.wrapping_add(1), Release);
-    }
-}
-
 impl Mindex {
-    fn bucket(&self, hash: u64) -> &Bucket {
-        self.buckets.at(hash as u32 & (self.buckets.length() - 1))
-    }
-
-    fn lock(&self, hash: u64) -> Changing<'_> {
-        let bucket = self.bucket(hash);
-        let mut attempt = 0u32;
-        loop {
-            let now = bucket.version.load(Relaxed);
-            if now & 1 == 0 && bucket.version.compare_exchange_weak(now, now + 1, Acquire, Relaxed).is_ok() {
-                fence(Release);
-                return Changing { bucket };
-            }
-            attempt += 1;
-            if attempt.is_multiple_of(128) { std::thread::yield_now() } else { spin_loop() }
-        }
-    }
-
     /// Searches a chain by what an entry must satisfy beyond the hash.
     #[inline]
     fn search(&self, bucket: &Bucket, hash: u64, is_it: impl Fn(&Entry) -> bool) -> Option<Hit> {
@@ -130,8 +94,8 @@ impl Mindex {
     /// A look without locks. The outer none: it changes too often.
     #[inline]
     fn look<P: PhysicalFs>(&self, fs: &P, hash: u64, name: &[u8]) -> Option<Option<Hit>> {
-        let bucket = self.bucket(hash);
         for _ in 0..ATTEMPTS_MAX {
+            let bucket = self.chains.of(hash);
             let version = bucket.version.load(Acquire);
             if version & 1 == 0 {
                 let hit = self.search(bucket, hash, |entry| fs.entry_is_named(entry.place.load(Relaxed), name));
@@ -164,7 +128,7 @@ impl Mindex {
         entry.number.store(number, Relaxed);
         entry.inode.store(inode, Relaxed);
         entry.cached.store(cached, Relaxed);
-        let changing = front.names.lock(hash);
+        let changing = front.names.chains.lock(hash);
         entry.next.store(changing.bucket.first.load(Relaxed), Relaxed);
         changing.bucket.first.store(index, Release);
     }
@@ -183,7 +147,7 @@ impl Mindex {
 
     /// Takes the entry at a place out of its chain; its slot, for somebody to use or give back.
     fn unlink(&self, hash: u64, place: u64) -> Option<u32> {
-        let changing = self.lock(hash);
+        let changing = self.chains.lock(hash);
         let mut link = &changing.bucket.first;
         loop {
             let index = link.load(Relaxed);
@@ -286,7 +250,7 @@ impl<P: PhysicalFs> Names<P> for Mindex {
     fn new(options: &FrontOptions) -> Result<Mindex> {
         Ok(Mindex {
             entries: Arena::new(options.names_max)?,
-            buckets: Array::new(options.names_max.max(1024).next_power_of_two())?,
+            chains: Chains::new(options.index, options.names_max)?,
             quick: options.inode_quick_path,
         })
     }
@@ -297,7 +261,7 @@ impl<P: PhysicalFs> Names<P> for Mindex {
 
     fn touch(&self, names: u32) {
         self.entries.touch(names);
-        self.buckets.touch(self.buckets.length());
+        self.chains.touch();
     }
 
     #[inline]
@@ -361,12 +325,13 @@ impl<P: PhysicalFs> Names<P> for Mindex {
         if !front.is_indexed(directory) {
             front.index(directory, locked)?;
         }
-        let bucket = front.names.bucket(hash);
         let hit = match front.names.look(&front.fs, hash, name) {
             Some(hit) => hit,
             None => {
-                let _changing = front.names.lock(hash);
-                front.names.search(bucket, hash, |entry| front.fs.entry_is_named(entry.place.load(Relaxed), name))
+                let changing = front.names.chains.lock(hash);
+                front
+                    .names
+                    .search(changing.bucket, hash, |entry| front.fs.entry_is_named(entry.place.load(Relaxed), name))
             }
         };
         let Some(hit) = hit else { return Ok(None) };

@@ -4,13 +4,16 @@
 //!
 //! | node | left by | what must be durable before | the step | what comes after it is durable |
 //! | --- | --- | --- | --- | --- |
-//! | entry added | create, mkdir, symlink, link, rename | the inode (with a link count that counts the name), a directory's buckets, a link's target, the entry, their bits in the allocation table; of a directory that is renamed: its earlier entry | the list's link leads to the entry (past the one that it replaces) | a renamed directory's inode names the entry; the replaced inode's link count falls |
-//! | entry removed | unlink, rmdir, rename | of a rename: the new entry; of a removed directory: its own nodes | the list's link leads past the entry | the link count falls; the entry is free, the inode if it was the last |
+//! | entry added | create, mkdir, symlink, link, rename | the directory's own name; the inode (with a link count that counts the name), a directory's buckets, a link's target, the entry, their bits in the allocation table; of a directory that is renamed: its earlier entry; of an inode that is replaced: its other names that are on their way | the list's link leads to the entry (past the one that it replaces) | a renamed directory's inode names the entry; the replaced inode's link count falls |
+//! | entry removed | unlink, rmdir, rename | the inode's other names that are on their way, of a rename the new one; of a removed directory: its own nodes | the list's link leads past the entry | the link count falls; the entry is free, the inode if it was the last |
 //! | size changed | write, truncate | shrinking: the smaller size, then the pointers' removal. Growing: the data, new pointer pages and their bits, then the pointers | the size | blocks cut off are free |
 //! | attributes changed | chmod, chown, utimes, and every change of times | of chown with chmod: first the permissions that both allow | the words | |
 //!
 //! Nodes of one inode are handled in order; a run of them shares its fences, since each leaves a list in which whatever was not removed is reachable. A node is
 //! numbered, and waits for nodes of smaller numbers only, so no two wait for each other.
+//!
+//! An added entry is *done* when it is durable and its directory has a durable name, so a name that is done can be reached. A node that nobody took may be taken back by the
+//! call that removes the entry again, unless something waits for it; and what waits for an entry waits for the names of the directories above.
 
 use super::chain::Buckets;
 use super::space::lock;
@@ -63,8 +66,8 @@ pub struct State {
     pub freed: bool,
     /// Nodes of directories that name it, and that nobody has finished.
     pub naming_nodes: u32,
-    /// The last entry that was added for it, while that may not be durable.
-    pub added: Option<Added>,
+    /// Entries that were added for it and may not be durable, the last one last.
+    pub added: Vec<Added>,
     /// What the front's part was, while it is not loaded.
     pub buckets: Buckets,
 }
@@ -76,7 +79,7 @@ pub struct Added {
     pub entry: u64,
     /// How far it is.
     pub mark: Arc<AddMark>,
-    /// Nothing depends on it: if no persister has seen it, it may be taken back.
+    /// Nothing waits for it: if no persister has seen it, it may be taken back.
     pub is_cancellable: bool,
 }
 
@@ -110,7 +113,7 @@ impl AddMark {
         self.step.compare_exchange(PENDING, DONE, AcqRel, Acquire).is_ok()
     }
 
-    /// The entry is durable.
+    /// The entry can be reached after a crash.
     pub fn finish(&self) {
         self.step.store(DONE, Release);
     }
@@ -145,8 +148,8 @@ pub enum Change {
         mark: Arc<AddMark>,
         /// The entry whose place it took, and what that named.
         replaced: Option<(u64, Arc<Inode>)>,
-        /// A directory's earlier entry, to be durable before.
-        after: Option<Arc<AddMark>>,
+        /// To be durable before: earlier entries of a directory that was renamed, other entries of an inode that is replaced.
+        after: Vec<Arc<AddMark>>,
     },
     /// An entry is no longer in the list.
     EntryRemoved {
@@ -156,8 +159,8 @@ pub enum Change {
         bucket: u32,
         /// What it named.
         inode: Arc<Inode>,
-        /// The new name that a rename gave it, to be durable before.
-        after: Option<Arc<AddMark>>,
+        /// The other names that it was given and that may not be durable: they have to be before.
+        after: Vec<Arc<AddMark>>,
     },
     /// Content, block pointers or size.
     SizeChanged,
@@ -220,6 +223,14 @@ impl Inode {
         lock(&self.line)
     }
 
+    /// Somebody depends on its names that are on their way: from now on they, and those of the directories above, cannot be taken back.
+    pub fn hold_names(&self) {
+        let mut above = self.state().hold_names();
+        while let Some(directory) = above.pop() {
+            above.extend(directory.state().hold_names());
+        }
+    }
+
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory
@@ -242,7 +253,7 @@ impl Inode {
                 evicted: false,
                 freed: false,
                 naming_nodes: 0,
-                added: None,
+                added: Vec::new(),
                 buckets: Buckets::default(),
             }),
             file: RwLock::new(FileState { size_bytes: attributes.size_bytes, ..FileState::default() }),
@@ -253,6 +264,21 @@ impl Inode {
 }
 
 impl State {
+    /// The names that are on their way.
+    pub fn names_to_come(&self) -> impl Iterator<Item = &Arc<AddMark>> {
+        self.added.iter().map(|added| &added.mark).filter(|mark| !mark.is_done())
+    }
+
+    /// Lets none of the names that are on their way be taken back; the directories of those for which this is new.
+    fn hold_names(&mut self) -> Vec<Arc<Inode>> {
+        let free = self.added.iter_mut().filter(|added| added.is_cancellable);
+        free.filter_map(|added| {
+            added.is_cancellable = false;
+            added.mark.directory.upgrade()
+        })
+        .collect()
+    }
+
     /// Whether everything about it is in the consistent view.
     pub fn is_settled(&self) -> bool {
         self.nodes.is_empty() && !self.busy && self.naming_nodes == 0

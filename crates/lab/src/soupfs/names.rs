@@ -24,12 +24,6 @@ struct Search {
     hash: u32,
 }
 
-/// What an operation on names leaves for the persisters.
-struct Addition {
-    entry: u64,
-    mark: Arc<AddMark>,
-}
-
 impl<M: Memory> Volume<M> {
     fn search(&self, directory: Directory, buckets: &Buckets, name: &[u8]) -> Result<Search> {
         let hash = self.hash(name);
@@ -174,7 +168,7 @@ impl<M: Memory> Volume<M> {
         Ok((entry, bucket))
     }
 
-    /// Leaves the node of an added entry.
+    /// Leaves the node of an added entry, for good: [`let_cancel`](Self::let_cancel) says otherwise.
     fn note_addition(
         &self,
         directory: &Exclusive<'_, Info>,
@@ -182,35 +176,27 @@ impl<M: Memory> Volume<M> {
         entry: u64,
         bucket: u32,
         replaced: Option<(u64, Arc<Inode>)>,
-        after: Option<Arc<AddMark>>,
-    ) -> Addition {
+        after: Vec<Arc<AddMark>>,
+    ) {
         let sequence = self.next_sequence();
         let mark = AddMark::new(&directory.info.inode, sequence);
         self.note_added(inode, entry, &mark);
         if let Some((_, replaced)) = &replaced {
             replaced.state().naming_nodes += 1;
         }
-        let change =
-            Change::EntryAdded { entry, bucket, inode: Arc::clone(inode), mark: Arc::clone(&mark), replaced, after };
+        let change = Change::EntryAdded { entry, bucket, inode: Arc::clone(inode), mark, replaced, after };
         self.note(&directory.info.inode, &directory.attributes.get(), Some(Node { sequence, change }));
-        Addition { entry, mark }
     }
 
     /// Leaves the node of a removed entry; or, if no persister has seen the entry yet, takes back the node that added it.
-    fn note_removal(
-        &self,
-        directory: &Exclusive<'_, Info>,
-        inode: &Arc<Inode>,
-        entry: u64,
-        bucket: u32,
-        after: Option<Arc<AddMark>>,
-    ) -> Result<()> {
+    fn note_removal(&self, directory: &Exclusive<'_, Info>, inode: &Arc<Inode>, entry: u64, bucket: u32) -> Result<()> {
         let attributes = directory.attributes.get();
         if self.cancel(inode, entry) {
             self.free_cancelled(entry)?;
             self.note(&directory.info.inode, &attributes, None);
             return Ok(());
         }
+        let after = Self::names_to_wait_for(inode);
         inode.state().naming_nodes += 1;
         let change = Change::EntryRemoved { entry, bucket, inode: Arc::clone(inode), after };
         let node = Node { sequence: self.next_sequence(), change };
@@ -218,10 +204,16 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
+    /// The names of an inode that are on their way, for a node that waits for them.
+    fn names_to_wait_for(inode: &Arc<Inode>) -> Vec<Arc<AddMark>> {
+        inode.hold_names();
+        inode.state().names_to_come().cloned().collect()
+    }
+
     fn cancel(&self, inode: &Arc<Inode>, entry: u64) -> bool {
         let mut state = inode.state();
-        let is_last = |added: &&Added| added.entry == entry && added.is_cancellable;
-        let is_cancelled = state.added.as_ref().filter(is_last).is_some_and(|added| added.mark.cancel());
+        let is_it = |added: &&Added| added.entry == entry && added.is_cancellable;
+        let is_cancelled = state.added.iter().find(is_it).is_some_and(|added| added.mark.cancel());
         state.naming_nodes -= u32::from(is_cancelled);
         is_cancelled
     }
@@ -260,7 +252,7 @@ impl<M: Memory> Volume<M> {
             (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
             attributes.links += u32::from(new.kind == FileKind::Directory);
         });
-        self.note_addition(directory, &inode, entry, bucket, None, None);
+        self.note_addition(directory, &inode, entry, bucket, None, Vec::new());
         self.let_cancel(&inode);
         let attributes = inode.state().attributes;
         let place = inode.offset;
@@ -271,7 +263,7 @@ impl<M: Memory> Volume<M> {
 
     /// The inode's last addition may be taken back: nothing depends on it.
     fn let_cancel(&self, inode: &Arc<Inode>) {
-        if let Some(added) = &mut inode.state().added {
+        if let Some(added) = inode.state().added.last_mut() {
             added.is_cancellable = true;
         }
     }
@@ -343,7 +335,9 @@ impl<M: Memory> Volume<M> {
         });
         touch(directory, now_ns);
         self.note(&inode, &attributes, None);
-        self.note_addition(directory, &inode, entry, bucket, None, None);
+        // An older name may go, and then this one counts.
+        directory.info.inode.hold_names();
+        self.note_addition(directory, &inode, entry, bucket, None, Vec::new());
         self.let_cancel(&inode);
         Ok(entry)
     }
@@ -367,7 +361,7 @@ impl<M: Memory> Volume<M> {
             directory.attributes.update(|attributes| attributes.links = attributes.links.saturating_sub(1));
         }
         self.lose_name(file, now_ns);
-        self.note_removal(directory, &inode, entry, bucket, None)
+        self.note_removal(directory, &inode, entry, bucket)
     }
 
     /// Counts a name less.
@@ -438,14 +432,19 @@ impl<M: Memory> Volume<M> {
         if let Some(other) = other {
             self.lose_name(other, now_ns);
         }
-        // A file that was never durable under its old name needs no order.
-        let was_cancelled = self.cancel(&inode, old_entry);
-        let after = inode.state().added.as_ref().map(|added| Arc::clone(&added.mark)).filter(|mark| !mark.is_done());
+        // A file that was never durable under its old name needs no order. What is in a directory may wait for its old name.
+        let was_cancelled = !inode.is_directory() && self.cancel(&inode, old_entry);
+        if !was_cancelled {
+            inode.hold_names();
+        }
         let directory = to.unwrap_or(&mut *from);
+        directory.info.inode.hold_names();
         inode.state().parent = directory.info.inode.offset;
+        // The directory must be somewhere else before; and what loses its name here may have another one that is on its way.
         let is_replacing = replaced.is_some();
-        let after = after.filter(|_| inode.is_directory());
-        let added = self.note_addition(directory, &inode, entry, bucket, replaced, after);
+        let losing = replaced.iter().map(|(_, other)| other).chain(Some(&inode).filter(|inode| inode.is_directory()));
+        let after = losing.flat_map(Self::names_to_wait_for).collect();
+        self.note_addition(directory, &inode, entry, bucket, replaced, after);
         if was_cancelled {
             self.free_cancelled(old_entry)?;
             self.note(&from.info.inode, &from.attributes.get(), None);
@@ -453,9 +452,9 @@ impl<M: Memory> Volume<M> {
                 self.let_cancel(&inode);
             }
         } else {
-            self.note_removal(from, &inode, old_entry, old_bucket, Some(added.mark))?;
+            self.note_removal(from, &inode, old_entry, old_bucket)?;
         }
-        Ok(Renamed { to_entry: added.entry, from_entry: None })
+        Ok(Renamed { to_entry: entry, from_entry: None })
     }
 
     /// The links that directories have by their subdirectories, after a rename.

@@ -119,12 +119,14 @@ impl<M: Memory> Volume<M> {
     }
 
     fn persist_in_order(&self, inode: &Arc<Inode>, until: u64) -> Result<()> {
-        loop {
+        // As deep as directories that were made one in the other, hence not the thread's stack.
+        let mut waiting = vec![(Arc::clone(inode), until)];
+        while let Some((inode, until)) = waiting.last() {
             if let Some(error) = *lock(&self.trouble) {
                 return Err(error);
             }
             let guard = lock(&inode.persisting);
-            let run = self.take_run(inode, until);
+            let run = self.take_run(inode, *until);
             let blocked = run.blocked.clone();
             let is_empty = run.names.is_empty() && !run.size_changed && !run.attributes_changed;
             let done = if is_empty { Ok(()) } else { self.do_run(inode, run) };
@@ -132,13 +134,13 @@ impl<M: Memory> Volume<M> {
             let freed = self.free_if_evicted(inode);
             drop(guard);
             done.and(freed)?;
-            match blocked {
-                Some((other, sequence)) => self.persist_in_order(&other, sequence)?,
-                None if is_empty => break,
-                None => {}
+            if let Some(first) = blocked {
+                waiting.push(first);
+            } else if is_empty {
+                self.release(inode);
+                waiting.pop();
             }
         }
-        self.release(inode);
         Ok(())
     }
 
@@ -179,8 +181,17 @@ impl<M: Memory> Volume<M> {
 
     /// What has to be done before a node, if anything.
     fn obstacle(&self, inode: &Arc<Inode>, needs: Needs) -> Option<Obstacle> {
-        if let Some(mark) = needs.after.filter(|mark| !mark.is_done()) {
-            return Obstacle::of_mark(inode, &mark);
+        if needs.needs_directory {
+            let state = inode.state();
+            let name = state.names_to_come().find(|mark| mark.sequence < needs.sequence).cloned();
+            drop(state);
+            if let Some(obstacle) = name.and_then(|mark| Obstacle::of_mark(inode, &mark)) {
+                return Some(obstacle);
+            }
+        }
+        let after = needs.after.iter().filter(|mark| !mark.is_done());
+        if let Some(obstacle) = after.filter_map(|mark| Obstacle::of_mark(inode, mark)).next() {
+            return Some(obstacle);
         }
         // What was renamed out of a directory must be elsewhere before the directory goes.
         let removed = needs.removed.filter(|removed| removed.is_directory() && !Arc::ptr_eq(removed, inode))?;
@@ -308,7 +319,11 @@ impl<M: Memory> Volume<M> {
                 let flushed = self.relink_bucket(directory, *bucket, durable)?;
                 let gap = self.seek(directory, View::Consistent, self.key(*entry)?)?;
                 let next = match replaced {
-                    Some((old, _)) => self.link_past(directory, gap.next, *old)?,
+                    Some((old, replaced)) => {
+                        let next = self.link_past(directory, gap.next, *old)?;
+                        self.scan.before_removal(self, directory.inode, *old, replaced)?;
+                        next
+                    }
                     None => gap.next,
                 };
                 let own = self.store_link(directory, Place::Entry(*entry), next, durable)?;
@@ -618,31 +633,23 @@ impl<M: Memory> Volume<M> {
     pub fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let until = self.sequence();
         self.persist(inode, until)?;
-        let mut child = Arc::clone(inode);
-        while let Some((directory, sequence)) = self.waiting_name(&child) {
-            self.persist(&directory, sequence)?;
-            child = directory;
+        let names: Vec<_> = inode.state().names_to_come().cloned().collect();
+        for mark in names {
+            if let Some(directory) = mark.directory.upgrade() {
+                self.persist(&directory, mark.sequence)?;
+            }
         }
         // What was renamed into it is durable now; what its own first line says was written with its name.
         self.persist(inode, until)
-    }
-
-    /// The directory with the node that names an inode, while that is not durable.
-    fn waiting_name(&self, inode: &Inode) -> Option<(Arc<Inode>, u64)> {
-        let mut state = inode.state();
-        let mark = Arc::clone(&state.added.as_ref()?.mark);
-        if mark.is_done() {
-            state.added = None;
-            return None;
-        }
-        Some((mark.directory.upgrade()?, mark.sequence))
     }
 }
 
 /// What a node may have to wait for.
 struct Needs {
     sequence: u64,
-    after: Option<Arc<AddMark>>,
+    /// The directory's own name.
+    needs_directory: bool,
+    after: Vec<Arc<AddMark>>,
     removed: Option<Arc<Inode>>,
 }
 
@@ -653,9 +660,10 @@ impl Needs {
                 (after.clone(), replaced.as_ref().map(|(_, inode)| Arc::clone(inode)))
             }
             Change::EntryRemoved { after, inode, .. } => (after.clone(), Some(Arc::clone(inode))),
-            _ => (None, None),
+            _ => (Vec::new(), None),
         };
-        Needs { sequence: node.sequence, after, removed }
+        let needs_directory = matches!(node.change, Change::EntryAdded { .. });
+        Needs { sequence: node.sequence, needs_directory, after, removed }
     }
 }
 

@@ -251,7 +251,8 @@ impl<M: Memory> Volume<M> {
     pub fn note_added(&self, inode: &Arc<Inode>, entry: u64, mark: &Arc<AddMark>) {
         let mut state = inode.state();
         state.naming_nodes += 1;
-        state.added = Some(Added { entry, mark: Arc::clone(mark), is_cancellable: false });
+        state.added.retain(|added| !added.mark.is_done());
+        state.added.push(Added { entry, mark: Arc::clone(mark), is_cancellable: false });
     }
 
     /// Brings an inode into memory.

@@ -59,9 +59,14 @@ pub struct Superblock {
     checksum: Cell64,
     mounts: Commit64,
     clean: Commit64,
-    reserved: [Cell64; 6],
+    /// The front that a mount takes unless it is told another: what ByVFS calls S_NVMFS_ROOT, the flag at the mounted directory that says who walks paths.
+    /// Any value will do; the mount knows what it means.
+    front: Cell64,
+    reserved: [Cell64; 5],
 }
 const _: () = assert!(size_of::<Superblock>() == 128);
+/// Bytes of an image that [`identify`] has to see.
+pub const IDENTITY_BYTES: usize = std::mem::offset_of!(Superblock, reserved);
 
 // SAFETY: cells of eight bytes and arrays of them, `repr(C)`, no padding, any bits are a value.
 unsafe impl Layout for Superblock {}
@@ -83,8 +88,24 @@ fn line_checksum(words: &[u64; 3 + PARAMETERS]) -> u64 {
 
 /// The system that an image begins with, if it is one of the lab.
 pub fn identify(first_bytes: &[u8]) -> Option<System> {
-    let magic = u64::from_le_bytes(first_bytes.get(..8)?.try_into().ok()?);
+    let magic = word(first_bytes, 0)?;
     System::ALL.into_iter().find(|system| system.magic() == magic)
+}
+
+/// The front that the beginning of an image notes.
+pub fn front_noted(first_bytes: &[u8]) -> u64 {
+    word(first_bytes, std::mem::offset_of!(Superblock, front)).unwrap_or(0)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Notes the front that mounts are to take, in an image that nobody has mounted.
+pub fn note_front<M: Memory>(region: &Region<M>, front: u64) -> Result<()> {
+    let superblock = region.first::<Superblock>()?;
+    region.persist(region.set64(&superblock.front, front));
+    Ok(())
 }
 
 /// Writes the superblock, last of all: whatever else mkfs wrote must be durable.
@@ -107,6 +128,7 @@ pub fn format<M: Memory>(
     }
     region.set64(&superblock.checksum, line_checksum(&words)).unflushed();
     region.retract(&superblock.mounts, 0).unflushed();
+    region.set64(&superblock.front, 0).unflushed();
     for cell in &superblock.reserved {
         region.set64(cell, 0).unflushed();
     }

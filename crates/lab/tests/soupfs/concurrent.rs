@@ -154,9 +154,7 @@ fn crashes_while_threads_and_persisters_work_leave_a_whole_image() {
     }
 }
 
-/// Fails in some runs: after a crash, with scan, persisters and threads at once, a file has another's content, or sync reports damage.
 #[test]
-#[ignore = "a known defect of SoupFS, see DESIGN.md"]
 fn the_scan_takes_nothing_that_is_in_use_while_threads_and_persisters_go_on() {
     for seed in 0..6 {
         let mapping = formatted(8 << 20);

@@ -30,16 +30,18 @@ pub fn setup() -> Vec<Operation> {
     ]
 }
 
-/// How many runs; more by `SOUPFS_CRASH_RUNS`.
-fn runs() -> u64 {
-    std::env::var("SOUPFS_CRASH_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(40)
+/// Which runs: 40 unless `SOUPFS_CRASH_RUNS` says otherwise, from seed 0 or `SOUPFS_CRASH_SEED` on.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
+    let first = number("SOUPFS_CRASH_SEED").unwrap_or(0);
+    first..first + number("SOUPFS_CRASH_RUNS").unwrap_or(40)
 }
 
 #[test]
 fn any_crash_leaves_what_soft_updates_promise() {
     let effort = Effort { lines_max: 5, sample: 24, use_every: 6 };
     let mut states = 0;
-    for seed in 0..runs() {
+    for seed in seeds() {
         let mut drawer = Drawer::new(0x50f5 ^ seed << 8);
         let length = 6 + drawer.random.below(18) as usize;
         let recording = record(&setup(), &mut |tree, index| match index {
@@ -55,7 +57,7 @@ fn any_crash_leaves_what_soft_updates_promise() {
             }
         }
     }
-    println!("{} runs, {states} states", runs());
+    println!("seeds {:?}, {states} states", seeds());
 }
 
 fn short(operation: &Operation) -> String {

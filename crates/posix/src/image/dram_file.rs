@@ -43,6 +43,10 @@ impl DramFile {
         let Some(directory) = self.path.parent() else { return Ok(()) };
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let stale = entry.file_name().as_encoded_bytes().starts_with(self.prefix.as_bytes());
+            if stale && entry.path() == self.pipes() {
+                self.remove_pipes();
+                continue;
+            }
             if stale && let Err(source) = std::fs::remove_file(entry.path())
                 // Only one of our own name is in the way.
                 && entry.path() == self.path
@@ -56,6 +60,17 @@ impl DramFile {
     pub(super) fn remove(&self) {
         // If that fails, the next one in discards it.
         let _ = std::fs::remove_file(&self.path);
+        self.remove_pipes();
+    }
+
+    /// The directory of the kernel's pipes for those of the image.
+    fn pipes(&self) -> PathBuf {
+        self.path.with_file_name(format!("{}.pipes", self.prefix))
+    }
+
+    pub(super) fn remove_pipes(&self) {
+        // Mostly there is none; one that others made, and that we may not remove, is used again with the image.
+        let _ = std::fs::remove_dir_all(self.pipes());
     }
 
     /// Makes the file: for those, and only those, who may use the image. `filled` bytes of it will be touched at once.
@@ -76,7 +91,7 @@ impl DramFile {
         }
         let owner = stat(image, image_path)?;
         let mapping = Mapping::create(&self.path, length, 0o600).map_err(|error| match error {
-            MapError::Create { path, source, .. } => self.cannot_share(&path, source.to_string()),
+            MapError::Create { path, source, .. } => ImageError::NoShared { path, source },
             other => other.into(),
         })?;
         self.hand_over(&mapping, &owner);

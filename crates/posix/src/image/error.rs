@@ -71,6 +71,18 @@ pub enum ImageError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The DRAM region's file cannot be made.
+    #[error(
+        "cannot make {}: {source}; what the users of an image share is there, so each of them must be able to make files in that directory (/dev/shm \
+         usually has mode 1777)",
+        path.display()
+    )]
+    NoShared {
+        /// The DRAM region's file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// No room for the DRAM region.
     #[error(
         "{} has {available} bytes free, and the image needs about {needed} bytes of shared memory there: make it larger (mount -o \
@@ -138,6 +150,16 @@ pub enum ImageError {
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The file became shorter.
+    #[error(
+        "{} became shorter while it was in use: what was behind its new end is lost, and it is not left clean; bring back a whole copy of it, and do not \
+         truncate images that are in use",
+        path.display()
+    )]
+    Cut {
+        /// The image.
+        path: PathBuf,
     },
     /// The engine refused.
     #[error("{}: {source}", path.display())]

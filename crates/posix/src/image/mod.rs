@@ -49,6 +49,8 @@ pub struct OpenImage {
     pub dram_directory: PathBuf,
     /// How long to wait for others to go.
     pub patience: Duration,
+    /// Flush lines also where that makes nothing safer: so calls cost what they would on persistent memory.
+    pub always_flush: bool,
 }
 
 impl Default for OpenImage {
@@ -60,8 +62,14 @@ impl Default for OpenImage {
             recovery_threads: 0,
             dram_directory: PathBuf::from("/dev/shm"),
             patience: Duration::from_secs(5),
+            always_flush: false,
         }
     }
+}
+
+/// A region that flushes, unless what is behind its mapping needs no flushes.
+fn flushing_where_needed<M: Memory>(region: Region<M>, mapping: &Mapping, options: &OpenImage) -> Region<M> {
+    if options.always_flush || mapping.backing().needs_flushes() { region } else { region.without_flushes() }
 }
 
 /// What messages call an image without a path.
@@ -188,6 +196,18 @@ impl<M: Memory> Image<M> {
         matches!(self.place, DramPlace::Named(_) | DramPlace::Handed)
     }
 
+    /// Whether the image's file, or the shared memory beside it, became shorter while it was in use.
+    pub fn is_cut(&self) -> bool {
+        self.pm.is_cut() || self.dram.has_lost_pages()
+    }
+
+    /// Removes the kernel's pipes that stand for those of the image (`dram_file`). For an image in memory, that nobody uses any more; otherwise the last one to leave does it.
+    pub fn remove_pipes(&self) {
+        if let Ok(superblock) = self.fs().pm().first::<Superblock>() {
+            DramFile::new(Path::new("/dev/shm"), &uuid_of(superblock)).remove_pipes();
+        }
+    }
+
     /// Brings everything to where it is as safe as this image can be: to the disk, where there is one.
     pub fn sync(&self) -> io::Result<()> {
         self.pm.sync(0..self.pm.length())
@@ -217,12 +237,23 @@ impl<M: Memory> Image<M> {
             self.unlock(file);
             return Ok(Closed::OthersRemain);
         }
+        if self.is_cut() {
+            // What is left of it is not looked at any more, and not called clean.
+            if let DramPlace::Named(dram_file) = &self.place {
+                dram_file.remove();
+            }
+            self.unlock(file);
+            return Err(ImageError::Cut { path });
+        }
         let detached = fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source });
         let synced = self.pm.sync(0..self.pm.length());
         if let DramPlace::Named(dram_file) = &self.place {
             dram_file.remove();
         }
         self.unlock(file);
+        if self.is_cut() {
+            return Err(ImageError::Cut { path });
+        }
         detached?;
         synced.map_err(|source| ImageError::File { action: "sync", path, source })?;
         Ok(Closed::Last)
@@ -366,9 +397,7 @@ impl<M: Memory> Attempt<'_, M> {
         let not_usable = |cause| ImageError::NotUsable { path: self.path.to_owned(), cause };
         Superblock::check(&region, writing).map_err(not_usable)?;
         let superblock = region.first::<Superblock>().map_err(|bad| self.engine_error(bad.into()))?;
-        let mut uuid = [0u8; 16];
-        uuid[..8].copy_from_slice(&superblock.uuid[0].load().to_le_bytes());
-        uuid[8..].copy_from_slice(&superblock.uuid[1].load().to_le_bytes());
+        let uuid = uuid_of(superblock);
         Ok(DramFile::new(&self.options.dram_directory, &uuid))
     }
 
@@ -382,7 +411,8 @@ impl<M: Memory> Attempt<'_, M> {
     fn pm_region(&self) -> Region<M> {
         // SAFETY: whoever gets this region keeps the mapping next to it for at least as long (`Image`, or this attempt). A mapping that may
         // only be read is attached read-only, so nothing is stored.
-        unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) }
+        let region = unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) };
+        flushing_where_needed(region, &self.pm, self.options)
     }
 
     fn attach_options(&self) -> AttachOptions {
@@ -437,6 +467,13 @@ impl<M: Memory> Attempt<'_, M> {
     fn image(&self, fs: Fs<M>, dram: Arc<Mapping>, place: DramPlace, report: Option<RecoveryReport>) -> Image<M> {
         Image { fs: Some(fs), pm: Arc::clone(self.pm), dram, place, path: self.path.to_owned(), report }
     }
+}
+
+fn uuid_of(superblock: &Superblock) -> [u8; 16] {
+    let mut uuid = [0u8; 16];
+    uuid[..8].copy_from_slice(&superblock.uuid[0].load().to_le_bytes());
+    uuid[8..].copy_from_slice(&superblock.uuid[1].load().to_le_bytes());
+    uuid
 }
 
 fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {

@@ -99,6 +99,14 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(None)
     }
 
+    /// The calling process, which has entered that slot already and goes on as it is: another part of the same program takes over. ESRCH if it is not its own.
+    pub fn rejoin(&self, index: u32) -> Result<Process<'f, M>> {
+        let slot = self.areas.slot(index)?;
+        let me = self.platform().identity();
+        let mine = slot.pid() == me.pid && slot.started.load(Acquire) == me.started;
+        if mine && state_of(slot) == SlotState::Live { self.process(index) } else { Err(Errno::ESRCH) }
+    }
+
     /// In the child, before anything else: takes what [`Process::prepare_fork`] made. ESRCH if somebody took it for dead (the parent died
     /// before anybody knew of the child).
     pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
@@ -300,6 +308,7 @@ fn free_slot(slot: &Slot) {
     }
     slot.child_pid.store(0, Release);
     slot.waits_in.store(0, Release);
+    slot.program[0].store(0, Release);
     slot.started.store(0, Release);
     set_state(slot, SlotState::Free);
     slot.owner.store(0, Release);
@@ -403,6 +412,8 @@ impl<'f, M: Memory> Process<'f, M> {
         slot.table.store(table + 1, SeqCst);
         slot.umask.store(self.umask(), Relaxed);
         slot.parent.store(self.index + 1, Relaxed);
+        slot.program[1].store(self.slot.program[1].load(Relaxed), Relaxed);
+        slot.program[0].store(self.slot.program[0].load(Relaxed), Relaxed);
         set_state(slot, SlotState::Prepared);
         let copied = self.all.act(thread, self.index).and_then(|actor| actor.copy_to_child(child, fork));
         if let Err(error) = copied {

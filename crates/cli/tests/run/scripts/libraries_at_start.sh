@@ -1,10 +1,70 @@
 # needs: gcc
 # free: *
-# Programs that need a library in the mount before they begin: by a path of their own, and by one from the environment.
+# Programs that need a library in the mount before they begin: by a path of their own, by one from the environment, by the name that was linked; with
+# libraries that need others, and beside audit modules and preloaded libraries of the user's.
 set -eu
-printf '#include <stdio.h>\nint twice(int x) { return 2 * x; }\n__attribute__((constructor)) static void hi(void) { puts("loaded"); }\n' >lib.c
-printf '#include <stdio.h>\nint twice(int);\nint main(void) { printf("%%d\\n", twice(21)); }\n' >main.c
-gcc -shared -fPIC -o libshared.so lib.c
-gcc -o main main.c -L. -lshared -Wl,-rpath,"$PWD"; ./main
-gcc -o main2 main.c -L. -lshared; LD_LIBRARY_PATH=$PWD ./main2
-gcc -o main3 main.c -L. -lshared -Wl,-rpath,'$ORIGIN'; ./main3
+cat >lib.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int more(int);
+int twice(int x) { return more(x) + x; }
+__attribute__((constructor)) static void hi(void) {
+    Dl_info info;
+    dladdr((void *)twice, &info);
+    printf("loaded %s\n", info.dli_fname);
+}
+C
+echo 'int more(int x) { return x; }' >more.c
+cat >main.c <<'C'
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int twice(int);
+static void *wait_for_ever(void *end) { char c; read(*(int *)end, &c, 1); return 0; }
+int main(int argc, char **argv) {
+    char *path = getenv("LD_LIBRARY_PATH");
+    printf("%d %s\n", twice(21), path ? path : "no path");
+    void *first = dlopen("libshared.so", RTLD_LAZY | RTLD_NOLOAD), *second = dlopen(argv[1], RTLD_LAZY);
+    puts(first && first == second ? "one library" : "two libraries");
+    int ends[2];
+    pthread_t thread;
+    void *result;
+    pipe(ends);
+    pthread_create(&thread, 0, wait_for_ever, ends);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+}
+C
+cat >audit.c <<'C'
+#define _GNU_SOURCE
+#include <link.h>
+#include <stdio.h>
+unsigned la_version(unsigned version) { printf("audited\n"); fflush(stdout); return version; }
+C
+mkdir lib lib/deeper bin
+gcc -shared -fPIC -o lib/deeper/libmore.so more.c
+gcc -shared -fPIC -Wl,-soname,libshared.so -o lib/libshared.so lib.c -Llib/deeper -lmore -Wl,-rpath,'$ORIGIN/deeper'
+gcc -shared -fPIC -o audit.so audit.c
+link() { gcc main.c -Llib -lshared -Wl,--allow-shlib-undefined -Wl,-rpath-link,lib/deeper "$@"; }
+link -o bin/full -Wl,-rpath,"$PWD/lib"; bin/full "$PWD/lib/libshared.so"
+link -o bin/old -Wl,-rpath,"$PWD/lib" -Wl,--disable-new-dtags; bin/old "$PWD/lib/libshared.so"
+link -o bin/plain; LD_LIBRARY_PATH=$PWD/lib bin/plain lib/libshared.so
+cd lib; LD_LIBRARY_PATH=. ../bin/plain ./libshared.so; cd ..
+link -o bin/origin -Wl,-rpath,'$ORIGIN/../lib'; bin/origin lib/libshared.so
+top=$PWD; cd bin; ./origin ../lib/libshared.so; LD_LIBRARY_PATH=/usr/lib ./origin ../lib/libshared.so; cd /
+"$top/bin/origin" "$top/lib/libshared.so"
+PATH=$top/bin:$PATH origin "$top/lib/libshared.so"; cd "$top"
+mkdir links; ln -s ../bin/origin links/tool; links/tool lib/libshared.so; readlink /proc/self/exe
+gcc -o bin/named main.c lib/libshared.so -Wl,-rpath-link,lib/deeper -Wl,-rpath,"$PWD/lib"; bin/named lib/libshared.so
+gcc -shared -fPIC -o noname.so lib.c -Llib/deeper -lmore -Wl,-rpath,"$PWD/lib/deeper"
+printf 'int twice(int); int main(void) { return twice(2) != 4; }' >few.c
+gcc -o bin/few few.c ./noname.so -Wl,-rpath-link,lib/deeper; bin/few
+LD_PRELOAD=$PWD/noname.so /bin/echo preloaded
+LD_AUDIT=$PWD/audit.so /bin/echo with an audit module
+LD_AUDIT=$PWD/audit.so bin/origin lib/libshared.so
+LD_LIBRARY_PATH=$PWD/lib sh -c 'bin/plain lib/libshared.so; echo "$LD_LIBRARY_PATH"; env -u LD_LIBRARY_PATH bin/origin lib/libshared.so'
+bin/plain lib/libshared.so 2>/dev/null || echo "not found: $?"

@@ -1,0 +1,124 @@
+//! `directfs lab`: the papers' experiments.
+
+use crate::arguments::Lab;
+use crate::interrupt::{self, Interrupted};
+use crate::terminal::{Table, bold, dim};
+use crate::units;
+use anyhow::{Context, Result, bail};
+use lab::experiments::report::{self, Circumstances};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, chart, find};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The report of a directory.
+const REPORT: &str = "index.html";
+
+/// Lists experiments, or carries some out.
+pub fn run(arguments: &Lab) -> Result<()> {
+    let chosen: Vec<&Experiment> = match arguments.experiment.as_str() {
+        "list" => return list(),
+        // The command line requires --out for it.
+        "all" => CATALOGUE.iter().collect(),
+        name => vec![find(name).with_context(|| format!("there is no experiment {name}; there are {}", names()))?],
+    };
+    if let Some(directory) = &arguments.out {
+        prepare(directory, &chosen, arguments.force)?;
+    }
+    interrupt::catch()?;
+    let size = if arguments.quick { Size::Quick } else { Size::Full };
+    let begun = std::time::Instant::now();
+    let mut done = Vec::new();
+    for (index, experiment) in chosen.iter().enumerate() {
+        let name = format!("[{}/{}] {}", index + 1, chosen.len(), experiment.name);
+        let progress = |step: &str| eprintln!("{} {}", bold(&name), dim(step));
+        let bench = Bench { size, stop: &|| interrupt::check().is_err(), progress: &progress };
+        let findings = experiment.carry_out(&bench).map_err(|failure| match failure {
+            Failure::Interrupted => anyhow::Error::new(Interrupted),
+            other => anyhow::Error::new(other).context(format!("{} could not be carried out", experiment.name)),
+        })?;
+        if chosen.len() == 1 {
+            print!("{}", report::text(experiment, &findings));
+        }
+        done.push((*experiment, findings));
+    }
+    if let Some(directory) = &arguments.out {
+        write(directory, size, &done)?;
+        println!(
+            "{} in {:.0} s: {}",
+            units::counted(done.len() as u64, "experiment"),
+            begun.elapsed().as_secs_f64(),
+            directory.join(REPORT).display()
+        );
+    }
+    Ok(())
+}
+
+fn names() -> String {
+    CATALOGUE.iter().map(|experiment| experiment.name).collect::<Vec<_>>().join(", ")
+}
+
+fn list() -> Result<()> {
+    let mut table = Table::new(&["EXPERIMENT", "QUESTION"]);
+    for experiment in CATALOGUE {
+        table.row(vec![experiment.name.to_owned(), experiment.question.to_owned()]);
+    }
+    table.print();
+    Ok(())
+}
+
+fn files_of(directory: &Path, experiment: &Experiment) -> [PathBuf; 2] {
+    ["tsv", "svg"].map(|ending| directory.join(format!("{}.{ending}", experiment.name)))
+}
+
+/// Makes the directory, and refuses to overwrite a report, before anything is measured.
+fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<()> {
+    let mut files: Vec<PathBuf> = chosen.iter().flat_map(|experiment| files_of(directory, experiment)).collect();
+    files.push(directory.join(REPORT));
+    if let Some(there) = files.iter().find(|file| file.symlink_metadata().is_ok())
+        && !force
+    {
+        bail!("{} exists: choose another directory, or overwrite it with --force", there.display());
+    }
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))
+}
+
+fn write(directory: &Path, size: Size, done: &[(&Experiment, Findings)]) -> Result<()> {
+    let all: Vec<(&Experiment, &Findings)> =
+        done.iter().map(|(experiment, findings)| (*experiment, findings)).collect();
+    for (experiment, findings) in &all {
+        let [numbers, plot] = files_of(directory, experiment);
+        save(&numbers, &report::tsv(findings))?;
+        if let Some(first) = findings.plots.first() {
+            save(&plot, &chart::svg(first))?;
+        }
+    }
+    save(&directory.join(REPORT), &report::html(&circumstances(size), &all))
+}
+
+/// Whole or not at all: a reader never sees half a report.
+fn save(path: &Path, text: &str) -> Result<()> {
+    let part = path.with_extension("part");
+    let written = std::fs::File::create(&part).and_then(|mut file| file.write_all(text.as_bytes()));
+    let saved = written.and_then(|()| std::fs::rename(&part, path));
+    if saved.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    saved.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn circumstances(size: Size) -> Circumstances {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let mut facts = vec![
+        ("machine".to_owned(), crate::bench::machine()),
+        ("kernel".to_owned(), read("/proc/sys/kernel/osrelease").trim().to_owned()),
+        ("DirectFS".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("sizes".to_owned(), if size == Size::Quick { "quick" } else { "full" }.to_owned()),
+    ];
+    if let Some(load) = read("/proc/loadavg").split(' ').next() {
+        let meaning = format!(
+            "{load} programs wanted a processor on average in the last minute; more than one besides this makes all numbers worse"
+        );
+        facts.push(("load at the end".to_owned(), meaning));
+    }
+    Circumstances { facts }
+}

@@ -1,0 +1,60 @@
+// Uses files in a mount, tells when it is ready, waits until the image was cut off, and tells what it gets then.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void own(int signal) { (void)signal; write(1, "own handler\n", 12); _exit(9); }
+
+static char buffer[1 << 20];
+
+static void say(const char *what, long result) {
+    printf("%s: %s\n", what, result < 0 ? strerrorname_np(errno) : "done");
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    // A program with a handler of its own must not see this signal, which is not its fault.
+    if (argc > 1) signal(SIGBUS, own);
+    int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0644), directory = open(".", O_RDONLY);
+    memset(buffer, 'x', sizeof buffer);
+    for (int part = 0; part < 6; part++) write(fd, buffer, sizeof buffer);
+    mkdir("directory", 0755);
+    puts("ready");
+    fflush(stdout);
+    char line[8];
+    read(0, line, 1);
+    // What was in caches of ours may still be served; what is gone is an error, and then all is.
+    int lost = 0;
+    for (int part = 0; part < 6 && !lost; part++) lost = pread(fd, buffer, sizeof buffer, (long)part << 20) < 0;
+    say("lost", lost ? -1 : 0);
+    struct stat status;
+    say("read", pread(fd, buffer, 10, 0));
+    say("write", write(fd, "more", 4));
+    say("stat", stat("file", &status));
+    say("fstat", fstat(fd, &status));
+    say("open", open("other", O_RDWR | O_CREAT, 0644));
+    say("mkdir", mkdir("another", 0755));
+    say("rename", rename("directory", "directories"));
+    say("list", getdents64(directory, buffer, sizeof buffer));
+    say("chdir", chdir("directory"));
+    say("fsync", fsync(fd));
+    say("elsewhere", open("/etc/passwd", O_RDONLY));
+    pid_t child = fork();
+    if (!child) {
+        say("child", read(fd, buffer, 1));
+        _exit(7);
+    }
+    int ended;
+    waitpid(child, &ended, 0);
+    printf("child ended: %d\n", WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);
+    say("close", close(fd));
+    say("close", close(directory));
+    return 5;
+}

@@ -1,0 +1,489 @@
+//! Time per system call, one thread, names in one directory: DirectFS Table II and Fig. 2, ByVFS Fig. 3, SoupFS Fig. 2 and 3.
+
+use super::bare::Bare;
+use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, less, more};
+use super::machine::{Machine, Plan, Result, Slow, Subject, machine};
+use super::{Bench, Experiment, MEMORIES, Size, memory_name, per_call, shuffled};
+use crate::calls::Calls;
+use crate::nova::Nova;
+use crate::physical::{MkfsOptions, PhysicalFs};
+use engine::format::FileKind;
+use pmem::{Delayed, Delays, Mapping};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Least nanoseconds per call, by row.
+pub(super) type Times = BTreeMap<&'static str, f64>;
+
+pub(super) fn keep_least(times: &mut Times, row: &'static str, ns: f64) {
+    let least = times.entry(row).or_insert(ns);
+    *least = least.min(ns);
+}
+
+/// Directories with files to look at, one, two and three levels down, and one to make and remove names in.
+const PLACES: [&str; 3] = ["/one", "/a/two", "/a/b/three"];
+const EMPTY: &str = "/empty";
+
+struct Paths {
+    by_level: [Vec<Vec<u8>>; 3],
+    new: Vec<Vec<u8>>,
+    /// In which order they are looked at and removed.
+    order: Vec<u64>,
+}
+
+impl Paths {
+    fn new(files: u64) -> Paths {
+        let named = |place: &str| (0..files).map(|index| format!("{place}/file{index:07}").into_bytes()).collect();
+        Paths { by_level: PLACES.map(named), new: named(EMPTY), order: shuffled(files) }
+    }
+
+    fn count(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    fn plan(&self) -> Plan {
+        Plan::of_files(self.count() * 4 + 100)
+    }
+}
+
+/// An act on one path.
+pub(super) type Act = fn(&dyn Calls, &[u8]) -> posix::Result<()>;
+
+pub(super) fn stat(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.stat(path).map(drop)
+}
+fn access(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.access(path, 4)
+}
+pub(super) fn create(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.create(path, 0o644)
+}
+pub(super) fn unlink(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.unlink(path)
+}
+pub(super) fn mkdir(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.mkdir(path, 0o755)
+}
+pub(super) fn rmdir(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.rmdir(path)
+}
+
+/// Time of an act on each path, in the order in which they are named or in one that looks drawn.
+pub(super) fn time(machine: &dyn Machine, paths: &[Vec<u8>], order: Option<&[u64]>, act: Act) -> Result<f64> {
+    let mut ns = 0.0;
+    machine.with(&mut |calls| {
+        ns = per_call(paths.len() as u64, |index| {
+            let at = order.map_or(index, |order| order[index as usize]);
+            Ok(act(calls, &paths[at as usize])?)
+        })?;
+        Ok(())
+    })?;
+    Ok(ns)
+}
+
+/// Makes the directories, and the files to look at.
+fn populate(machine: &dyn Machine, paths: &Paths) -> Result<()> {
+    machine.with(&mut |calls| {
+        for directory in ["/one", "/a", "/a/two", "/a/b", "/a/b/three", EMPTY] {
+            calls.mkdir(directory.as_bytes(), 0o755)?;
+        }
+        for path in paths.by_level.iter().flatten() {
+            calls.create(path, 0o644)?;
+        }
+        Ok(calls.sync()?)
+    })
+}
+
+const COLD_STATS: [&str; 3] = ["stat", "stat_2", "stat_3"];
+const WARM_STATS: [&str; 3] = ["stat_c", "stat_2_c", "stat_3_c"];
+
+/// One round of everything: each call first cold, right after mounting, then warm.
+fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, times: &mut Times) -> Result<()> {
+    let order = Some(&paths.order[..]);
+    for ((paths, cold), warm) in paths.by_level.iter().zip(COLD_STATS).zip(WARM_STATS) {
+        machine.remount(delays)?;
+        keep_least(times, cold, time(machine, paths, order, stat)?);
+        keep_least(times, warm, time(machine, paths, order, stat)?);
+    }
+    machine.remount(delays)?;
+    keep_least(times, "access", time(machine, &paths.by_level[0], order, access)?);
+    keep_least(times, "access_c", time(machine, &paths.by_level[0], order, access)?);
+    let pairs: [(Act, Act, [&'static str; 4]); 2] = [
+        (create, unlink, ["open", "unlink", "open_c", "unlink_c"]),
+        (mkdir, rmdir, ["mkdir", "rmdir", "mkdir_c", "rmdir_c"]),
+    ];
+    for (make, remove, [cold_make, cold_remove, warm_make, warm_remove]) in pairs {
+        machine.remount(delays)?;
+        keep_least(times, cold_make, time(machine, &paths.new, None, make)?);
+        machine.remount(delays)?;
+        keep_least(times, cold_remove, time(machine, &paths.new, order, remove)?);
+        keep_least(times, warm_make, time(machine, &paths.new, None, make)?);
+        keep_least(times, warm_remove, time(machine, &paths.new, order, remove)?);
+    }
+    Ok(())
+}
+
+/// Times of all subjects with all memories: `[memory][subject]`.
+fn all_times(
+    bench: &Bench<'_>,
+    subjects: &[Subject],
+    files: u64,
+    is_left_out: &dyn Fn(Subject, Delays) -> bool,
+) -> Result<Vec<Vec<Times>>> {
+    let paths = Paths::new(files);
+    let mut machines = Vec::new();
+    for subject in subjects {
+        bench.step(&format!("{files} files in {}", subject.name()))?;
+        let machine = machine(*subject, paths.plan(), Delays::default())?;
+        populate(&*machine, &paths)?;
+        machines.push(machine);
+    }
+    let mut all = Vec::new();
+    for delays in MEMORIES {
+        let mut times = vec![Times::new(); subjects.len()];
+        for number in 0..bench.rounds() {
+            for ((machine, subject), times) in machines.iter_mut().zip(subjects).zip(&mut times) {
+                if !is_left_out(*subject, delays) {
+                    bench.step(&format!("{}, {}, round {}", subject.name(), memory_name(delays), number + 1))?;
+                    round(&mut **machine, delays, &paths, times)?;
+                }
+            }
+        }
+        all.push(times);
+    }
+    Ok(all)
+}
+
+/// Rows for all subjects, in microseconds.
+fn measures(
+    times: &[Vec<Times>],
+    subjects: &[Subject],
+    rows: &[&'static str],
+    paper: &dyn Fn(&str, Subject) -> Option<f64>,
+) -> Vec<Measure> {
+    let mut measures = Vec::new();
+    for row in rows {
+        for (index, subject) in subjects.iter().enumerate() {
+            let here = times.iter().map(|memory| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
+            let paper = paper(row, *subject);
+            measures.push(Measure { row: (*row).to_owned(), subject: subject.name().to_owned(), paper, here });
+        }
+    }
+    measures
+}
+
+// --- DirectFS, Table II --------------------------------------------------------------------------------------------
+
+const TABLE_2_SUBJECTS: [Subject; 7] = [
+    Subject::Pmfs,
+    Subject::CacheletPmfsSlow,
+    Subject::CacheletPmfs,
+    Subject::Nova,
+    Subject::CacheletNovaSlow,
+    Subject::CacheletNova,
+    Subject::DirectFs,
+];
+
+/// DirectFS, Table II: microseconds, subjects in the order above.
+const TABLE_2_PAPER: [(&str, [f64; 7]); 14] = [
+    ("stat", [37.5, 1.2, 1.1, 4.5, 2.2, 2.1, 2.1]),
+    ("stat_2", [37.7, 1.2, 1.2, 5.2, 2.2, 2.2, 2.2]),
+    ("stat_3", [37.7, 1.3, 1.3, 5.2, 2.3, 2.3, 2.3]),
+    ("stat_c", [0.8, 0.9, 0.9, 1.1, 1.2, 0.8, 0.8]),
+    ("stat_2_c", [0.9, 0.9, 0.9, 1.0, 1.2, 0.8, 0.8]),
+    ("stat_3_c", [0.9, 0.9, 0.9, 1.0, 1.3, 0.9, 0.9]),
+    ("open", [63.0, 10.9, 10.9, 12.8, 9.5, 9.4, 8.0]),
+    ("mkdir", [59.8, 11.2, 11.1, 14.0, 12.0, 11.9, 10.6]),
+    ("open_c", [61.6, 10.8, 10.4, 12.1, 9.2, 9.0, 6.9]),
+    ("mkdir_c", [23.0, 11.0, 11.0, 12.6, 10.1, 10.0, 8.7]),
+    ("unlink", [29.6, 5.2, 5.1, 11.6, 5.6, 5.5, 3.4]),
+    ("rmdir", [48.6, 5.8, 5.7, 15.0, 8.1, 8.1, 4.8]),
+    ("unlink_c", [10.4, 5.2, 5.1, 9.1, 4.0, 3.7, 2.3]),
+    ("rmdir_c", [29.3, 5.7, 5.5, 10.4, 5.7, 5.3, 2.6]),
+];
+
+fn table_2_files(size: Size) -> u64 {
+    size.pick(40, 1000, 10_000)
+}
+
+/// Table II.
+pub const TABLE_2: Experiment = Experiment {
+    name: "directfs-table2",
+    question: "How long does each system call take, cold and warm?",
+    source: "DirectFS, Table II (section V-B1): 10,000 files, Optane DC memory",
+    method: "Names in one directory; stat also two and three levels down. Cold: right after mounting. Warm (_c): again, the first time dropped. \"open\" makes a file and closes it. _N and _Nnqp: the paper's index and cachelets over the other file system, with and without inode quick path. In the full size PMFS runs without delays only: its linear searches would take minutes per row.",
+    needs_bytes: |size| TABLE_2_SUBJECTS.len() as u64 * Plan::of_files(table_2_files(size) * 4 + 100).image_bytes(),
+    run: |bench| {
+        let left_out =
+            |subject, delays| bench.size == Size::Full && subject == Subject::Pmfs && delays != Delays::default();
+        let times = all_times(bench, &TABLE_2_SUBJECTS, table_2_files(bench.size), &left_out)?;
+        let rows = TABLE_2_PAPER.map(|(row, _)| row);
+        let paper = |row: &str, subject| {
+            let column = TABLE_2_SUBJECTS.iter().position(|known| *known == subject)?;
+            TABLE_2_PAPER.iter().find(|(name, _)| *name == row).map(|(_, values)| values[column])
+        };
+        let mut findings = Findings::new("µs per call", &MEMORIES);
+        findings.measures = measures(&times, &TABLE_2_SUBJECTS, &rows, &paper);
+        table_2_claims(&mut findings, &rows);
+        let shown = ["NOVA", "NOVA_Nnqp", "NOVA_N", "DirectFS"];
+        findings.plots.push(findings.relative_plot("Time per call, NOVA = 100 %", &rows, &shown, "NOVA"));
+        Ok(findings)
+    },
+};
+
+fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
+    for row in rows {
+        let of = |subject| findings.paper(row, subject).unwrap_or(f64::NAN);
+        let claim = Claim {
+            what: format!("DirectFS takes less time than NOVA for {row}"),
+            unit: "%",
+            paper: less(of("DirectFS"), of("NOVA")),
+            here: findings.reductions(row, "DirectFS", "NOVA"),
+            sense: Sense::AtLeast,
+            reason: "",
+        };
+        findings.claims.push(claim);
+    }
+    let writes = ["open", "mkdir", "open_c", "mkdir_c", "unlink", "rmdir", "unlink_c", "rmdir_c"];
+    let best = |values: &dyn Fn(&str) -> Vec<f64>| {
+        let each: Vec<Vec<f64>> = rows.iter().map(|row| values(row)).collect();
+        (0..MEMORIES.len()).map(|memory| each.iter().map(|row| row[memory]).fold(f64::MIN, f64::max)).collect()
+    };
+    let claims = [
+        (
+            "DirectFS takes less time than NOVA on average (abstract, section I)",
+            36.86,
+            findings.mean_reductions(rows, "DirectFS", "NOVA"),
+        ),
+        (
+            "DirectFS takes less time than NOVA at best (abstract)",
+            59.2,
+            best(&|row| findings.reductions(row, "DirectFS", "NOVA")),
+        ),
+        ("index and cachelets make cold stat over NOVA faster", 53.5, findings.reductions("stat", "NOVA_N", "NOVA")),
+        ("index and cachelets make cold stat over PMFS faster", 96.9, findings.reductions("stat", "PMFS_N", "PMFS")),
+        (
+            "index and cachelets make metadata writes over NOVA faster, on average",
+            36.8,
+            findings.mean_reductions(&writes, "NOVA_N", "NOVA"),
+        ),
+        (
+            "index and cachelets make metadata writes over PMFS faster, on average",
+            75.3,
+            findings.mean_reductions(&writes, "PMFS_N", "PMFS"),
+        ),
+        (
+            "DirectFS's own log makes metadata writes faster than index and cachelets over NOVA, on average",
+            28.9,
+            findings.mean_reductions(&writes, "DirectFS", "NOVA_N"),
+        ),
+        (
+            "the inode quick path makes warm stat over NOVA faster",
+            19.0,
+            findings.reductions("stat_c", "NOVA_N", "NOVA_Nnqp"),
+        ),
+    ];
+    for (what, paper, here) in claims {
+        let here = here.into_iter().filter(|value| value.is_finite()).collect();
+        findings.claims.push(Claim {
+            what: what.to_owned(),
+            unit: "%",
+            paper,
+            here,
+            sense: Sense::AtLeast,
+            reason: "",
+        });
+    }
+}
+
+// --- ByVFS, Fig. 3 -------------------------------------------------------------------------------------------------
+
+/// ByVFS, section 4.2 (the text beside Fig. 3): by how much less time than the conventional VFS, per cent.
+const BYVFS_PAPER: [(&str, f64); 6] =
+    [("open", 12.7), ("stat", 48.1), ("access", 28.4), ("unlink", 50.8), ("mkdir", 7.4), ("rmdir", 18.4)];
+const BYVFS_SUBJECTS: [Subject; 2] = [Subject::Nova, Subject::ByVfs];
+
+fn byvfs_files(size: Size) -> u64 {
+    size.pick(40, 2000, 100_000)
+}
+
+/// ByVFS's calls.
+pub const BYVFS_FIGURE_3: Experiment = Experiment {
+    name: "byvfs-fig3",
+    question: "What does a VFS without a dentry cache save, cold and warm?",
+    source: "ByVFS, Fig. 3 and section 4.2: 100,000 files in one directory, NOVA below, 30 to 40 ns added to reads and 600 ns to writes",
+    method: "The conventional VFS and ByVFS over the same NOVA-like file system. Cold: right after mounting. Warm (_c): again, the first time dropped. \"open\" makes a file and closes it.",
+    needs_bytes: |size| BYVFS_SUBJECTS.len() as u64 * Plan::of_files(byvfs_files(size) * 4 + 100).image_bytes(),
+    run: |bench| {
+        let times = all_times(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size), &|_, _| false)?;
+        let rows = ["open", "stat", "access", "unlink", "mkdir", "rmdir", "access_c", "unlink_c"];
+        let mut findings = Findings::new("µs per call", &MEMORIES);
+        findings.measures = measures(&times, &BYVFS_SUBJECTS, &rows, &|_, _| None);
+        let warm = [("unlink_c", 38.1)];
+        for (row, paper) in BYVFS_PAPER.iter().chain(&warm) {
+            findings.claims.push(Claim {
+                what: format!("ByVFS takes less time than the conventional VFS for {row}"),
+                unit: "%",
+                paper: *paper,
+                here: findings.reductions(row, "ByVFS", "NOVA"),
+                sense: Sense::AtLeast,
+                reason: "",
+            });
+        }
+        let mut plot =
+            findings.relative_plot("Time per call, conventional VFS = 100 %", &rows, &["NOVA", "ByVFS"], "NOVA");
+        let known =
+            |row: &&str| BYVFS_PAPER.iter().chain(&warm).find(|(name, _)| name == row).map(|(_, less)| 100.0 - less);
+        plot.paper = vec![
+            Series { name: "NOVA".to_owned(), values: rows.iter().map(|row| known(row).map(|_| 100.0)).collect() },
+            Series { name: "ByVFS".to_owned(), values: rows.iter().map(known).collect() },
+        ];
+        findings.plots.push(plot);
+        findings.notes.push(
+            "The paper gives no number for access with a warm cache; it says that ByVFS is slightly worse there."
+                .to_owned(),
+        );
+        Ok(findings)
+    },
+};
+
+// --- DirectFS, Fig. 2 ----------------------------------------------------------------------------------------------
+
+fn figure_2_files(size: Size) -> u64 {
+    size.pick(40, 1000, 10_000)
+}
+
+const FIGURE_2_ROWS: [[&str; 6]; 3] = [
+    ["create", "stat", "remove", "create_c", "stat_c", "remove_c"],
+    ["create_2", "stat_2", "remove_2", "create_2_c", "stat_2_c", "remove_2_c"],
+    ["create_3", "stat_3", "remove_3", "create_3_c", "stat_3_c", "remove_3_c"],
+];
+
+/// VFS or none.
+pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
+    name: "directfs-fig2",
+    question: "What do the VFS's caches cost, and what do they save?",
+    source: "DirectFS, Fig. 2 and section II-C: NOVA with the VFS and without",
+    method: "create, stat and remove in directories one, two and three levels down. VFS: the conventional front over the NOVA-like file system. PFS: its operations called without any cache of names or attributes of files; directories in use keep NOVA's own index. Cold: right after mounting. Warm (_c): again, the first time dropped.",
+    needs_bytes: |size| 2 * Plan::of_files(figure_2_files(size) + 100).image_bytes(),
+    run: |bench| {
+        let files = figure_2_files(bench.size);
+        let mut times = Vec::new();
+        for delays in MEMORIES {
+            let mut both = vec![Times::new(), Times::new()];
+            for number in 0..bench.rounds() {
+                bench.step(&format!("{}, round {}", memory_name(delays), number + 1))?;
+                figure_2_vfs(files, delays, &mut both[0])?;
+                figure_2_pfs(files, delays, &mut both[1])?;
+            }
+            times.push(both);
+        }
+        let mut findings = Findings::new("µs per call", &MEMORIES);
+        let rows: Vec<&str> = FIGURE_2_ROWS.into_iter().flatten().collect();
+        for row in &rows {
+            for (index, subject) in ["VFS", "PFS"].into_iter().enumerate() {
+                let here =
+                    times.iter().map(|memory: &Vec<Times>| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
+                findings.measures.push(Measure {
+                    row: (*row).to_owned(),
+                    subject: subject.to_owned(),
+                    paper: None,
+                    here,
+                });
+            }
+        }
+        findings.claims.push(Claim {
+            what: "cold stat takes less time without the VFS".to_owned(),
+            unit: "%",
+            paper: 55.5,
+            here: findings.reductions("stat", "PFS", "VFS"),
+            sense: Sense::AtLeast,
+            reason: "",
+        });
+        let of = |memory| {
+            more(
+                findings.here("stat_c", "PFS", memory).unwrap_or(0.0),
+                findings.here("stat_c", "VFS", memory).unwrap_or(0.0),
+            )
+        };
+        findings.claims.push(Claim {
+            what: "warm stat takes more time without the VFS".to_owned(),
+            unit: "%",
+            paper: 89.5,
+            here: (0..MEMORIES.len()).map(of).collect(),
+            sense: Sense::AtLeast,
+            reason: "",
+        });
+        let values = |subject: &str| rows.iter().map(|row| findings.here(row, subject, 0)).collect();
+        let series = |name: &str| Series { name: name.to_owned(), values: values(name) };
+        findings.plots.push(Plot {
+            title: "Time per call with and without the VFS".to_owned(),
+            unit: "µs".to_owned(),
+            places: rows.iter().map(|row| (*row).to_owned()).collect(),
+            lines: false,
+            here: vec![series("VFS"), series("PFS")],
+            paper: Vec::new(),
+        });
+        Ok(findings)
+    },
+};
+
+const LEVELS: [&[&str]; 3] = [&["/one"], &["/a", "/a/two"], &["/a", "/a/b", "/a/b/three"]];
+
+fn level_paths(level: usize, files: u64) -> Vec<Vec<u8>> {
+    (0..files).map(|index| format!("{}/file{index:07}", PLACES[level]).into_bytes()).collect()
+}
+
+fn figure_2_vfs(files: u64, delays: Delays, times: &mut Times) -> Result<()> {
+    let order = shuffled(files);
+    for (level, rows) in FIGURE_2_ROWS.iter().enumerate() {
+        let mut machine = machine(Subject::Nova, Plan::of_files(files + 100), delays)?;
+        machine.with(&mut |calls| {
+            Ok(LEVELS[level].iter().try_for_each(|directory| calls.mkdir(directory.as_bytes(), 0o755))?)
+        })?;
+        let paths = level_paths(level, files);
+        machine.remount(delays)?;
+        keep_least(times, rows[0], time(&*machine, &paths, None, create)?);
+        machine.remount(delays)?;
+        keep_least(times, rows[1], time(&*machine, &paths, Some(&order), stat)?);
+        keep_least(times, rows[4], time(&*machine, &paths, Some(&order), stat)?);
+        machine.remount(delays)?;
+        keep_least(times, rows[2], time(&*machine, &paths, Some(&order), unlink)?);
+        keep_least(times, rows[3], time(&*machine, &paths, None, create)?);
+        keep_least(times, rows[5], time(&*machine, &paths, Some(&order), unlink)?);
+    }
+    Ok(())
+}
+
+fn figure_2_pfs(files: u64, delays: Delays, times: &mut Times) -> Result<()> {
+    let order = shuffled(files);
+    for (level, rows) in FIGURE_2_ROWS.iter().enumerate() {
+        let image = Arc::new(Mapping::anonymous(Plan::of_files(files + 100).image_bytes())?);
+        image.populate_write(0..image.length()).map_err(|_| posix::Errno::ENOMEM)?;
+        let region = || image.region(Arc::new(Delayed::new(delays)));
+        Nova::<Slow>::mkfs(&region()?, &MkfsOptions::default())?;
+        let mut fs = Bare::<Nova<Slow>>::mount(region()?)?;
+        for directory in LEVELS[level] {
+            fs.create(directory.as_bytes(), FileKind::Directory)?;
+        }
+        let paths = level_paths(level, files);
+        let create =
+            |fs: &mut Bare<Nova<Slow>>| per_call(files, |index| fs.create(&paths[index as usize], FileKind::Regular));
+        let at = |index: u64| &paths[order[index as usize] as usize];
+        let remount = |fs: Bare<Nova<Slow>>| -> Result<Bare<Nova<Slow>>> {
+            fs.unmount()?;
+            Bare::mount(region()?)
+        };
+        fs = remount(fs)?;
+        keep_least(times, rows[0], create(&mut fs)?);
+        fs = remount(fs)?;
+        keep_least(times, rows[1], per_call(files, |index| fs.stat(at(index)))?);
+        keep_least(times, rows[4], per_call(files, |index| fs.stat(at(index)))?);
+        fs = remount(fs)?;
+        keep_least(times, rows[2], per_call(files, |index| fs.remove(at(index)))?);
+        keep_least(times, rows[3], create(&mut fs)?);
+        keep_least(times, rows[5], per_call(files, |index| fs.remove(at(index)))?);
+        fs.unmount()?;
+    }
+    Ok(())
+}

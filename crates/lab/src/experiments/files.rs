@@ -1,0 +1,461 @@
+//! Whole applications on files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9, SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
+
+use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, more};
+use super::machine::{Machine, Plan, Result, Subject, machine};
+use super::{Bench, Experiment, MEMORIES, Size, memory_name};
+use crate::calls::Calls;
+use pmem::Delays;
+use std::time::Instant;
+
+/// Numbers that look drawn and are the same each time.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next, below a bound.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (value ^ (value >> 31)) % bound.max(1)
+    }
+
+    /// About `mean`: between half and one and a half of it.
+    fn about(&mut self, mean: u64) -> u64 {
+        mean / 2 + self.below(mean)
+    }
+}
+
+const IO_BYTES: usize = 1 << 20;
+const READ: i32 = libc::O_RDONLY;
+const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+
+fn write_file(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
+    let file = calls.open(path, NEW, 0o644)?;
+    calls.write(file, 0, bytes)?;
+    if sync {
+        calls.sync_file(file)?;
+    }
+    Ok(calls.close(file)?)
+}
+
+fn append(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
+    let file = calls.open(path, libc::O_WRONLY | libc::O_APPEND, 0)?;
+    calls.append(file, bytes)?;
+    if sync {
+        calls.sync_file(file)?;
+    }
+    Ok(calls.close(file)?)
+}
+
+fn read_file(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
+    let file = calls.open(path, READ, 0)?;
+    let mut at = 0;
+    loop {
+        let got = calls.read(file, at, into)?;
+        at += got as u64;
+        if got < into.len() {
+            break;
+        }
+    }
+    Ok(calls.close(file)?)
+}
+
+/// An application: what a thread does again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Application {
+    /// filebench: a mail server, one directory, each mail synced.
+    Varmail,
+    /// filebench: many directories, whole files written, appended to, read and removed.
+    FileServer,
+    /// Small files made, removed, read and appended to.
+    Postmark,
+}
+
+impl Application {
+    const fn mean_bytes(self) -> u64 {
+        match self {
+            Application::Varmail => 16 << 10,
+            Application::FileServer => 128 << 10,
+            Application::Postmark => 8 << 10,
+        }
+    }
+
+    /// Directories beside one another.
+    const fn directories(self) -> u64 {
+        match self {
+            Application::Varmail => 1,
+            Application::FileServer => 20,
+            Application::Postmark => 10,
+        }
+    }
+
+    /// Operations (opening, reading, writing, syncing, closing, removing ...) of one turn, as filebench counts them.
+    const fn operations(self) -> f64 {
+        match self {
+            Application::Varmail => 13.0,
+            Application::FileServer => 11.0,
+            Application::Postmark => 2.0,
+        }
+    }
+}
+
+/// A thread's own files.
+struct Own<'m> {
+    calls: &'m dyn Calls,
+    thread: u64,
+    paths: Vec<Vec<u8>>,
+    made: u64,
+    random: Random,
+    buffer: Vec<u8>,
+}
+
+impl Own<'_> {
+    fn new_path(&mut self, application: Application) -> Vec<u8> {
+        self.made += 1;
+        let directory = self.made % application.directories();
+        format!("/d{directory}/thread{}-{:07}", self.thread, self.made).into_bytes()
+    }
+
+    fn make(&mut self, application: Application, sync: bool) -> Result<()> {
+        let path = self.new_path(application);
+        let length = self.random.about(application.mean_bytes()) as usize;
+        write_file(self.calls, &path, &self.buffer[..length], sync)?;
+        self.paths.push(path);
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        let index = self.random.below(self.paths.len() as u64) as usize;
+        let path = self.paths.swap_remove(index);
+        Ok(self.calls.unlink(&path)?)
+    }
+
+    fn any(&mut self) -> usize {
+        self.random.below(self.paths.len() as u64) as usize
+    }
+
+    fn append(&mut self, mean: u64, sync: bool) -> Result<()> {
+        let (index, length) = (self.any(), self.random.about(mean) as usize);
+        append(self.calls, &self.paths[index], &self.buffer[..length], sync)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let index = self.any();
+        read_file(self.calls, &self.paths[index], &mut self.buffer)
+    }
+
+    fn turn(&mut self, application: Application) -> Result<()> {
+        match application {
+            Application::Varmail => {
+                self.remove()?;
+                self.make(application, true)?;
+                self.read()?;
+                self.append(16 << 10, true)?;
+                self.read()
+            }
+            Application::FileServer => {
+                self.make(application, false)?;
+                self.append(16 << 10, false)?;
+                self.read()?;
+                self.remove()?;
+                let index = self.any();
+                Ok(self.calls.stat(&self.paths[index]).map(drop)?)
+            }
+            Application::Postmark => {
+                self.make(application, false)?;
+                self.remove()?;
+                match self.random.below(2) {
+                    0 => self.read(),
+                    _ => self.append(2 << 10, false),
+                }
+            }
+        }
+    }
+}
+
+/// Thousands of operations a second of an application on a fresh machine.
+fn rate(
+    subject: Subject,
+    application: Application,
+    delays: Delays,
+    (files, turns, threads): (u64, u64, u64),
+) -> Result<f64> {
+    let content_bytes = files * application.mean_bytes() * 3;
+    let plan = Plan { files: files * 2 + 1000, content_bytes, persist_period_ms: 20 };
+    let mut machine = machine(subject, plan, Delays::default())?;
+    machine.with(&mut |calls| {
+        (0..application.directories()).try_for_each(|number| calls.mkdir(format!("/d{number}").as_bytes(), 0o755))?;
+        Ok(())
+    })?;
+    let mut pools: Vec<(Vec<Vec<u8>>, u64)> = Vec::new();
+    for thread in 0..threads {
+        machine.with(&mut |calls| {
+            let (random, buffer) = (Random(thread), vec![7; IO_BYTES]);
+            let mut own = Own { calls, thread, paths: Vec::new(), made: 0, random, buffer };
+            (0..files / threads).try_for_each(|_| own.make(application, false))?;
+            pools.push((own.paths, own.made));
+            Ok(())
+        })?;
+    }
+    machine.remount(delays)?;
+    let start = Instant::now();
+    let machine: &dyn Machine = &*machine;
+    std::thread::scope(|scope| -> Result<()> {
+        let mut running = Vec::new();
+        for (thread, (paths, made)) in (0..threads).zip(pools) {
+            running.push(scope.spawn(move || {
+                let mut paths = Some(paths);
+                machine.with(&mut |calls| {
+                    let (random, buffer) = (Random(thread + 100), vec![7; IO_BYTES]);
+                    let mut own = Own { calls, thread, paths: paths.take().unwrap_or_default(), made, random, buffer };
+                    (0..turns / threads).try_for_each(|_| own.turn(application))
+                })
+            }));
+        }
+        for thread in running {
+            thread.join().unwrap_or(Err(posix::Errno::EIO.into()))?;
+        }
+        Ok(())
+    })?;
+    Ok((turns / threads * threads) as f64 * application.operations() / start.elapsed().as_secs_f64() / 1000.0)
+}
+
+/// Rates of some subjects, most of several rounds: `[memory][subject]`.
+fn rates(
+    bench: &Bench<'_>,
+    subjects: &[Subject],
+    application: Application,
+    (files, turns, threads): (u64, u64, u64),
+) -> Result<Vec<Vec<f64>>> {
+    let mut all = Vec::new();
+    for delays in MEMORIES {
+        let mut most = vec![0.0f64; subjects.len()];
+        for _ in 0..bench.rounds().min(3) {
+            for (subject, most) in subjects.iter().zip(&mut most) {
+                bench.step(&format!(
+                    "{application:?}, {threads} threads, {}, {}",
+                    subject.name(),
+                    memory_name(delays)
+                ))?;
+                *most = most.max(rate(*subject, application, delays, (files, turns, threads))?);
+            }
+        }
+        all.push(most);
+    }
+    Ok(all)
+}
+
+fn add_rates(findings: &mut Findings, row: &str, subjects: &[Subject], rates: &[Vec<f64>]) {
+    for (index, subject) in subjects.iter().enumerate() {
+        let here = rates.iter().map(|memory| Some(memory[index])).collect();
+        findings.measures.push(Measure { row: row.to_owned(), subject: subject.name().to_owned(), paper: None, here });
+    }
+}
+
+/// By how much per cent a subject's rate is above another's.
+fn gains(findings: &Findings, row: &str, subject: &str, base: &str) -> Vec<f64> {
+    let of = |memory| Some(more(findings.here(row, subject, memory)?, findings.here(row, base, memory)?));
+    (0..findings.memories.len()).filter_map(of).collect()
+}
+
+fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
+    let mut places: Vec<String> = findings.measures.iter().map(|measure| measure.row.clone()).collect();
+    places.dedup();
+    let series = |subject: &Subject| Series {
+        name: subject.name().to_owned(),
+        values: places.iter().map(|row| findings.here(row, subject.name(), 0)).collect(),
+    };
+    let here = subjects.iter().map(series).collect();
+    Plot { title: title.to_owned(), unit: findings.unit.to_owned(), places, lines: false, here, paper: Vec::new() }
+}
+
+// --- DirectFS, Fig. 9 ----------------------------------------------------------------------------------------------
+
+const FIGURE_9_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::DirectFs];
+
+fn figure_9_files(size: Size) -> u64 {
+    size.pick(20, 200, 10_000)
+}
+
+/// Applications of several threads.
+pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
+    name: "directfs-fig9",
+    question: "What do applications gain?",
+    source: "DirectFS, Fig. 9 and section V-D: filebench, 10,000 files, 1 to 16 threads",
+    method: "varmail: remove, make and sync, read, append and sync, read; 16 KiB files in one directory. fileserver: make, append, read, remove, stat; 128 KiB files in 20 directories (the full size has 2,000 of them). Written after filebench's descriptions; each thread has files of its own. One and two threads, since there are two processors.",
+    needs_bytes: |size| {
+        let files = figure_9_files(size).min(2000);
+        Plan { files: files * 2, content_bytes: files * (128 << 10) * 3, persist_period_ms: 0 }.image_bytes()
+    },
+    run: |bench| {
+        let mut findings = Findings::new("thousand operations/s", &MEMORIES);
+        for (name, application, files) in [
+            ("varmail", Application::Varmail, figure_9_files(bench.size)),
+            ("fileserver", Application::FileServer, figure_9_files(bench.size).min(2000)),
+        ] {
+            for threads in [1, 2] {
+                let turns = bench.size.pick(10, 300, 5000);
+                let rates = rates(bench, &FIGURE_9_SUBJECTS, application, (files, turns, threads))?;
+                add_rates(&mut findings, &format!("{name}, {threads}"), &FIGURE_9_SUBJECTS, &rates);
+            }
+        }
+        let data = "Most of the time goes into copying content, which all systems do alike.";
+        for (what, row, paper, reason) in [
+            ("DirectFS does more varmail than NOVA with one thread", "varmail, 1", 27.0, data),
+            ("DirectFS does more varmail than NOVA with 16 threads (here: 2)", "varmail, 2", 66.0, data),
+            ("DirectFS does more fileserver than NOVA with one thread", "fileserver, 1", 42.3, data),
+        ] {
+            let here = gains(&findings, row, "DirectFS", "NOVA");
+            findings.claims.push(Claim {
+                what: what.to_owned(),
+                unit: "%",
+                paper,
+                here,
+                sense: Sense::AtLeast,
+                reason,
+            });
+        }
+        findings.plots.push(bars(&findings, "Operations by application and threads", &FIGURE_9_SUBJECTS));
+        Ok(findings)
+    },
+};
+
+// --- SoupFS, Fig. 4 and 5 ------------------------------------------------------------------------------------------
+
+const SOUPFS_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
+
+fn soupfs(bench: &Bench<'_>, row: &str, application: Application, paper: f64, what: &str) -> Result<Findings> {
+    let mut findings = Findings::new("thousand operations/s", &MEMORIES);
+    let (files, turns) = (bench.size.pick(20, 200, 2000), bench.size.pick(10, 500, 10_000));
+    let rates = rates(bench, &SOUPFS_SUBJECTS, application, (files, turns, 1))?;
+    add_rates(&mut findings, row, &SOUPFS_SUBJECTS, &rates);
+    let here = gains(&findings, row, "SoupFS", "NOVA");
+    findings.claims.push(Claim {
+        what: what.to_owned(),
+        unit: "%",
+        paper,
+        here,
+        sense: Sense::AtLeast,
+        reason: "The persister runs beside the application and competes with it for two processors and for memory; what it saves is metadata, and most of the time goes into content.",
+    });
+    findings.plots.push(bars(&findings, row, &SOUPFS_SUBJECTS));
+    Ok(findings)
+}
+
+fn soupfs_needs(size: Size) -> u64 {
+    let files = size.pick(20, 200, 2000);
+    Plan { files: files * 2, content_bytes: files * (16 << 10) * 3, persist_period_ms: 0 }.image_bytes()
+}
+
+/// Postmark.
+pub const SOUPFS_FIGURE_4: Experiment = Experiment {
+    name: "soupfs-fig4",
+    question: "What does Postmark gain by soft updates?",
+    source: "SoupFS, Fig. 4 and section 3: \"about 50 %\" above the other file systems",
+    method: "Transactions of one thread on small files (4 to 12 KiB) in ten directories: one is made and one removed, then one is read or appended to. SoupFS's persister comes every 20 ms.",
+    needs_bytes: soupfs_needs,
+    run: |bench| {
+        soupfs(bench, "Postmark", Application::Postmark, 50.0, "SoupFS does more Postmark transactions than NOVA")
+    },
+};
+
+/// varmail.
+pub const SOUPFS_FIGURE_5: Experiment = Experiment {
+    name: "soupfs-fig5",
+    question: "What does varmail gain by soft updates?",
+    source: "SoupFS, Fig. 5 and section 3: up to 75 % above NOVA",
+    method: "varmail as in directfs-fig9, one thread. Each mail is synced, so a persister's work is done by the application itself here.",
+    needs_bytes: soupfs_needs,
+    run: |bench| soupfs(bench, "varmail", Application::Varmail, 75.0, "SoupFS does more varmail than NOVA"),
+};
+
+// --- DirectFS, Fig. 8 ----------------------------------------------------------------------------------------------
+
+const FIGURE_8_SUBJECTS: [Subject; 2] = [Subject::Nova, Subject::DirectFs];
+const FIGURE_8_KIB: [usize; 6] = [1, 2, 4, 8, 16, 32];
+
+fn figure_8_files(size: Size) -> u64 {
+    size.pick(10, 200, 1000)
+}
+
+/// Thousands of files a second: read with no names in memory, and written anew.
+fn small_files(subject: Subject, delays: Delays, files: u64, bytes: usize) -> Result<[f64; 2]> {
+    let plan = Plan { files: files * 2 + 100, content_bytes: files * bytes as u64 * 2, persist_period_ms: 0 };
+    let mut machine = machine(subject, plan, Delays::default())?;
+    let named = |letter: char| (0..files).map(|index| format!("/pictures/{letter}{index:05}").into_bytes()).collect();
+    let (old, new): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (named('r'), named('w'));
+    let mut buffer = vec![9; bytes];
+    machine.with(&mut |calls| {
+        calls.mkdir(b"/pictures", 0o755)?;
+        old.iter().try_for_each(|path| write_file(calls, path, &buffer, false))
+    })?;
+    machine.remount(delays)?;
+    let mut seconds = [0.0; 2];
+    machine.with(&mut |calls| {
+        let start = Instant::now();
+        for path in &old {
+            let file = calls.open(path, READ, 0)?;
+            calls.read(file, 0, &mut buffer)?;
+            calls.close(file)?;
+        }
+        seconds[0] = start.elapsed().as_secs_f64();
+        Ok(())
+    })?;
+    machine.remount(delays)?;
+    machine.with(&mut |calls| {
+        let start = Instant::now();
+        new.iter().try_for_each(|path| write_file(calls, path, &buffer, false))?;
+        seconds[1] = start.elapsed().as_secs_f64();
+        Ok(())
+    })?;
+    Ok(seconds.map(|seconds| files as f64 / seconds / 1000.0))
+}
+
+/// Small files.
+pub const DIRECTFS_FIGURE_8: Experiment = Experiment {
+    name: "directfs-fig8",
+    question: "What do small files gain?",
+    source: "DirectFS, Fig. 8 and section V-D: 1,000 files of 1 to 32 KiB, one thread",
+    method: "r: open, read whole, close, right after mounting. w: make, write whole, close. All in one directory.",
+    needs_bytes: |size| {
+        let files = figure_8_files(size);
+        Plan { files: files * 2, content_bytes: files * (32 << 10) * 2, persist_period_ms: 0 }.image_bytes()
+    },
+    run: |bench| {
+        let mut findings = Findings::new("thousand files/s", &MEMORIES);
+        for kib in FIGURE_8_KIB {
+            let mut most = vec![vec![[0.0f64; 2]; FIGURE_8_SUBJECTS.len()]; MEMORIES.len()];
+            for (delays, most) in MEMORIES.iter().zip(&mut most) {
+                bench.step(&format!("{kib} KiB, {}", memory_name(*delays)))?;
+                for _ in 0..bench.rounds() {
+                    for (subject, most) in FIGURE_8_SUBJECTS.iter().zip(most.iter_mut()) {
+                        let rates = small_files(*subject, *delays, figure_8_files(bench.size), kib << 10)?;
+                        most.iter_mut().zip(rates).for_each(|(most, rate)| *most = most.max(rate));
+                    }
+                }
+            }
+            for (which, letter) in ["r", "w"].into_iter().enumerate() {
+                for (index, subject) in FIGURE_8_SUBJECTS.iter().enumerate() {
+                    let here = most.iter().map(|memory| Some(memory[index][which])).collect();
+                    let (row, subject) = (format!("{kib} KiB {letter}"), subject.name().to_owned());
+                    findings.measures.push(Measure { row, subject, paper: None, here });
+                }
+            }
+        }
+        for (what, row, paper) in [
+            ("DirectFS reads more files of 1 KiB than NOVA", "1 KiB r", 38.3),
+            ("DirectFS writes more files of 1 KiB than NOVA", "1 KiB w", 38.3),
+            ("DirectFS reads more files of 32 KiB than NOVA", "32 KiB r", 17.7),
+            ("DirectFS writes more files of 32 KiB than NOVA", "32 KiB w", 17.7),
+        ] {
+            let here = gains(&findings, row, "DirectFS", "NOVA");
+            let what = format!("{what} (the paper does not say whether of reads or writes)");
+            findings.claims.push(Claim { what, unit: "%", paper, here, sense: Sense::AtLeast, reason: "" });
+        }
+        findings
+            .notes
+            .push("The paper also compares with ext4-dax (35.6 and 35.0 %), which the lab does not have.".to_owned());
+        findings.plots.push(bars(&findings, "Files read and written", &FIGURE_8_SUBJECTS));
+        Ok(findings)
+    },
+};

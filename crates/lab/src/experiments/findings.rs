@@ -1,0 +1,278 @@
+//! What an experiment returns: measured numbers beside the paper's, and which of the paper's claims hold here.
+
+use super::memory_name;
+use pmem::Delays;
+
+/// One number of a paper and its counterparts here.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measure {
+    /// What was done.
+    pub row: String,
+    /// By whom.
+    pub subject: String,
+    /// What the paper has, if it says it in numbers.
+    pub paper: Option<f64>,
+    /// What was measured, for each memory.
+    pub here: Vec<Option<f64>>,
+}
+
+/// Which way a claim goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sense {
+    /// The more the better for the paper's claim.
+    AtLeast,
+    /// The less the better.
+    AtMost,
+    /// It should be about so.
+    About,
+}
+
+/// What a paper concludes, as a number, and what comes out here.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    /// In words.
+    pub what: String,
+    /// Unit of the numbers.
+    pub unit: &'static str,
+    /// The paper's.
+    pub paper: f64,
+    /// Ours, for each memory.
+    pub here: Vec<f64>,
+    /// When it holds.
+    pub sense: Sense,
+    /// Why it may not hold here; said only where it does not.
+    pub reason: &'static str,
+}
+
+/// A line of a plot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Whose.
+    pub name: String,
+    /// Values, one for each place on the axis.
+    pub values: Vec<Option<f64>>,
+}
+
+/// A plot: what was measured, and beside it what the paper has, if it is known in numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// Of the values.
+    pub unit: String,
+    /// Places on the axis.
+    pub places: Vec<String>,
+    /// Lines between the places, instead of bars.
+    pub lines: bool,
+    /// Measured here.
+    pub here: Vec<Series>,
+    /// The paper's; empty: it has no numbers.
+    pub paper: Vec<Series>,
+}
+
+/// All of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Findings {
+    /// Unit of the measures.
+    pub unit: &'static str,
+    /// The memories, in the order of the measures' values.
+    pub memories: Vec<Delays>,
+    /// Numbers.
+    pub measures: Vec<Measure>,
+    /// Conclusions.
+    pub claims: Vec<Claim>,
+    /// Plots.
+    pub plots: Vec<Plot>,
+    /// What else must be known to read the numbers.
+    pub notes: Vec<String>,
+}
+
+/// How a number compares with the paper's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// As far as the paper, or farther.
+    Holds,
+    /// In the same direction, less far.
+    Weaker,
+    /// Not at all, or the other way.
+    Fails,
+}
+
+/// A claim of "about so much" holds within this part of the paper's number.
+const ABOUT: f64 = 0.25;
+
+impl Claim {
+    /// Of one memory.
+    pub fn verdict(&self, here: f64) -> Verdict {
+        let holds = match self.sense {
+            Sense::AtLeast => here >= self.paper,
+            Sense::AtMost => here <= self.paper,
+            Sense::About => (here - self.paper).abs() <= ABOUT * self.paper.abs(),
+        };
+        match holds {
+            true => Verdict::Holds,
+            false if here * self.paper > 0.0 => Verdict::Weaker,
+            false => Verdict::Fails,
+        }
+    }
+
+    /// One honest sentence: whether it holds, where it does not, and why.
+    pub fn sentence(&self, memories: &[Delays]) -> String {
+        let verdicts: Vec<_> = self.here.iter().map(|here| self.verdict(*here)).collect();
+        if verdicts.iter().all(|verdict| *verdict == Verdict::Holds) {
+            return "It holds here.".to_owned();
+        }
+        let named = |wanted: Verdict| -> Vec<String> {
+            let those = self.here.iter().enumerate().filter(|(index, _)| verdicts[*index] == wanted);
+            // A claim about all memories at once has one value.
+            let memory = |index: usize| match self.here.len() == memories.len() {
+                true => format!(" with {}", memory_name(memories[index])),
+                false => String::new(),
+            };
+            those.map(|(index, here)| format!("{here:.1} {}{}", self.unit, memory(index)).replace("  ", " ")).collect()
+        };
+        let mut parts = Vec::new();
+        for (verdict, words) in [
+            (Verdict::Holds, "It holds"),
+            (Verdict::Weaker, "the same direction, but not as far"),
+            (Verdict::Fails, "it does not hold"),
+        ] {
+            let values = named(verdict);
+            if !values.is_empty() {
+                parts.push(format!("{words}: {}", values.join(", ")));
+            }
+        }
+        let mut sentence = parts.join("; ");
+        if let Some(first) = sentence.get(..1).map(str::to_uppercase) {
+            sentence.replace_range(..1, &first);
+        }
+        match self.reason {
+            "" => format!("{sentence}."),
+            reason => format!("{sentence}. {reason}"),
+        }
+    }
+}
+
+impl Measure {
+    /// Ours by the paper's, for a memory.
+    pub fn ratio(&self, memory: usize) -> Option<f64> {
+        let paper = self.paper.filter(|paper| *paper != 0.0)?;
+        Some(self.here.get(memory).copied().flatten()? / paper)
+    }
+}
+
+impl Findings {
+    /// Nothing yet.
+    pub fn new(unit: &'static str, memories: &[Delays]) -> Findings {
+        let (measures, claims, plots, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Findings { unit, memories: memories.to_vec(), measures, claims, plots, notes }
+    }
+
+    /// What was measured of a subject in a row, for a memory.
+    pub fn here(&self, row: &str, subject: &str, memory: usize) -> Option<f64> {
+        let measure = self.measures.iter().find(|measure| measure.row == row && measure.subject == subject)?;
+        measure.here.get(memory).copied().flatten()
+    }
+
+    /// The paper's number.
+    pub fn paper(&self, row: &str, subject: &str) -> Option<f64> {
+        self.measures.iter().find(|measure| measure.row == row && measure.subject == subject)?.paper
+    }
+
+    /// By how much per cent a subject is below another one in a row, for each memory.
+    pub fn reductions(&self, row: &str, subject: &str, base: &str) -> Vec<f64> {
+        let of = |memory| Some(less(self.here(row, subject, memory)?, self.here(row, base, memory)?));
+        (0..self.memories.len()).filter_map(of).collect()
+    }
+
+    /// The mean of [`reductions`](Self::reductions) over rows.
+    pub fn mean_reductions(&self, rows: &[&str], subject: &str, base: &str) -> Vec<f64> {
+        let each: Vec<Vec<f64>> = rows.iter().map(|row| self.reductions(row, subject, base)).collect();
+        // Where a row has no number for a memory, there is no mean.
+        let known = each.iter().map(Vec::len).min().unwrap_or(0);
+        let mean = |memory: usize| each.iter().map(|row| row[memory]).sum::<f64>() / each.len() as f64;
+        (0..known).map(mean).collect()
+    }
+
+    /// A plot of some rows and subjects in per cent of one of these, here and in the paper, without delays.
+    pub fn relative_plot(&self, title: &str, rows: &[&str], subjects: &[&str], base: &str) -> Plot {
+        let share = |value: Option<f64>, base: Option<f64>| Some(100.0 * value? / base.filter(|base| *base > 0.0)?);
+        let here = |subject: &&str| Series {
+            name: (*subject).to_owned(),
+            values: rows.iter().map(|row| share(self.here(row, subject, 0), self.here(row, base, 0))).collect(),
+        };
+        let paper = |subject: &&str| Series {
+            name: (*subject).to_owned(),
+            values: rows.iter().map(|row| share(self.paper(row, subject), self.paper(row, base))).collect(),
+        };
+        let known = |series: &Series| series.values.iter().any(Option::is_some);
+        Plot {
+            title: title.to_owned(),
+            unit: format!("% of {base}"),
+            places: rows.iter().map(|row| (*row).to_owned()).collect(),
+            lines: false,
+            here: subjects.iter().map(here).collect(),
+            paper: subjects.iter().map(paper).filter(known).collect(),
+        }
+    }
+}
+
+/// By how much per cent `value` is less than `base`.
+pub fn less(value: f64, base: f64) -> f64 {
+    if base == 0.0 { 0.0 } else { 100.0 * (1.0 - value / base) }
+}
+
+/// By how much per cent `value` is more than `base`.
+pub fn more(value: f64, base: f64) -> f64 {
+    -less(value, base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(paper: f64, here: &[f64], sense: Sense) -> Claim {
+        let what = "DirectFS is faster".to_owned();
+        Claim { what, unit: "%", paper, here: here.to_vec(), sense, reason: "The kernel is not on the path." }
+    }
+
+    const TWO: [Delays; 2] = [Delays { read_ns: 0, write_ns: 0 }, Delays { read_ns: 100, write_ns: 200 }];
+
+    #[test]
+    fn a_claim_that_holds_everywhere_gives_no_reasons() {
+        let claim = claim(30.0, &[31.0, 60.0], Sense::AtLeast);
+        assert_eq!(claim.sentence(&TWO), "It holds here.");
+    }
+
+    #[test]
+    fn a_claim_that_does_not_hold_says_where_and_why() {
+        let weaker = claim(30.0, &[31.0, 10.0], Sense::AtLeast);
+        assert_eq!(
+            weaker.sentence(&TWO),
+            "It holds: 31.0 % with no delay; the same direction, but not as far: 10.0 % with +100/200 ns. The kernel is not on the path."
+        );
+        let fails = claim(30.0, &[-3.0, 30.0], Sense::AtLeast);
+        assert!(fails.sentence(&TWO).contains("it does not hold: -3.0 % with no delay"), "{}", fails.sentence(&TWO));
+    }
+
+    #[test]
+    fn about_so_much_is_within_a_quarter() {
+        let claim = claim(100.0, &[], Sense::About);
+        assert_eq!(claim.verdict(80.0), Verdict::Holds);
+        assert_eq!(claim.verdict(130.0), Verdict::Weaker);
+        assert_eq!(claim.verdict(-100.0), Verdict::Fails);
+    }
+
+    #[test]
+    fn reductions_are_taken_row_by_row_and_memory_by_memory() {
+        let mut findings = Findings::new("µs", &TWO);
+        for (row, subject, here) in
+            [("stat", "A", [1.0, 4.0]), ("stat", "B", [2.0, 4.0]), ("open", "A", [3.0, 1.0]), ("open", "B", [4.0, 4.0])]
+        {
+            let here = here.map(Some).to_vec();
+            findings.measures.push(Measure { row: row.into(), subject: subject.into(), paper: None, here });
+        }
+        assert_eq!(findings.reductions("stat", "A", "B"), [50.0, 0.0]);
+        assert_eq!(findings.mean_reductions(&["stat", "open"], "A", "B"), [37.5, 37.5]);
+    }
+}

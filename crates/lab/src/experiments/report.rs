@@ -1,0 +1,199 @@
+//! Findings as text for a terminal, and as one HTML file that needs nothing else.
+
+use super::chart::{escaped, number, svg};
+use super::findings::{Findings, Measure, Verdict};
+use super::{Experiment, memory_name};
+use std::fmt::Write;
+
+/// What is known of the run as a whole.
+#[derive(Debug, Clone, Default)]
+pub struct Circumstances {
+    /// Processor, processors, kernel, version of this program, date: a name and a value each.
+    pub facts: Vec<(String, String)>,
+}
+
+fn cell(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), number)
+}
+
+/// The header of the numbers: paper, each memory, the ratio.
+fn headings(findings: &Findings) -> Vec<String> {
+    let memories = findings.memories.iter().map(|memory| memory_name(*memory));
+    ["paper".to_owned()].into_iter().chain(memories).chain(["here/paper".to_owned()]).collect()
+}
+
+fn numbers(measure: &Measure) -> Vec<String> {
+    let here = measure.here.iter().map(|value| cell(*value));
+    [cell(measure.paper)].into_iter().chain(here).chain([cell(measure.ratio(0))]).collect()
+}
+
+/// For a terminal.
+pub fn text(experiment: &Experiment, findings: &Findings) -> String {
+    let mut out = format!("{}: {}\n{}\n", experiment.name, experiment.question, experiment.source);
+    let _ = writeln!(out, "{}\n", experiment.method);
+    let width =
+        |of: fn(&Measure) -> &String| findings.measures.iter().map(|m| of(m).chars().count()).max().unwrap_or(0);
+    let (rows, subjects) = (width(|measure| &measure.row).max(4), width(|measure| &measure.subject).max(6));
+    let _ = write!(out, "{:<rows$}  {:<subjects$}", findings.unit, "");
+    headings(findings).iter().for_each(|heading| {
+        let _ = write!(out, "  {heading:>12}");
+    });
+    out.push('\n');
+    let mut last = "";
+    for measure in &findings.measures {
+        let row = if measure.row == last { "" } else { &measure.row };
+        last = &measure.row;
+        let _ = write!(out, "{row:<rows$}  {:<subjects$}", measure.subject);
+        numbers(measure).iter().for_each(|value| {
+            let _ = write!(out, "  {value:>12}");
+        });
+        out.push('\n');
+    }
+    for claim in &findings.claims {
+        let here: Vec<String> = claim.here.iter().map(|value| format!("{value:.1}")).collect();
+        let _ = writeln!(
+            out,
+            "\n{}: paper {:.1} {}, here {}.\n  {}",
+            claim.what,
+            claim.paper,
+            claim.unit,
+            here.join(" / "),
+            claim.sentence(&findings.memories)
+        );
+    }
+    for note in &findings.notes {
+        let _ = writeln!(out, "\n{note}");
+    }
+    out
+}
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --line: #8884; }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
+table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; font-size: 13px; }
+th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
+.plot { overflow-x: auto; }
+.holds { color: #2a8a3c; } .weaker { color: #b8860b; } .fails { color: #c0392b; }
+details { margin: 1em 0; } summary { cursor: pointer; }
+.source { opacity: 0.75; }
+nav a { margin-right: 1em; }
+";
+
+/// All findings in one file.
+pub fn html(circumstances: &Circumstances, all: &[(&Experiment, &Findings)]) -> String {
+    let mut out = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    let _ = write!(out, "<title>The papers' results again</title><style>{STYLE}</style></head><body>");
+    out.push_str("<h1>The papers' results again</h1>");
+    out.push_str("<p>Every system runs the same calls in one process; nobody pays for a system call. Absolute times are therefore far below the papers', whose file systems are in the kernel: compare how subjects stand to each other. Of several rounds the least counts. The memories are emulated: the first number is a delay for each line read from the image, the second for each line written to it.</p>");
+    out.push_str("<table><tbody>");
+    for (name, value) in &circumstances.facts {
+        let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
+    }
+    out.push_str("</tbody></table>");
+    summary(&mut out, all);
+    for (experiment, findings) in all {
+        section(&mut out, experiment, findings);
+    }
+    out.push_str("</body></html>\n");
+    out
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Holds => "holds",
+        Verdict::Weaker => "weaker",
+        Verdict::Fails => "fails",
+    }
+}
+
+/// The claims of all experiments in one table.
+fn summary(out: &mut String, all: &[(&Experiment, &Findings)]) {
+    out.push_str("<h2>What the papers claim, and what comes out here</h2><table><thead><tr><th>experiment</th><th>claim</th><th>paper</th><th>here</th></tr></thead><tbody>");
+    for (experiment, findings) in all {
+        for claim in &findings.claims {
+            let _ = write!(
+                out,
+                "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td>{2:.1} {3}</td><td>",
+                experiment.name,
+                escaped(&claim.what),
+                claim.paper,
+                escaped(claim.unit)
+            );
+            for (index, here) in claim.here.iter().enumerate() {
+                let slash = if index > 0 { " / " } else { "" };
+                let _ = write!(out, "{slash}<span class=\"{}\">{here:.1}</span>", class(claim.verdict(*here)));
+            }
+            out.push_str("</td></tr>");
+        }
+    }
+    out.push_str("</tbody></table><p>Green: as far as the paper or farther. Yellow: the same direction, less far. Red: not so.</p>");
+}
+
+fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
+    let _ = write!(
+        out,
+        "<h2 id=\"{0}\">{0}: {1}</h2><p class=\"source\">{2}</p><p>{3}</p>",
+        experiment.name,
+        escaped(experiment.question),
+        escaped(experiment.source),
+        escaped(experiment.method)
+    );
+    for plot in &findings.plots {
+        let _ = write!(out, "<div class=\"plot\">{}</div>", svg(plot));
+        if plot.paper.is_empty() {
+            out.push_str("<p class=\"source\">The paper gives this as a drawing only; what its text says in numbers is below.</p>");
+        }
+    }
+    for claim in &findings.claims {
+        let _ = write!(
+            out,
+            "<p><b>{}</b>: paper {:.1} {}. {}</p>",
+            escaped(&claim.what),
+            claim.paper,
+            escaped(claim.unit),
+            escaped(&claim.sentence(&findings.memories))
+        );
+    }
+    for note in &findings.notes {
+        let _ = write!(out, "<p>{}</p>", escaped(note));
+    }
+    table(out, findings);
+}
+
+fn table(out: &mut String, findings: &Findings) {
+    let _ = write!(
+        out,
+        "<details open><summary>All numbers, {}</summary><table><thead><tr><th></th><th></th>",
+        escaped(findings.unit)
+    );
+    for heading in headings(findings) {
+        let _ = write!(out, "<th>{}</th>", escaped(&heading));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for measure in &findings.measures {
+        let _ = write!(out, "<tr><td>{}</td><td>{}</td>", escaped(&measure.row), escaped(&measure.subject));
+        for value in numbers(measure) {
+            let _ = write!(out, "<td>{value}</td>");
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></details>");
+}
+
+/// The numbers for other programs: tab-separated.
+pub fn tsv(findings: &Findings) -> String {
+    let mut out = String::from("row\tsubject\tunit\tpaper");
+    for memory in &findings.memories {
+        let _ = write!(out, "\tread+{} write+{} ns", memory.read_ns, memory.write_ns);
+    }
+    out.push('\n');
+    for measure in &findings.measures {
+        let _ = write!(out, "{}\t{}\t{}", measure.row, measure.subject, findings.unit);
+        for value in [measure.paper].iter().chain(&measure.here) {
+            let _ = write!(out, "\t{}", value.map_or_else(String::new, |value| value.to_string()));
+        }
+        out.push('\n');
+    }
+    out
+}

@@ -1,0 +1,168 @@
+//! Latency of metadata calls while memory gets slower to write: SoupFS Fig. 2 and 3.
+
+use super::calls::{create, keep_least, mkdir, rmdir, time, unlink};
+use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::machine::{Machine, Plan, Result, Subject, machine};
+use super::{Bench, Experiment, MEMORIES, Size, memory_name};
+use crate::experiments::calls::{Act, Times};
+use pmem::Delays;
+
+const SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
+const CALLS: [(&str, Act); 4] = [("create", create), ("unlink", unlink), ("mkdir", mkdir), ("rmdir", rmdir)];
+
+/// Names at one time: few, since PMFS searches a directory linearly and the papers' latencies are not those of long searches.
+const fn names(size: Size) -> u64 {
+    size.pick(20, 200, 1000)
+}
+
+const fn plan(size: Size) -> Plan {
+    Plan::of_files(names(size) * 2 + 100)
+}
+
+/// A round of the four calls. What a call leaves for a persister is done between the timed stretches.
+fn round(machine: &dyn Machine, paths: &[Vec<u8>], times: &mut Times) -> Result<()> {
+    for (row, act) in CALLS {
+        keep_least(times, row, time(machine, paths, None, act)?);
+        machine.with(&mut |calls| Ok(calls.sync()?))?;
+    }
+    Ok(())
+}
+
+fn all_times(bench: &Bench<'_>, memories: &[Delays]) -> Result<Vec<Vec<Times>>> {
+    let paths: Vec<Vec<u8>> =
+        (0..names(bench.size)).map(|index| format!("/directory/name{index}").into_bytes()).collect();
+    let mut machines = Vec::new();
+    for subject in SUBJECTS {
+        let machine = machine(subject, plan(bench.size), Delays::default())?;
+        machine.with(&mut |calls| Ok(calls.mkdir(b"/directory", 0o755)?))?;
+        machines.push(machine);
+    }
+    let mut all = Vec::new();
+    for delays in memories {
+        bench.step(&memory_name(*delays))?;
+        let mut times = vec![Times::new(); SUBJECTS.len()];
+        for machine in &mut machines {
+            machine.remount(*delays)?;
+        }
+        // The first round fills caches and free lists.
+        for number in 0..=3 * bench.rounds() {
+            for (machine, times) in machines.iter().zip(&mut times) {
+                let mut ignored = Times::new();
+                round(&**machine, &paths, if number == 0 { &mut ignored } else { times })?;
+                bench.go_on()?;
+            }
+        }
+        all.push(times);
+    }
+    Ok(all)
+}
+
+fn measures(times: &[Vec<Times>]) -> Vec<Measure> {
+    let of = |(row, _): (&'static str, Act)| {
+        SUBJECTS.iter().enumerate().map(move |(index, subject)| {
+            let here = times.iter().map(|memory| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
+            Measure { row: row.to_owned(), subject: subject.name().to_owned(), paper: None, here }
+        })
+    };
+    CALLS.into_iter().flat_map(of).collect()
+}
+
+/// Latencies.
+pub const FIGURE_2: Experiment = Experiment {
+    name: "soupfs-fig2",
+    question: "How long do calls take that change metadata, if a persister flushes for them later?",
+    source: "SoupFS, Fig. 2 and section 3: NVDIMM as fast as DRAM",
+    method: "create (open and close), unlink, mkdir and rmdir in one directory, warm, under the conventional front; SoupFS's persister comes between the timed stretches.",
+    needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
+    run: |bench| {
+        let mut findings = Findings::new("µs per call", &MEMORIES);
+        findings.measures = measures(&all_times(bench, &MEMORIES)?);
+        let rows = CALLS.map(|(row, _)| row);
+        let claims = [
+            ("SoupFS reduces the latency of NOVA, at least by", "NOVA", 30.0, false),
+            ("SoupFS reduces the latency of NOVA, at best by", "NOVA", 80.0, true),
+            ("SoupFS reduces the latency of PMFS, at least by", "PMFS", 74.0, false),
+            ("SoupFS reduces the latency of PMFS, at best by", "PMFS", 94.0, true),
+        ];
+        for (what, base, paper, best) in claims {
+            let each = rows.map(|row| findings.reductions(row, "SoupFS", base));
+            let of = |memory: usize| {
+                let values = each.iter().filter_map(|row| row.get(memory).copied());
+                if best { values.fold(f64::MIN, f64::max) } else { values.fold(f64::MAX, f64::min) }
+            };
+            let here = (0..MEMORIES.len()).map(of).collect();
+            let reason = if base == "PMFS" {
+                "The paper's PMFS pays its undo journal with clflush, which also evicts; the PMFS-like system here has three fences per call and clwb."
+            } else {
+                ""
+            };
+            findings.claims.push(Claim {
+                what: what.to_owned(),
+                unit: "%",
+                paper,
+                here,
+                sense: Sense::AtLeast,
+                reason,
+            });
+        }
+        findings.plots.push(findings.relative_plot(
+            "Time per call, NOVA = 100 %",
+            &rows,
+            &["NOVA", "PMFS", "SoupFS"],
+            "NOVA",
+        ));
+        Ok(findings)
+    },
+};
+
+/// Delays after each flushed line.
+const FLUSH_DELAYS: [Delays; 5] = [
+    Delays { read_ns: 0, write_ns: 0 },
+    Delays { read_ns: 0, write_ns: 200 },
+    Delays { read_ns: 0, write_ns: 400 },
+    Delays { read_ns: 0, write_ns: 600 },
+    Delays { read_ns: 0, write_ns: 800 },
+];
+
+/// Under delays.
+pub const FIGURE_3: Experiment = Experiment {
+    name: "soupfs-fig3",
+    question: "How do these calls get slower with the memory?",
+    source: "SoupFS, Fig. 3 and section 3: a delay after each clflush",
+    method: "As soupfs-fig2, with 0 to 800 ns for each flushed line. A delay is paid at the fence, for all lines flushed since the last one.",
+    needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
+    run: |bench| {
+        let mut findings = Findings::new("µs per call", &FLUSH_DELAYS);
+        findings.measures = measures(&all_times(bench, &FLUSH_DELAYS)?);
+        let last = FLUSH_DELAYS.len() - 1;
+        let growth = |findings: &Findings, subject: &str| {
+            let of = |memory| findings.here("unlink", subject, memory).unwrap_or(f64::NAN);
+            of(last) / of(0)
+        };
+        for (what, subject, paper, sense) in [
+            ("SoupFS's unlink takes as long with 800 ns as without delay: times", "SoupFS", 1.0, Sense::About),
+            ("NOVA's unlink takes longer with 800 ns: times (18 µs by 6 µs)", "NOVA", 3.0, Sense::AtLeast),
+            ("PMFS's unlink takes longer with 800 ns: times (18 µs by 6 µs)", "PMFS", 3.0, Sense::AtLeast),
+        ] {
+            let here = vec![growth(&findings, subject)];
+            findings.claims.push(Claim { what: what.to_owned(), unit: "", paper, here, sense, reason: "" });
+        }
+        let series = |subject: &Subject| Series {
+            name: subject.name().to_owned(),
+            values: (0..FLUSH_DELAYS.len()).map(|memory| findings.here("unlink", subject.name(), memory)).collect(),
+        };
+        // What the text says of the drawing: the ends of the lines of NOVA and PMFS.
+        let plot = Plot {
+            title: "unlink by delay of a flushed line".to_owned(),
+            unit: "µs".to_owned(),
+            places: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
+            lines: true,
+            here: SUBJECTS.iter().map(series).collect(),
+            paper: ["NOVA", "PMFS"]
+                .map(|name| Series { name: name.to_owned(), values: vec![Some(6.0), None, None, None, Some(18.0)] })
+                .to_vec(),
+        };
+        findings.plots.push(plot);
+        Ok(findings)
+    },
+};

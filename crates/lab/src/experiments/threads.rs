@@ -1,0 +1,297 @@
+//! Threads in one directory: DirectFS Fig. 3 and Fig. 7.
+//!
+//! This machine has few processors, so what is measured is how two threads do beside one.
+
+use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, less};
+use super::machine::{Machine, Plan, Result, Subject, machine};
+use super::{Bench, Experiment, MEMORIES, Size, memory_name, shuffled};
+use crate::calls::Calls;
+use pmem::Delays;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Instant;
+
+/// What the threads do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    /// Each thread makes files.
+    Create,
+    /// All look at all files, with names in memory.
+    Stat,
+    /// The same right after mounting.
+    StatCold,
+    /// Each removes its part of the files.
+    Remove,
+    /// Each renames its part of the files.
+    Rename,
+    /// As `Stat`, while one more thread renames a file in the same directory.
+    StatRenaming,
+}
+
+impl Deed {
+    const fn name(self) -> &'static str {
+        match self {
+            Deed::Create => "create",
+            Deed::Stat => "stat",
+            Deed::StatCold => "stat_cold",
+            Deed::Remove => "remove",
+            Deed::Rename => "rename",
+            Deed::StatRenaming => "stat with rename",
+        }
+    }
+
+    const fn needs_files(self) -> bool {
+        !matches!(self, Deed::Create)
+    }
+}
+
+const THREADS: [u64; 2] = [1, 2];
+
+fn files(size: Size) -> u64 {
+    size.pick(40, 4000, 200_000)
+}
+
+fn path(letter: char, index: u64) -> Vec<u8> {
+    format!("/shared/{letter}{index:07}").into_bytes()
+}
+
+struct Crowd<'c> {
+    deed: Deed,
+    threads: u64,
+    one: &'c [Vec<u8>],
+    two: &'c [Vec<u8>],
+    order: &'c [u64],
+}
+
+impl Crowd<'_> {
+    /// A thread's part. Stats go over all files, each thread from another place.
+    fn work(&self, calls: &dyn Calls, thread: u64) -> Result<()> {
+        let count = self.one.len() as u64;
+        let own = thread * count / self.threads..(thread + 1) * count / self.threads;
+        match self.deed {
+            Deed::Create => own.clone().try_for_each(|at| calls.create(&self.one[at as usize], 0o644))?,
+            Deed::Remove => own.clone().try_for_each(|at| calls.unlink(&self.one[at as usize]))?,
+            Deed::Rename => {
+                own.clone().try_for_each(|at| calls.rename(&self.one[at as usize], &self.two[at as usize], 0))?;
+            }
+            Deed::Stat | Deed::StatCold | Deed::StatRenaming => {
+                for step in own {
+                    calls.stat(&self.one[self.order[step as usize] as usize])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Millions of calls a second, of all threads together.
+    fn rate(&self, machine: &dyn Machine) -> Result<f64> {
+        let (begin, over) = (Barrier::new(self.threads as usize + 1), AtomicBool::new(false));
+        let renames = self.deed == Deed::StatRenaming;
+        let mut seconds = 0.0;
+        std::thread::scope(|scope| -> Result<()> {
+            let renamer = renames.then(|| scope.spawn(|| rename_to_and_fro(machine, &over)));
+            let mut running = Vec::new();
+            for thread in 0..self.threads {
+                let begin = &begin;
+                running.push(scope.spawn(move || {
+                    machine.with(&mut |calls| {
+                        begin.wait();
+                        self.work(calls, thread)
+                    })
+                }));
+            }
+            begin.wait();
+            let start = Instant::now();
+            let ends: Vec<Result<()>> =
+                running.into_iter().map(|thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into()))).collect();
+            seconds = start.elapsed().as_secs_f64();
+            over.store(true, Release);
+            let renamed = renamer.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into())));
+            ends.into_iter().collect::<Result<()>>().and(renamed)
+        })?;
+        Ok(self.one.len() as f64 / seconds / 1e6)
+    }
+}
+
+fn rename_to_and_fro(machine: &dyn Machine, over: &AtomicBool) -> Result<()> {
+    machine.with(&mut |calls| {
+        while !over.load(Acquire) {
+            calls.rename(b"/shared/to", b"/shared/fro", 0)?;
+            calls.rename(b"/shared/fro", b"/shared/to", 0)?;
+        }
+        Ok(())
+    })
+}
+
+/// The most of some rounds.
+fn measure(bench: &Bench<'_>, subject: Subject, deed: Deed, threads: u64, delays: Delays, count: u64) -> Result<f64> {
+    let named = |letter| (0..count).map(|index| path(letter, index)).collect::<Vec<_>>();
+    let (one, two, order) = (named('a'), named('b'), shuffled(count));
+    let crowd = Crowd { deed, threads, one: &one, two: &two, order: &order };
+    let mut most = 0.0f64;
+    let mut machine = machine(subject, Plan::of_files(count * 2 + 1000), Delays::default())?;
+    machine.with(&mut |calls| {
+        calls.mkdir(b"/shared", 0o755)?;
+        Ok(calls.create(b"/shared/to", 0o644)?)
+    })?;
+    for _ in 0..bench.rounds().min(3) {
+        machine.remount(Delays::default())?;
+        machine.with(&mut |calls| {
+            for (one, two) in one.iter().zip(&two) {
+                let there = calls.stat(one).is_ok();
+                if deed == Deed::Rename && calls.stat(two).is_ok() {
+                    calls.rename(two, one, 0)?;
+                } else if deed.needs_files() && !there {
+                    calls.create(one, 0o644)?;
+                } else if !deed.needs_files() && there {
+                    calls.unlink(one)?;
+                }
+            }
+            Ok(())
+        })?;
+        machine.remount(delays)?;
+        if deed != Deed::StatCold {
+            machine.with(&mut |calls| {
+                // What is not there yet is a name in memory, too.
+                one.iter().for_each(|path| {
+                    let _ = calls.stat(path);
+                });
+                Ok(())
+            })?;
+        }
+        most = most.max(crowd.rate(&*machine)?);
+        bench.go_on()?;
+    }
+    Ok(most)
+}
+
+fn run(bench: &Bench<'_>, subjects: &[Subject], deeds: &[Deed]) -> Result<Findings> {
+    let mut findings = Findings::new("million calls/s", &MEMORIES);
+    for deed in deeds {
+        for threads in THREADS {
+            for subject in subjects {
+                let mut here = Vec::new();
+                for delays in MEMORIES {
+                    bench.step(&format!(
+                        "{}, {threads} threads, {}, {}",
+                        deed.name(),
+                        subject.name(),
+                        memory_name(delays)
+                    ))?;
+                    here.push(Some(measure(bench, *subject, *deed, threads, delays, files(bench.size))?));
+                }
+                let (row, subject) = (format!("{}, {threads}", deed.name()), subject.name().to_owned());
+                findings.measures.push(Measure { row, subject, paper: None, here });
+            }
+        }
+        findings.plots.push(scaling(&findings, *deed, subjects));
+    }
+    Ok(findings)
+}
+
+fn scaling(findings: &Findings, deed: Deed, subjects: &[Subject]) -> Plot {
+    let series = |subject: &Subject| Series {
+        name: subject.name().to_owned(),
+        values: THREADS
+            .iter()
+            .map(|threads| findings.here(&format!("{}, {threads}", deed.name()), subject.name(), 0))
+            .collect(),
+    };
+    Plot {
+        title: format!("{} in one directory, by threads", deed.name()),
+        unit: findings.unit.to_owned(),
+        places: THREADS.map(|threads| threads.to_string()).to_vec(),
+        lines: true,
+        here: subjects.iter().map(series).collect(),
+        paper: Vec::new(),
+    }
+}
+
+/// Two threads' rate by one's.
+fn speedups(findings: &Findings, deed: Deed, subject: &str) -> Vec<f64> {
+    let of = |memory| {
+        let at = |threads| findings.here(&format!("{}, {threads}", deed.name()), subject, memory);
+        Some(at(2)? / at(1)?)
+    };
+    (0..findings.memories.len()).filter_map(of).collect()
+}
+
+fn scales(findings: &mut Findings, deed: Deed, subject: &str, paper: (f64, Sense), what: &str) {
+    let here = speedups(findings, deed, subject);
+    let reason =
+        "Two processors say little of 24, and a second thread that shares its processor with other programs says less.";
+    findings.claims.push(Claim { what: what.to_owned(), unit: "times", paper: paper.0, here, sense: paper.1, reason });
+}
+
+/// The least gain of a second thread that counts as scaling.
+const SCALES: (f64, Sense) = (1.5, Sense::AtLeast);
+/// The most that counts as standing still.
+const STOPS: (f64, Sense) = (1.2, Sense::AtMost);
+
+const FIGURE_3_SUBJECTS: [Subject; 1] = [Subject::Nova];
+
+fn needs(size: Size) -> u64 {
+    Plan::of_files(files(size) * 2 + 1000).image_bytes() * 2
+}
+
+/// Where today's stop.
+pub const DIRECTFS_FIGURE_3: Experiment = Experiment {
+    name: "directfs-fig3",
+    question: "Do calls in one directory scale under a VFS?",
+    source: "DirectFS, Fig. 3 and section II-D: mdtest, 1 to 24 threads; a drawing without numbers",
+    method: "All threads in one directory, NOVA under the conventional front. What the text says of the drawing is tested with two threads: creating does not scale, nor does stat with cold caches; stat with warm ones does. \"Scales\" means at least 1.5 times one thread's rate here, \"does not\" at most 1.2 times.",
+    needs_bytes: needs,
+    run: |bench| {
+        let deeds = [Deed::Create, Deed::Stat, Deed::StatCold];
+        let mut findings = run(bench, &FIGURE_3_SUBJECTS, &deeds)?;
+        scales(&mut findings, Deed::Create, "NOVA", STOPS, "creating does not scale");
+        scales(&mut findings, Deed::Stat, "NOVA", SCALES, "warm stat scales");
+        scales(&mut findings, Deed::StatCold, "NOVA", STOPS, "cold stat does not scale");
+        Ok(findings)
+    },
+};
+
+const FIGURE_7_SUBJECTS: [Subject; 6] = [
+    Subject::Nova,
+    Subject::ByVfs,
+    Subject::CacheletNova,
+    Subject::CacheletNovaRadix,
+    Subject::CacheletNovaBTree,
+    Subject::DirectFs,
+];
+
+/// Where DirectFS does not.
+pub const DIRECTFS_FIGURE_7: Experiment = Experiment {
+    name: "directfs-fig7",
+    question: "Do calls in one directory scale without a lock on it?",
+    source: "DirectFS, Fig. 7 a to d and section V-C: mdtest and FxMark, 1 million files, 1 to 32 threads; drawings without numbers",
+    method: "a: stat, b: remove, c: rename, d: stat while one more thread renames a file in the same directory. All threads in one directory, names in memory. Tested as in directfs-fig3, with two threads; with the renaming thread there are three on two processors. The paper's radix tree and B-tree stand in place of the hash table in its index over NOVA (NOVA_N), whose directory lock they keep, so they say something of lookups only. DirectFS without garbage collection and with a locked log is not built.",
+    needs_bytes: needs,
+    run: |bench| {
+        let deeds = [Deed::Stat, Deed::Remove, Deed::Rename, Deed::StatRenaming];
+        let mut findings = run(bench, &FIGURE_7_SUBJECTS, &deeds)?;
+        scales(&mut findings, Deed::Stat, "DirectFS", SCALES, "DirectFS's stat scales (a)");
+        scales(&mut findings, Deed::Stat, "NOVA", SCALES, "NOVA's warm stat scales (a)");
+        scales(&mut findings, Deed::Stat, "NOVA_N B-tree", STOPS, "stat does not scale with a B-tree as index (a)");
+        radix_is_slower(&mut findings);
+        scales(&mut findings, Deed::Remove, "DirectFS", SCALES, "DirectFS's remove scales (b)");
+        scales(&mut findings, Deed::Remove, "NOVA", STOPS, "NOVA's remove does not scale (b)");
+        scales(&mut findings, Deed::Rename, "DirectFS", SCALES, "DirectFS's rename scales (c)");
+        scales(&mut findings, Deed::Rename, "NOVA", STOPS, "NOVA's rename does not scale (c)");
+        Ok(findings)
+    },
+};
+
+/// The text has no number for it: any loss counts.
+fn radix_is_slower(findings: &mut Findings) {
+    let row = format!("{}, 1", Deed::Stat.name());
+    let of = |memory| {
+        let here = |subject| findings.here(&row, subject, memory);
+        Some(less(here("NOVA_N radix")?, here("NOVA_N")?))
+    };
+    let here = (0..findings.memories.len()).filter_map(of).collect();
+    let what =
+        "stat does less with a radix tree than with the hash table, one thread (a; no number in the paper)".to_owned();
+    findings.claims.push(Claim { what, unit: "%", paper: 0.0, here, sense: Sense::AtLeast, reason: "" });
+}

@@ -1,0 +1,729 @@
+//! Programs on a tree of sources: DirectFS Fig. 1, Fig. 10 and Table III, ByVFS Fig. 1, Fig. 4 and Table 1.
+//!
+//! The tree is made up: directories of twelve files, as the DirectFS paper says of Linux's sources, eight directories below each. What programs do is what they
+//! ask of a file system: `du` reads directories and looks at each name once, `ls -lR` three times (stat, lstat, lgetxattr), `find -name` looks at
+//! directories only, `rm -r` removes, `cp -r` and `tar` make and write, `gzip` reads all and writes one file. The programs' own work (compressing) is not there.
+
+use super::files::Random;
+use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, less};
+use super::machine::{Fronted, Machine, Plan, Result, Slow, Subject, machine};
+use super::timed::{ClockCost, Notes, Timed, take_notes};
+use super::{Bench, Experiment, MEMORIES, Size, memory_name};
+use crate::calls::Calls;
+use crate::front::{DentryCache, FrontOptions};
+use crate::nova::Nova;
+use crate::pmfs::Pmfs;
+use pmem::Delays;
+use std::time::Instant;
+
+const FILES_PER_DIRECTORY: u64 = 12;
+const FAN: u64 = 8;
+const MEAN_BYTES: u64 = 12 << 10;
+static CONTENT: [u8; 64 << 10] = [0x5a; 64 << 10];
+
+fn directories(size: Size) -> u64 {
+    size.pick(4, 40, 1200)
+}
+
+fn plan(size: Size) -> Plan {
+    let files = directories(size) * (FILES_PER_DIRECTORY + 1);
+    Plan { files: files * 2 + 1000, content_bytes: files * MEAN_BYTES * 3, persist_period_ms: 0 }
+}
+
+/// Where things are.
+struct Tree {
+    directories: Vec<Vec<u8>>,
+    files: Vec<(Vec<u8>, usize)>,
+}
+
+impl Tree {
+    fn new(root: &str, count: u64) -> Tree {
+        let mut random = Random(11);
+        let mut directories: Vec<Vec<u8>> = vec![root.as_bytes().to_vec()];
+        for number in 1..count {
+            let parent = &directories[((number - 1) / FAN) as usize];
+            directories.push([parent, format!("/directory{number}").as_bytes()].concat());
+        }
+        let length = |random: &mut Random| (MEAN_BYTES / 2 + random.below(MEAN_BYTES)) as usize;
+        let files = directories
+            .iter()
+            .flat_map(|directory| (0..FILES_PER_DIRECTORY).map(move |number| (directory, number)))
+            .map(|(directory, number)| {
+                ([directory, format!("/file{number}.c").as_bytes()].concat(), length(&mut random))
+            })
+            .collect();
+        Tree { directories, files }
+    }
+
+    fn root(&self) -> &[u8] {
+        &self.directories[0]
+    }
+}
+
+/// Calls by path that a program made.
+#[derive(Default)]
+struct Made(u64);
+
+impl Made {
+    fn by_path<T>(&mut self, result: posix::Result<T>) -> Result<T> {
+        self.0 += 1;
+        Ok(result?)
+    }
+}
+
+/// What a directory holds: names in full, and whether they are directories.
+fn list(calls: &dyn Calls, made: &mut Made, directory: &[u8]) -> Result<Vec<(Vec<u8>, bool)>> {
+    let mut names = Vec::new();
+    let read = calls.read_directory(directory, &mut |name, _| {
+        names.push(([directory, b"/", name].concat(), name.starts_with(b"directory")));
+    });
+    made.by_path(read)?;
+    Ok(names)
+}
+
+/// A program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Du,
+    Find,
+    Ls,
+    Rm,
+    Cp,
+    Tar,
+    Gzip,
+}
+
+impl Program {
+    fn run(self, calls: &dyn Calls, tree: &Tree) -> Result<u64> {
+        let mut made = Made::default();
+        match self {
+            Program::Du | Program::Find | Program::Ls => self.look(calls, &mut made, tree.root())?,
+            Program::Rm => remove(calls, &mut made, tree.root())?,
+            Program::Cp | Program::Tar => self.make(calls, &mut made, tree)?,
+            Program::Gzip => compress(calls, &mut made, tree)?,
+        }
+        Ok(made.0)
+    }
+
+    fn look(self, calls: &dyn Calls, made: &mut Made, root: &[u8]) -> Result<()> {
+        let mut left = vec![root.to_vec()];
+        while let Some(directory) = left.pop() {
+            for (path, is_directory) in list(calls, made, &directory)? {
+                match self {
+                    Program::Find if !is_directory => {}
+                    Program::Ls => {
+                        made.by_path(calls.stat(&path))?;
+                        made.by_path(calls.stat_link(&path))?;
+                        made.by_path(calls.stat_link(&path))?;
+                    }
+                    _ => {
+                        made.by_path(calls.stat_link(&path))?;
+                    }
+                }
+                if is_directory {
+                    left.push(path);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn make(self, calls: &dyn Calls, made: &mut Made, tree: &Tree) -> Result<()> {
+        for directory in &tree.directories {
+            if self == Program::Cp {
+                // It looks whether there is one.
+                let _ = made.by_path(calls.stat_link(directory));
+            }
+            made.by_path(calls.mkdir(directory, 0o755))?;
+        }
+        for (path, length) in &tree.files {
+            if self == Program::Cp {
+                let _ = made.by_path(calls.stat_link(path));
+            }
+            let file = made.by_path(calls.open(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o644))?;
+            calls.write(file, 0, &CONTENT[..*length])?;
+            calls.close(file)?;
+        }
+        Ok(())
+    }
+}
+
+fn remove(calls: &dyn Calls, made: &mut Made, root: &[u8]) -> Result<()> {
+    // Directories are left before those above them.
+    let mut left = vec![(root.to_vec(), false)];
+    while let Some((directory, is_empty)) = left.pop() {
+        if is_empty {
+            made.by_path(calls.rmdir(&directory))?;
+            continue;
+        }
+        let names = list(calls, made, &directory)?;
+        left.push((directory, true));
+        for (path, is_directory) in names {
+            match is_directory {
+                true => left.push((path, false)),
+                false => made.by_path(calls.unlink(&path))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn compress(calls: &dyn Calls, made: &mut Made, tree: &Tree) -> Result<()> {
+    let output = [tree.root(), b".gz"].concat();
+    let target = made.by_path(calls.open(&output, libc::O_CREAT | libc::O_TRUNC | libc::O_WRONLY, 0o644))?;
+    let mut buffer = vec![0; CONTENT.len()];
+    for (path, _) in &tree.files {
+        let file = made.by_path(calls.open(path, libc::O_RDONLY, 0))?;
+        let length = calls.read(file, 0, &mut buffer)?;
+        calls.close(file)?;
+        // A quarter of it stays.
+        calls.append(target, &buffer[..length / 4])?;
+    }
+    Ok(calls.close(target)?)
+}
+
+/// Milliseconds that a program takes.
+fn time(machine: &dyn Machine, program: Program, tree: &Tree) -> Result<f64> {
+    let mut ms = 0.0;
+    machine.with(&mut |calls| {
+        let start = Instant::now();
+        program.run(calls, tree)?;
+        ms = start.elapsed().as_secs_f64() * 1e3;
+        Ok(())
+    })?;
+    Ok(ms)
+}
+
+/// Programs in an order in which each finds what it needs; with `_c`: once more, with names in memory.
+type Step = (&'static str, Program, bool);
+
+/// Least times of all steps: `[memory][subject][step]`. The first step makes the tree, the last removes it.
+fn all_times(bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<Vec<Vec<Vec<f64>>>> {
+    let tree = Tree::new("/linux", directories(bench.size));
+    let mut machines = Vec::new();
+    for subject in subjects {
+        machines.push(machine(*subject, plan(bench.size), Delays::default())?);
+    }
+    let mut all = Vec::new();
+    for delays in MEMORIES {
+        let mut least = vec![vec![f64::MAX; steps.len()]; subjects.len()];
+        for number in 0..bench.rounds().min(3) {
+            for ((machine, subject), least) in machines.iter_mut().zip(subjects).zip(&mut least) {
+                bench.step(&format!("{}, {}, round {}", subject.name(), memory_name(delays), number + 1))?;
+                for ((_, program, cold), least) in steps.iter().zip(least) {
+                    if *cold {
+                        machine.remount(delays)?;
+                    }
+                    *least = least.min(time(&**machine, *program, &tree)?);
+                    bench.go_on()?;
+                }
+            }
+        }
+        all.push(least);
+    }
+    Ok(all)
+}
+
+fn add_times(findings: &mut Findings, times: &[Vec<Vec<f64>>], subjects: &[Subject], steps: &[Step], rows: &[&str]) {
+    for row in rows {
+        let Some(step) = steps.iter().position(|(name, _, _)| name == row) else { continue };
+        for (index, subject) in subjects.iter().enumerate() {
+            let here = times.iter().map(|memory| Some(memory[index][step])).collect();
+            findings.measures.push(Measure {
+                row: (*row).to_owned(),
+                subject: subject.name().to_owned(),
+                paper: None,
+                here,
+            });
+        }
+    }
+}
+
+// --- DirectFS, Table III -------------------------------------------------------------------------------------------
+
+const TABLE_3_SUBJECTS: [Subject; 3] = [Subject::Pmfs, Subject::Nova, Subject::DirectFs];
+const TABLE_3_STEPS: [Step; 10] = [
+    ("tar", Program::Tar, true),
+    ("du", Program::Du, true),
+    ("du_c", Program::Du, false),
+    ("find", Program::Find, true),
+    ("find_c", Program::Find, false),
+    ("gzip", Program::Gzip, true),
+    ("gzip_c", Program::Gzip, false),
+    ("rm", Program::Rm, true),
+    ("tar_c", Program::Tar, false),
+    ("rm_c", Program::Rm, false),
+];
+
+/// DirectFS, Table III: seconds, subjects in the order above.
+const TABLE_3_PAPER: [(&str, [f64; 3]); 10] = [
+    ("du", [0.30, 0.54, 0.38]),
+    ("tar", [8.93, 7.66, 7.63]),
+    ("find", [0.18, 0.26, 0.16]),
+    ("gzip", [22.96, 21.91, 21.30]),
+    ("rm", [1.03, 1.15, 0.43]),
+    ("du_c", [0.14, 0.16, 0.14]),
+    ("tar_c", [8.43, 7.13, 7.06]),
+    ("find_c", [0.10, 0.10, 0.09]),
+    ("gzip_c", [22.94, 21.67, 21.26]),
+    ("rm_c", [1.04, 1.01, 0.34]),
+];
+
+/// Programs.
+pub const TABLE_3: Experiment = Experiment {
+    name: "directfs-table3",
+    question: "How long do programs take that work on many files?",
+    source: "DirectFS, Table III (section V-B2): in Linux's sources",
+    method: "What the programs ask of a file system, on a made-up tree of 12 files a directory (14,400 files in the full size). Compressing and unpacking themselves are not there, so tar and gzip are only their input and output. The paper's seconds are given as milliseconds. Cold: right after mounting. Warm (_c): again.",
+    needs_bytes: |size| TABLE_3_SUBJECTS.len() as u64 * plan(size).image_bytes(),
+    run: |bench| {
+        let times = all_times(bench, &TABLE_3_SUBJECTS, &TABLE_3_STEPS)?;
+        let rows = TABLE_3_PAPER.map(|(row, _)| row);
+        let mut findings = Findings::new("ms", &MEMORIES);
+        add_times(&mut findings, &times, &TABLE_3_SUBJECTS, &TABLE_3_STEPS, &rows);
+        for measure in &mut findings.measures {
+            let column = TABLE_3_SUBJECTS.iter().position(|subject| subject.name() == measure.subject);
+            let paper = TABLE_3_PAPER.iter().find(|(row, _)| *row == measure.row);
+            measure.paper = column.zip(paper).map(|(column, (_, seconds))| seconds[column] * 1000.0);
+        }
+        let sizes = "The paper's programs compress, and run in processes of their own; here only the file system's part is timed, on a smaller tree.";
+        for row in rows {
+            let paper = |subject| findings.paper(row, subject).unwrap_or(f64::NAN);
+            findings.claims.push(Claim {
+                what: format!("DirectFS takes less time than NOVA for {row}"),
+                unit: "%",
+                paper: less(paper("DirectFS"), paper("NOVA")),
+                here: findings.reductions(row, "DirectFS", "NOVA"),
+                sense: Sense::AtLeast,
+                reason: sizes,
+            });
+        }
+        let cold = ["du", "tar", "find", "gzip", "rm"];
+        for (what, base, paper) in [
+            ("DirectFS takes less time than NOVA with cold caches, on average", "NOVA", 32.8),
+            ("DirectFS takes less time than PMFS with cold caches, on average", "PMFS", 14.3),
+        ] {
+            let here = findings.mean_reductions(&cold, "DirectFS", base);
+            findings.claims.push(Claim {
+                what: what.to_owned(),
+                unit: "%",
+                paper,
+                here,
+                sense: Sense::AtLeast,
+                reason: sizes,
+            });
+        }
+        let shown = ["PMFS", "NOVA", "DirectFS"];
+        findings.plots.push(findings.relative_plot("Time of programs, NOVA = 100 %", &rows, &shown, "NOVA"));
+        Ok(findings)
+    },
+};
+
+// --- ByVFS, Fig. 4 -------------------------------------------------------------------------------------------------
+
+const BYVFS_SUBJECTS: [Subject; 2] = [Subject::Nova, Subject::ByVfs];
+const BYVFS_STEPS: [Step; 5] = [
+    ("cp", Program::Cp, true),
+    ("du", Program::Du, true),
+    ("find", Program::Find, true),
+    ("ls", Program::Ls, true),
+    ("rm", Program::Rm, true),
+];
+/// ByVFS, section 4.3 (the text beside Fig. 4): by how much less time than the conventional VFS, per cent.
+const BYVFS_PAPER: [(&str, f64); 5] = [("du", 26.9), ("find", 11.6), ("rm", 21.4), ("ls", -6.4), ("cp", -3.8)];
+
+/// Programs under ByVFS.
+pub const BYVFS_FIGURE_4: Experiment = Experiment {
+    name: "byvfs-fig4",
+    question: "What do programs gain and lose without a dentry cache?",
+    source: "ByVFS, Fig. 4 and section 4.3: in Linux's sources, cold caches",
+    method: "As directfs-table3, each program right after mounting. ls and cp look at a name more than once, and lose what a dentry cache would save.",
+    needs_bytes: |size| BYVFS_SUBJECTS.len() as u64 * plan(size).image_bytes(),
+    run: |bench| {
+        let times = all_times(bench, &BYVFS_SUBJECTS, &BYVFS_STEPS)?;
+        let rows = BYVFS_PAPER.map(|(row, _)| row);
+        let mut findings = Findings::new("ms", &MEMORIES);
+        add_times(&mut findings, &times, &BYVFS_SUBJECTS, &BYVFS_STEPS, &rows);
+        for (row, paper) in BYVFS_PAPER {
+            let sense = if paper > 0.0 { Sense::AtLeast } else { Sense::AtMost };
+            let here = findings.reductions(row, "ByVFS", "NOVA");
+            let what = format!("ByVFS takes less time than the conventional VFS for {row} (negative: more)");
+            findings.claims.push(Claim { what, unit: "%", paper, here, sense, reason: "" });
+        }
+        let mut plot =
+            findings.relative_plot("Time of programs, conventional VFS = 100 %", &rows, &["NOVA", "ByVFS"], "NOVA");
+        plot.paper = vec![
+            Series { name: "NOVA".to_owned(), values: vec![Some(100.0); rows.len()] },
+            Series { name: "ByVFS".to_owned(), values: BYVFS_PAPER.map(|(_, less)| Some(100.0 - less)).to_vec() },
+        ];
+        findings.plots.push(plot);
+        Ok(findings)
+    },
+};
+
+// --- Where the time goes: ByVFS Fig. 1 and Table 1, DirectFS Fig. 1 and 10 ------------------------------------------
+
+/// What a program's time consists of.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parts {
+    total_ns: f64,
+    /// Finding names and inodes in the VFS's caches.
+    vfs_lookup_ns: f64,
+    notes: Notes,
+    /// Calls by path.
+    calls: u64,
+}
+
+impl Parts {
+    /// Making, keeping and removing what the VFS has in memory.
+    fn vfs_metadata_ns(&self) -> f64 {
+        let noted = self.notes.lookup_ns + self.notes.metadata_ns + self.notes.data_ns;
+        (self.total_ns - noted - self.vfs_lookup_ns).max(0.0)
+    }
+
+    fn percent(&self, ns: f64) -> f64 {
+        if self.total_ns > 0.0 { 100.0 * ns / self.total_ns } else { 0.0 }
+    }
+
+    /// Names that were found in the VFS's caches.
+    fn hits(&self) -> f64 {
+        100.0 * (1.0 - self.notes.names as f64 / self.calls.max(1) as f64).max(0.0)
+    }
+}
+
+/// Runs something by path and takes its time apart. `warm_ns` is what one call by path costs with everything in memory.
+fn parts(
+    machine: &dyn Machine,
+    cost: ClockCost,
+    warm_ns: f64,
+    work: &dyn Fn(&dyn Calls) -> Result<u64>,
+) -> Result<Parts> {
+    let mut parts = Parts::default();
+    machine.with(&mut |calls| {
+        take_notes(cost);
+        let start = Instant::now();
+        parts.calls = work(calls)?;
+        let ns = start.elapsed().as_nanos() as f64;
+        parts.notes = take_notes(cost);
+        parts.total_ns = (ns - parts.notes.operations as f64 * cost.whole_ns).max(0.0);
+        parts.vfs_lookup_ns = (parts.calls as f64 * warm_ns).min(parts.total_ns);
+        Ok(())
+    })?;
+    Ok(parts)
+}
+
+fn timed_nova(size: Size) -> Result<Box<dyn Machine>> {
+    Ok(Box::new(Fronted::<Timed<Nova<Slow>>, DentryCache>::new(
+        plan(size),
+        Delays::default(),
+        FrontOptions::default(),
+    )?))
+}
+
+fn timed_pmfs(size: Size) -> Result<Box<dyn Machine>> {
+    Ok(Box::new(Fronted::<Timed<Pmfs<Slow>>, DentryCache>::new(
+        plan(size),
+        Delays::default(),
+        FrontOptions::default(),
+    )?))
+}
+
+/// Nanoseconds of one stat of a file of the tree when all names are in memory.
+fn warm_stat_ns(machine: &dyn Machine, tree: &Tree) -> Result<f64> {
+    let mut least = f64::MAX;
+    machine.with(&mut |calls| {
+        for _ in 0..3 {
+            let ns = super::per_call(tree.files.len() as u64, |index| {
+                Ok(calls.stat_link(&tree.files[index as usize].0).map(drop)?)
+            })?;
+            least = least.min(ns);
+        }
+        Ok(())
+    })?;
+    Ok(least)
+}
+
+/// The parts of programs over the conventional front, cold: `[memory][program]`.
+fn programs_apart(bench: &Bench<'_>, steps: &[Step]) -> Result<Vec<Vec<Parts>>> {
+    let (tree, cost) = (Tree::new("/linux", directories(bench.size)), ClockCost::measure());
+    let mut machine = timed_nova(bench.size)?;
+    let mut all = Vec::new();
+    for delays in MEMORIES {
+        bench.step(&memory_name(delays))?;
+        machine.remount(delays)?;
+        time(&*machine, Program::Tar, &tree)?;
+        let warm_ns = warm_stat_ns(&*machine, &tree)?;
+        time(&*machine, Program::Rm, &tree)?;
+        let mut of_programs = Vec::new();
+        for (_, program, _) in steps {
+            machine.remount(delays)?;
+            of_programs.push(parts(&*machine, cost, warm_ns, &|calls| program.run(calls, &tree))?);
+            bench.go_on()?;
+        }
+        all.push(of_programs);
+    }
+    Ok(all)
+}
+
+fn add_shares(findings: &mut Findings, all: &[Vec<Parts>], steps: &[Step], part: &str, of: &dyn Fn(&Parts) -> f64) {
+    for (index, (row, _, _)) in steps.iter().enumerate() {
+        let here = all.iter().map(|memory| Some(of(&memory[index]))).collect();
+        findings.measures.push(Measure { row: (*row).to_owned(), subject: part.to_owned(), paper: None, here });
+    }
+}
+
+fn shares(findings: &Findings, title: &str, rows: &[&str], subjects: &[&str]) -> Plot {
+    let series = |subject: &&str| Series {
+        name: (*subject).to_owned(),
+        values: rows.iter().map(|row| findings.here(row, subject, 0)).collect(),
+    };
+    Plot {
+        title: title.to_owned(),
+        unit: findings.unit.to_owned(),
+        places: rows.iter().map(|row| (*row).to_owned()).collect(),
+        lines: false,
+        here: subjects.iter().map(series).collect(),
+        paper: Vec::new(),
+    }
+}
+
+/// Path lookup's share.
+pub const BYVFS_FIGURE_1: Experiment = Experiment {
+    name: "byvfs-fig1",
+    question: "How much of a program's time is path lookup, in the VFS and below it?",
+    source: "ByVFS, Fig. 1: NOVA and ext4, cold caches; a drawing, whose text compares the two",
+    method: "Programs as in byvfs-fig4 over the NOVA-like file system under the conventional front, each of whose operations is timed (what the clock costs is taken off). FS: looking up names and loading inodes below. VFS: what a call by path costs when all names are in memory, times the calls. The programs' own time, which the paper's totals have, is not there. There is no ext4 in the lab.",
+    needs_bytes: |size| plan(size).image_bytes(),
+    run: |bench| {
+        let all = programs_apart(bench, &BYVFS_STEPS)?;
+        let mut findings = Findings::new("% of the time", &MEMORIES);
+        add_shares(&mut findings, &all, &BYVFS_STEPS, "VFS lookup", &|parts| parts.percent(parts.vfs_lookup_ns));
+        add_shares(&mut findings, &all, &BYVFS_STEPS, "FS lookup", &|parts| parts.percent(parts.notes.lookup_ns));
+        findings.notes.push("The paper's text says only how these shares differ between NOVA and ext4 (VFS: 16.5 to 459.6 % more on NOVA), so there is nothing to compare with.".to_owned());
+        let rows = BYVFS_STEPS.map(|(row, _, _)| row);
+        findings.plots.push(shares(&findings, "Path lookup's share", &rows, &["VFS lookup", "FS lookup"]));
+        Ok(findings)
+    },
+};
+
+/// ByVFS, Table 1: per cent.
+const HITS_PAPER: [(&str, f64); 5] = [("du", 14.1), ("find", 69.1), ("ls", 95.8), ("rm", 55.5), ("cp", 95.3)];
+
+/// Hits.
+pub const BYVFS_TABLE_1: Experiment = Experiment {
+    name: "byvfs-table1",
+    question: "How often does the VFS find a name in its caches?",
+    source: "ByVFS, Table 1: programs in Linux's sources, cold caches",
+    method: "Programs as in byvfs-fig4. A hit is a call by path for which the file system below was not asked; names of directories on the way count only where they miss.",
+    needs_bytes: |size| plan(size).image_bytes(),
+    run: |bench| {
+        let all = programs_apart(bench, &BYVFS_STEPS)?;
+        let mut findings = Findings::new("% of calls by path", &MEMORIES);
+        add_shares(&mut findings, &all, &BYVFS_STEPS, "NOVA", &Parts::hits);
+        for measure in &mut findings.measures {
+            measure.paper = HITS_PAPER.iter().find(|(row, _)| *row == measure.row).map(|(_, hits)| *hits);
+        }
+        for (row, paper) in HITS_PAPER {
+            let here = (0..MEMORIES.len()).filter_map(|memory| findings.here(row, "NOVA", memory)).collect();
+            findings.claims.push(Claim {
+                what: format!("hits of {row}"),
+                unit: "%",
+                paper,
+                here,
+                sense: Sense::About,
+                reason: "The paper does not say what it counts; programs of its time asked more often for the same name than the calls here, and each component of a path may count.",
+            });
+        }
+        let rows = HITS_PAPER.map(|(row, _)| row);
+        let mut plot = shares(&findings, "Names found in the VFS's caches", &rows, &["NOVA"]);
+        plot.paper = vec![Series { name: "NOVA".to_owned(), values: HITS_PAPER.map(|(_, hits)| Some(hits)).to_vec() }];
+        findings.plots.push(plot);
+        Ok(findings)
+    },
+};
+
+/// Files read and written whole, in bytes.
+const FILE_BYTES: [usize; 3] = [1 << 10, 8 << 10, 32 << 10];
+
+fn small_files(size: Size) -> u64 {
+    size.pick(20, 300, 3000)
+}
+
+/// Rows of DirectFS's Fig. 1 and 10.
+fn figure_1_rows() -> Vec<String> {
+    let of = |bytes: &usize| [format!("{}KB_r", bytes >> 10), format!("{}KB_w", bytes >> 10)];
+    FILE_BYTES.iter().flat_map(of).chain(["du".to_owned(), "rm".to_owned()]).collect()
+}
+
+/// The parts of everything in Fig. 1 on one machine, in the order of the rows.
+fn figure_1_parts(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Parts>> {
+    let (tree, cost) = (Tree::new("/linux", directories(bench.size)), ClockCost::measure());
+    machine.remount(delays)?;
+    time(machine, Program::Tar, &tree)?;
+    let warm_ns = warm_stat_ns(machine, &tree)?;
+    let mut all = Vec::new();
+    for bytes in FILE_BYTES {
+        let paths: Vec<Vec<u8>> =
+            (0..small_files(bench.size)).map(|index| format!("/small{index:05}").into_bytes()).collect();
+        let write = |calls: &dyn Calls| {
+            for path in &paths {
+                let file = calls.open(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o644)?;
+                calls.write(file, 0, &CONTENT[..bytes])?;
+                calls.close(file)?;
+            }
+            Ok(paths.len() as u64)
+        };
+        let read = |calls: &dyn Calls| {
+            let mut buffer = vec![0; bytes];
+            for path in &paths {
+                let file = calls.open(path, libc::O_RDONLY, 0)?;
+                calls.read(file, 0, &mut buffer)?;
+                calls.close(file)?;
+            }
+            Ok(paths.len() as u64)
+        };
+        machine.remount(delays)?;
+        let written = parts(machine, cost, warm_ns, &write)?;
+        machine.remount(delays)?;
+        all.push(parts(machine, cost, warm_ns, &read)?);
+        all.push(written);
+        machine.with(&mut |calls| Ok(paths.iter().try_for_each(|path| calls.unlink(path))?))?;
+        bench.go_on()?;
+    }
+    for program in [Program::Du, Program::Rm] {
+        machine.remount(delays)?;
+        all.push(parts(machine, cost, warm_ns, &|calls| program.run(calls, &tree))?);
+    }
+    Ok(all)
+}
+
+/// Metadata's share.
+pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
+    name: "directfs-fig1",
+    question: "How much of the time do metadata take?",
+    source: "DirectFS, Fig. 1 and section II-C: ext4-dax, NOVA and PMFS, cold caches",
+    method: "Files of 1, 8 and 32 KiB written anew (w) and read right after mounting (r); du and rm on a tree. Metadata is all but reading and writing content, as timed at the file system below the conventional front (what the clock costs is taken off). There is no ext4 in the lab.",
+    needs_bytes: |size| 2 * plan(size).image_bytes(),
+    run: |bench| {
+        let mut machines = [("NOVA", timed_nova(bench.size)?), ("PMFS", timed_pmfs(bench.size)?)];
+        let rows = figure_1_rows();
+        let mut findings = Findings::new("% of the time", &MEMORIES);
+        for (name, machine) in &mut machines {
+            let mut all = Vec::new();
+            for delays in MEMORIES {
+                bench.step(&format!("{name}, {}", memory_name(delays)))?;
+                all.push(figure_1_parts(bench, &mut **machine, delays)?);
+            }
+            for (index, row) in rows.iter().enumerate() {
+                let metadata = |parts: &Parts| parts.percent(parts.total_ns - parts.notes.data_ns);
+                let here = all.iter().map(|memory| Some(metadata(&memory[index]))).collect();
+                findings.measures.push(Measure { row: row.clone(), subject: (*name).to_owned(), paper: None, here });
+            }
+        }
+        let mean = |rows: &[&str]| -> Vec<f64> {
+            let of = |memory| {
+                let values: Vec<f64> = rows
+                    .iter()
+                    .flat_map(|row| ["NOVA", "PMFS"].map(|subject| findings.here(row, subject, memory)))
+                    .flatten()
+                    .collect();
+                values.iter().sum::<f64>() / values.len().max(1) as f64
+            };
+            (0..MEMORIES.len()).map(of).collect()
+        };
+        let own = "The paper's totals include the programs' own time and the system calls, which are not there in one process.";
+        let claims = [
+            ("metadata's share of reading and writing 1 KiB", &["1KB_r", "1KB_w"][..], 63.5),
+            ("metadata's share of reading 32 KiB", &["32KB_r"][..], 33.3),
+            ("metadata's share of du and rm", &["du", "rm"][..], 86.5),
+        ];
+        let claims = claims.map(|(what, rows, paper)| Claim {
+            what: what.to_owned(),
+            unit: "%",
+            paper,
+            here: mean(rows),
+            sense: Sense::About,
+            reason: own,
+        });
+        findings.claims.extend(claims);
+        let names: Vec<&str> = rows.iter().map(String::as_str).collect();
+        findings.plots.push(shares(&findings, "Metadata's share", &names, &["NOVA", "PMFS"]));
+        Ok(findings)
+    },
+};
+
+/// The parts.
+pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
+    name: "directfs-fig10",
+    question: "Which part of the metadata's time does DirectFS save?",
+    source: "DirectFS, Fig. 10 and section V-E: parts of the metadata's time with cold caches; a drawing without numbers",
+    method: "As directfs-fig1. NOVA's time for metadata is taken apart: lookup (in the VFS and below), VFS metadata (making and dropping what the caches hold), PFS metadata (the rest below). DirectFS has no such layers; its number is its whole time less the time of reading or writing the same bytes in a file that is open.",
+    needs_bytes: |size| 2 * plan(size).image_bytes(),
+    run: |bench| {
+        let mut nova = timed_nova(bench.size)?;
+        let mut own = machine(Subject::DirectFs, plan(bench.size), Delays::default())?;
+        let rows = figure_1_rows();
+        let mut findings = Findings::new("ms", &MEMORIES);
+        let (mut below, mut ours) = (Vec::new(), Vec::new());
+        for delays in MEMORIES {
+            bench.step(&memory_name(delays))?;
+            below.push(figure_1_parts(bench, &mut *nova, delays)?);
+            ours.push((figure_1_parts(bench, &mut *own, delays)?, content_ns(bench, &mut *own, delays)?));
+        }
+        for (index, row) in rows.iter().enumerate() {
+            let nova_part =
+                |of: &dyn Fn(&Parts) -> f64| below.iter().map(|memory| Some(of(&memory[index]) / 1e6)).collect();
+            let mut add = |subject: &str, here: Vec<Option<f64>>| {
+                findings.measures.push(Measure { row: row.clone(), subject: subject.to_owned(), paper: None, here });
+            };
+            add("NOVA lookup", nova_part(&|parts| parts.vfs_lookup_ns + parts.notes.lookup_ns));
+            add("NOVA VFS metadata", nova_part(&Parts::vfs_metadata_ns));
+            add("NOVA PFS metadata", nova_part(&|parts| parts.notes.metadata_ns));
+            add("NOVA", nova_part(&|parts| parts.total_ns - parts.notes.data_ns));
+            let data = |content: &[f64]| content.get(index).copied().unwrap_or(0.0);
+            let here = ours.iter().map(|(parts, content)| Some((parts[index].total_ns - data(content)).max(0.0) / 1e6));
+            add("DirectFS", here.collect());
+        }
+        for row in &rows {
+            findings.claims.push(Claim {
+                what: format!("DirectFS needs less time for metadata than NOVA: {row} (the drawing has no numbers; any gain counts)"),
+                unit: "%",
+                paper: 0.0,
+                here: findings.reductions(row, "DirectFS", "NOVA"),
+                sense: Sense::AtLeast,
+                reason: "",
+            });
+        }
+        let names: Vec<&str> = rows.iter().map(String::as_str).collect();
+        let subjects = ["NOVA lookup", "NOVA VFS metadata", "NOVA PFS metadata", "DirectFS"];
+        findings.plots.push(shares(&findings, "Time for metadata, by part", &names, &subjects));
+        Ok(findings)
+    },
+};
+
+/// Nanoseconds of reading and writing the content of Fig. 1's files in files that are open: in the order of its rows.
+fn content_ns(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<f64>> {
+    machine.remount(delays)?;
+    let mut all = Vec::new();
+    machine.with(&mut |calls| {
+        let count = small_files(bench.size);
+        for bytes in FILE_BYTES {
+            let mut buffer = vec![0; bytes];
+            let file = calls.open(b"/content", libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)?;
+            let at = |index: u64| index * (bytes as u64).next_multiple_of(4096);
+            let written = super::per_call(count, |index| {
+                calls.write(file, at(index), &CONTENT[..bytes])?;
+                Ok(())
+            })?;
+            let read = super::per_call(count, |index| {
+                calls.read(file, at(index), &mut buffer)?;
+                Ok(())
+            })?;
+            calls.close(file)?;
+            calls.unlink(b"/content")?;
+            all.extend([read * count as f64, written * count as f64]);
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}

@@ -1,0 +1,86 @@
+//! Every experiment works, and says what was measured and what the paper has. Whether its numbers are good is for a quiet machine.
+
+use lab::experiments::report::{Circumstances, html, text, tsv};
+use lab::experiments::{Bench, CATALOGUE, Failure, Findings, Size, chart, find};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+fn tiny(name: &str) -> Findings {
+    let experiment = find(name).expect("it is in the catalogue");
+    let bench = Bench { size: Size::Tiny, stop: &|| false, progress: &|_| {} };
+    experiment.carry_out(&bench).unwrap_or_else(|failure| panic!("{name}: {failure}"))
+}
+
+#[test]
+fn every_experiment_measures_all_that_its_table_shows() {
+    for experiment in CATALOGUE {
+        let findings = tiny(experiment.name);
+        assert!(!findings.measures.is_empty() && !findings.plots.is_empty(), "{}", experiment.name);
+        for measure in &findings.measures {
+            assert_eq!(measure.here.len(), findings.memories.len(), "{}: {measure:?}", experiment.name);
+            for value in measure.here.iter().flatten() {
+                assert!(value.is_finite() && *value >= 0.0, "{}: {measure:?}", experiment.name);
+            }
+        }
+        for claim in &findings.claims {
+            assert!(!claim.here.is_empty(), "{}: nothing was measured for {claim:?}", experiment.name);
+            assert!(claim.here.iter().all(|value| value.is_finite()), "{}: {claim:?}", experiment.name);
+            assert!(claim.sentence(&findings.memories).ends_with('.'), "{claim:?}");
+        }
+    }
+}
+
+#[test]
+fn names_are_told_apart_and_tell_their_paper() {
+    let names: BTreeSet<&str> = CATALOGUE.iter().map(|experiment| experiment.name).collect();
+    assert_eq!(names.len(), CATALOGUE.len());
+    for experiment in CATALOGUE {
+        assert!(["directfs-", "byvfs-", "soupfs-"].iter().any(|paper| experiment.name.starts_with(paper)));
+        assert!(experiment.question.ends_with('?'), "{}", experiment.question);
+        assert!((experiment.needs_bytes)(Size::Full) >= (experiment.needs_bytes)(Size::Quick));
+    }
+    assert!(find("directfs-table4").is_none());
+}
+
+#[test]
+fn the_papers_table_is_typed_in_whole() {
+    let findings = tiny("directfs-table2");
+    assert_eq!(findings.measures.len(), 14 * 7);
+    assert!(findings.measures.iter().all(|measure| measure.paper.is_some()));
+    // The paper's own averages follow from its table.
+    let rows: BTreeSet<&str> = findings.measures.iter().map(|measure| measure.row.as_str()).collect();
+    let reduction = |row: &&str| {
+        let of = |subject| findings.paper(row, subject).expect("in the table");
+        100.0 * (1.0 - of("DirectFS") / of("NOVA"))
+    };
+    let mean = rows.iter().map(reduction).sum::<f64>() / rows.len() as f64;
+    assert!((30.0..50.0).contains(&mean), "the abstract says 36.86 on average; the table gives {mean:.1}");
+}
+
+#[test]
+fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
+    let experiment = find("soupfs-fig3").expect("it is in the catalogue");
+    let findings = tiny("soupfs-fig3");
+    let report = html(&Circumstances::default(), &[(experiment, &findings)]);
+    assert!(report.contains("<svg") && report.contains("soupfs-fig3") && report.contains("18.0"));
+    for outside in ["http://", "https://", "src=", "<script", "<link"] {
+        let places: Vec<_> = report.match_indices(outside).collect();
+        let own = outside == "http://" && places.len() == report.matches("http://www.w3.org/2000/svg").count();
+        assert!(places.is_empty() || own, "{outside}");
+    }
+    assert!(text(experiment, &findings).contains("unlink"));
+    assert_eq!(tsv(&findings).lines().count(), findings.measures.len() + 1);
+    assert!(chart::svg(&findings.plots[0]).ends_with("</svg>"));
+}
+
+#[test]
+fn an_experiment_ends_when_somebody_wants_that() {
+    let asked = Cell::new(0);
+    let stop = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 3
+    };
+    let bench = Bench { size: Size::Tiny, stop: &stop, progress: &|_| {} };
+    let ended = find("directfs-table2").expect("it is in the catalogue").carry_out(&bench);
+    assert!(matches!(ended, Err(Failure::Interrupted)), "{ended:?}");
+}

@@ -1,0 +1,92 @@
+//! Programs see a lab system through the kernel as they see any file system.
+
+use lab::mount::{FrontKind, ImageError, Kind, kind_of, make, serve};
+use lab::physical::MkfsOptions;
+use lab::substrate::System;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::channel;
+
+const LENGTH: u64 = 32 << 20;
+
+fn use_it(root: &Path) {
+    fs::create_dir_all(root.join("a/b")).unwrap();
+    let content: Vec<u8> = (0..100_000u32).map(|index| (index / 3) as u8).collect();
+    fs::write(root.join("a/b/file"), &content).unwrap();
+    assert_eq!(fs::read(root.join("a/b/file")).unwrap(), content);
+    fs::hard_link(root.join("a/b/file"), root.join("hard")).unwrap();
+    symlink("a/b", root.join("link")).unwrap();
+    assert_eq!(fs::metadata(root.join("link/file")).unwrap().nlink(), 2);
+    fs::rename(root.join("a/b"), root.join("c")).unwrap();
+    assert!(fs::metadata(root.join("link/file")).is_err());
+    for index in 0..300 {
+        fs::write(root.join(format!("c/{index}")), index.to_string()).unwrap();
+    }
+    assert_eq!(fs::read_dir(root.join("c")).unwrap().count(), 301);
+    for index in (0..300).step_by(2) {
+        fs::remove_file(root.join(format!("c/{index}"))).unwrap();
+    }
+    assert!(fs::remove_dir(root.join("c")).is_err());
+}
+
+fn look_again(root: &Path) {
+    assert_eq!(fs::read_dir(root.join("c")).unwrap().count(), 151);
+    assert_eq!(fs::read_to_string(root.join("c/7")).unwrap(), "7");
+    assert_eq!(fs::read(root.join("hard")).unwrap().len(), 100_000);
+    fs::remove_dir_all(root.join("c")).unwrap();
+    assert_eq!(fs::metadata(root.join("hard")).unwrap().nlink(), 1);
+}
+
+fn mounted(image: &Path, kind: Kind, run: fn(&Path)) -> Result<(), ImageError> {
+    let directory = tempfile::tempdir().unwrap();
+    let (ready, wait) = channel();
+    std::thread::scope(|scope| {
+        let place = directory.path();
+        let server = scope.spawn(move || {
+            serve(image, kind, place, &fuse::MountOptions::default(), |path| ready.send(path.to_owned()).unwrap())
+        });
+        if let Ok(path) = wait.recv() {
+            let used = std::panic::catch_unwind(|| run(&path));
+            assert!(Command::new("umount").arg(&path).status().unwrap().success());
+            if let Err(panic) = used {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        server.join().unwrap()
+    })
+}
+
+#[test]
+fn a_mount_is_a_file_system_and_keeps_its_files() {
+    if fuse::open_device().is_err() {
+        println!("not tested: this machine lets nobody here mount (/dev/fuse)");
+        return;
+    }
+    for system in System::ALL {
+        for front in FrontKind::ALL {
+            println!("{} {front:?}", system.name());
+            let directory = tempfile::tempdir().unwrap();
+            let image = directory.path().join("image");
+            let kind = Kind { system, front };
+            make(&image, kind, LENGTH, &MkfsOptions::default(), false).unwrap();
+            assert_eq!(kind_of(&image), Some(kind), "the image tells how it is to be mounted");
+            let again = make(&image, kind, LENGTH, &MkfsOptions::default(), false);
+            assert!(matches!(again, Err(ImageError::Exists { .. })));
+            mounted(&image, kind, use_it).unwrap();
+            mounted(&image, kind, look_again).unwrap();
+            assert_eq!(kind_of(&image), Some(kind));
+        }
+    }
+}
+
+#[test]
+fn the_papers_names_mean_what_the_papers_compare() {
+    let kind = |system, front| Some(Kind { system, front });
+    assert_eq!(Kind::parse("byvfs"), kind(System::Nova, FrontKind::ByVfs));
+    assert_eq!(Kind::parse("conventional"), kind(System::Nova, FrontKind::Conventional));
+    assert_eq!(Kind::parse("soupfs"), kind(System::SoupFs, FrontKind::Conventional));
+    assert!(Kind::NAMES.into_iter().all(|name| Kind::parse(name).is_some()));
+    assert_eq!(Kind::parse("ext4"), None);
+}
