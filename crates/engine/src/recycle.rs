@@ -197,8 +197,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 size / BLOCK_BYTES
             }
             RetiredKind::Blocks => b,
-            RetiredKind::Body | RetiredKind::Log => HEAVY_BLOCKS as u64,
-            RetiredKind::Cachelet | RetiredKind::Dentry => 0,
+            RetiredKind::Body => HEAVY_BLOCKS as u64,
+            RetiredKind::Cachelet | RetiredKind::Dentry | RetiredKind::Log => 0,
         };
         blocks.min(HEAVY_BLOCKS as u64) as u32
     }

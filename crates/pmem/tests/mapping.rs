@@ -231,3 +231,31 @@ fn a_file_opened_for_reading_cannot_be_mapped_for_writing() {
     let error = Mapping::from_file(file, &path, Access::ReadWrite).unwrap_err();
     assert!(matches!(error, MapError::Permission { access: Access::ReadWrite, .. }), "{error}");
 }
+
+#[test]
+fn a_file_that_becomes_shorter_reads_as_zeros_and_says_so() {
+    pmem::survive_cuts();
+    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+    let made = |name: &str| {
+        let mapping = Arc::new(Mapping::create(scratch.path().join(name), 4 * 4096, 0o600).unwrap());
+        mapping.region(Direct).unwrap().write_bytes(3 * 4096, b"text").unwrap();
+        mapping
+    };
+    let (cut, whole) = (made("cut"), made("whole"));
+    let read = |mapping: &Arc<Mapping>| {
+        let mut bytes = [0xffu8; 4];
+        mapping.region(Direct).unwrap().read_bytes(3 * 4096, &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!((&read(&cut), cut.is_cut(), cut.has_lost_pages()), (b"text", false, false));
+    std::fs::File::options().write(true).open(scratch.path().join("cut")).unwrap().set_len(4096).unwrap();
+    assert!(cut.is_cut() && !cut.has_lost_pages(), "by its length alone");
+    assert_eq!((read(&cut), cut.has_lost_pages()), ([0; 4], true));
+    // What is stored there is gone with the mapping, and nobody dies of it.
+    cut.region(Direct).unwrap().write_bytes(2 * 4096, b"more").unwrap();
+    assert_eq!((&read(&whole), whole.is_cut()), (b"text", false));
+    assert!(pmem::has_any_been_cut());
+    // A mapping that takes the same place in the table begins anew.
+    drop(cut);
+    assert!(!made("next").is_cut());
+}

@@ -9,7 +9,7 @@ use super::{
     attributes, counts, descriptors, exec, failed, faults, files, locks, mapping, names, open, processes, server,
     signals, sockets, stack, sys, transit,
 };
-use crate::routes::NUMBERS;
+use crate::routes::{NUMBERS, ROUTES, Route};
 use posix::Errno;
 
 /// The kernel shall do it.
@@ -112,6 +112,11 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_dup3, descriptors::dup3),
         (SYS_fcntl, files::fcntl),
         (SYS_ioctl, files::ioctl),
+        (SYS_accept, descriptors::by_descriptor_with_numbers),
+        (SYS_accept4, descriptors::by_descriptor_with_numbers),
+        (SYS_open_by_handle_at, descriptors::by_descriptor_with_numbers),
+        (SYS_epoll_ctl, descriptors::epoll_ctl),
+        (SYS_pidfd_getfd, descriptors::with_numbers),
         (SYS_flock, locks::flock),
         (SYS_read, files::read),
         (SYS_write, files::write),
@@ -192,6 +197,15 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
     while index < all.len() {
         handlers[all[index].0 as usize] = Some(all[index].1);
         index += 1;
+    }
+    let mut number = 0;
+    while number < NUMBERS {
+        handlers[number] = match (handlers[number], ROUTES[number]) {
+            (None, Route::Numbers) => Some(descriptors::with_numbers),
+            (None, Route::Fd) => Some(descriptors::of_the_kernel),
+            (known, _) => known,
+        };
+        number += 1;
     }
     handlers
 }

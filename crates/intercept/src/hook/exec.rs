@@ -20,7 +20,7 @@ use super::paths::{self, Directory, Spot};
 use super::processes::{self, Who};
 use super::programs::{HEAD_BYTES, Kind, kind_of};
 use super::server::Server;
-use super::{early, links, needs, server, signals, stack, sys, user};
+use super::{early, links, needs, numbers, server, signals, stack, sys, user};
 use crate::contract;
 use core::mem::MaybeUninit;
 use engine::Node;
@@ -572,6 +572,8 @@ struct Start<'a> {
 
 impl Start<'_> {
     fn go(&self) -> Verdict {
+        // The new program would find them open, and know nothing of them.
+        numbers::give_back();
         let Target { arguments, lists, .. } = self.target;
         let (words, environment) = (arguments[lists], arguments[lists + 1]);
         if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {

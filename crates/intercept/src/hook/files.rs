@@ -4,12 +4,13 @@
 
 use super::call::{Call, waiting};
 use super::context::{COPY_BYTES, Inside};
+use super::descriptors::theirs;
 use super::dispatch::{NATIVE, done};
 use super::entry::{Next, Verdict};
 use super::names::Calling;
 use super::open::LARGE_FILE;
 use super::processes::Who;
-use super::{attributes, descriptors, environment, faults, locks, status, sys, user};
+use super::{attributes, descriptors, environment, faults, locks, numbers, status, sys, user};
 use engine::format::FileKind;
 use posix::{Append, Errno, OpenFile, Result, Whence};
 
@@ -25,11 +26,6 @@ fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> R
         Some(file) => act(&who.caller, &file).map(done),
         None => theirs(fd),
     }
-}
-
-/// The kernel's; or one that the program does not know of.
-fn theirs(fd: u32) -> Result<Verdict> {
-    if descriptors::is_protected(u64::from(fd)) { Err(Errno::EBADF) } else { Ok(NATIVE) }
 }
 
 /// As [`with_file`], for what a descriptor that only stands for a place does not do.
@@ -628,12 +624,13 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Verdict> {
     list(call, |into, entry| {
         let bytes = (HEAD + entry.name.len() + 1).next_multiple_of(8);
         let room = into.get_mut(..bytes)?;
+        // What will be behind the name, and some of what comes before it.
+        room[bytes - 8..].copy_from_slice(&[0; 8]);
         room[..8].copy_from_slice(&entry.number.to_ne_bytes());
         room[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
         room[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
         room[18] = type_of(entry.kind);
         room[HEAD..HEAD + entry.name.len()].copy_from_slice(entry.name);
-        room[HEAD + entry.name.len()..].fill(0);
         Some(bytes)
     })
 }
@@ -691,7 +688,7 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Opt
 
 /// fcntl(fd, command, argument).
 pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
-    if descriptors::is_protected(call.frame.rdi) {
+    if descriptors::is_hidden(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
     if let Some(verdict) = descriptors::fcntl_number(call)? {
@@ -775,7 +772,13 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIONREAD: u32 = 0x541b;
     const FIGETBSZ: u32 = 2;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
+    /// The other end of a terminal, as a descriptor.
+    const TIOCGPTPEER: u32 = 0x5441;
     let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
+    // Many drivers have some that make a descriptor. Of terminals, which are asked most, it is one.
+    if request >> 8 & 0xff != u32::from(b'T') || request == TIOCGPTPEER {
+        numbers::give_back();
+    }
     if let FICLONE | FICLONERANGE = request {
         return clone_range(call, fd, request, argument);
     }

@@ -4,7 +4,8 @@
 //! path is known to be ours.
 
 use super::call::{Call, native_by, native_with};
-use super::context::Inside;
+use super::context::{Inside, PATH_ROOM_BYTES};
+use super::descriptors::theirs;
 use super::dispatch::{NATIVE, done};
 use super::entry::{Frame, Next, Verdict};
 use super::paths::{self, Directory, Spot};
@@ -51,24 +52,36 @@ impl By {
 
 /// Follows a path to its end, on whatever side that is.
 pub fn by_path(call: &mut Call<'_>, by: By, act: Act<'_>) -> Result<Verdict> {
-    let arguments = call.arguments();
-    let frame = call.frame;
-    let Inside { path, .. } = call.begin()?;
-    let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let Call { frame, server, context } = call;
+    let arguments = frame.arguments();
+    let inside = context.begin(server)?;
+    let length = user::copy_string(arguments[by.path], &mut inside.path[..user::PATH_BYTES_MAX])?;
     let mut theirs = |path: Option<&[u8]>| path.map_or(NATIVE, |path| native_by(frame, by, path));
-    walk_on(call, by.directory(&arguments), length, &mut theirs, act)
+    walk_inside(server, inside, by.directory(&arguments), length, &mut theirs, act)
 }
 
 /// The same for the path in the thread's buffer. `theirs` does the call if the path is the kernel's: it is given, with a zero behind it, if it was rewritten.
 pub fn walk_on(
     call: &mut Call<'_>,
+    directory: Directory,
+    length: usize,
+    theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
+    act: Act<'_>,
+) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
+    walk_inside(server, context.begin(server)?, directory, length, theirs, act)
+}
+
+#[inline]
+fn walk_inside(
+    server: &'static Server,
+    inside: Inside<'_>,
     mut directory: Directory,
     mut length: usize,
     theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
     act: Act<'_>,
 ) -> Result<Verdict> {
-    let Call { server, context, .. } = call;
-    let Inside { who, walk, path, host, .. } = context.begin(server)?;
+    let Inside { who, walk, path, host, .. } = inside;
     let mut rewritten = false;
     for _ in 0..=LINKS_FOLLOWED_MAX {
         let spot = paths::locate(server, &who, directory, path, length, host)?;
@@ -128,7 +141,7 @@ pub(super) fn on_directory(call: &mut Call<'_>, directory: Directory, act: ActOn
         },
         Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
             Some(file) => act(&who.caller, file.node()).map(done),
-            None => Ok(NATIVE),
+            None => theirs(fd),
         },
     }
 }
@@ -138,7 +151,10 @@ fn descriptor_behind(call: &mut Call<'_>, by: By, last_link: LastLink) -> Result
     let address = call.arguments()[by.path];
     let begins = |offset: u64| user::read::<u8>(address.wrapping_add(offset));
     // Nearly no path does, and nobody else pays for it.
-    let may_be = last_link == LastLink::Follow && begins(0) == Ok(b'/') && matches!(begins(1), Ok(b'p' | b'd'));
+    if last_link != LastLink::Follow || begins(0) != Ok(b'/') {
+        return Ok(None);
+    }
+    let may_be = matches!(begins(1), Ok(b'p' | b'd'));
     let Some(fd) = may_be.then(|| descriptor_by_name(address)).flatten() else { return Ok(None) };
     let Inside { who, .. } = call.begin()?;
     Ok(who.process.file(who.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
@@ -163,12 +179,8 @@ fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Resul
         });
     }
     by_path(call, by, &mut |caller, place, path, walk| {
-        Ok(match caller.stat_path(place, path, last_link, walk)? {
-            Outcome::Inside(attributes) => {
-                user::write(into, &status::stat_of(server, &attributes))?;
-                Outcome::Inside(0)
-            }
-            Outcome::Left(exit) => Outcome::Left(exit),
+        caller.tell_path(place, path, last_link, walk, |attributes| {
+            user::write(into, &status::stat_of(server, attributes)).map(|()| 0)
         })
     })
 }
@@ -236,9 +248,8 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
     if mask & libc::STATX_BTIME == 0 && by_name {
         return by_path(call, at(0), &mut |caller, place, path, walk| {
             check()?;
-            Ok(match caller.stat_path(place, path, last_link, walk)? {
-                Outcome::Inside(attributes) => Outcome::Inside(tell(caller, &attributes, None)?),
-                Outcome::Left(exit) => Outcome::Left(exit),
+            caller.tell_path(place, path, last_link, walk, |attributes| {
+                user::write(into, &status::statx_of(server, attributes, None)).map(|()| 0)
             })
         });
     }
@@ -483,8 +494,8 @@ fn side<T>(
     who: &super::processes::Who<'_>,
     mut directory: Directory,
     address: u64,
-    path: &mut [u8; super::context::PATH_ROOM_BYTES],
-    host: &mut [u8; super::context::PATH_ROOM_BYTES],
+    path: &mut [u8; PATH_ROOM_BYTES],
+    host: &mut [u8; PATH_ROOM_BYTES],
     walk: &mut PathBuffer,
     mut act: impl FnMut(&Place, &[u8], &mut PathBuffer) -> Result<Outcome<T>>,
 ) -> Result<Side<T>> {
@@ -563,11 +574,48 @@ fn to_theirs(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
     }
 }
 
+/// Renames where both paths are ours and lead to their ends without links. None: they are not, and nothing was done.
+#[allow(clippy::type_complexity)]
+fn rename_short(
+    server: &'static Server,
+    who: &super::processes::Who<'_>,
+    (from, to): (By, By),
+    arguments: &[u64; 6],
+    (path, second): (&mut [u8; PATH_ROOM_BYTES], &mut [u8; PATH_ROOM_BYTES]),
+    host: &mut [u8; PATH_ROOM_BYTES],
+    flags: u32,
+) -> Result<Option<Result<()>>> {
+    let mut spots = [None, None];
+    for (index, (by, buffer)) in [(from, &mut *path), (to, &mut *second)].into_iter().enumerate() {
+        let length = user::copy_string(arguments[by.path], &mut buffer[..user::PATH_BYTES_MAX])?;
+        if let Ok(Spot::Ours { place, offset, end, retained }) =
+            paths::locate(server, who, by.directory(arguments), buffer, length, host)
+        {
+            spots[index] = Some((place, offset..end, retained));
+        }
+    }
+    let renamed = match &spots {
+        [Some((from_place, from, _)), Some((to_place, to, _))] => {
+            who.caller.rename_short((from_place, &path[from.clone()]), (to_place, &second[to.clone()]), flags)
+        }
+        _ => None,
+    };
+    for (_, _, retained) in spots.into_iter().flatten() {
+        if let Some(node) = retained {
+            who.caller.thread.release(node, 1);
+        }
+    }
+    Ok(renamed)
+}
+
 fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
     let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
     let caller = who.caller;
+    if let Some(renamed) = rename_short(server, &who, (from, to), &arguments, (path, second), host, flags)? {
+        return renamed.map(|()| done(0));
+    }
     let old: Side<Parent<'_, 'static, Direct>> =
         side(server, &who, from.directory(&arguments), arguments[from.path], path, host, walk, |place, path, walk| {
             caller.resolve_parent(place, path, walk)
@@ -686,6 +734,8 @@ pub fn linkat(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// A call by one path that no file here supports: EOPNOTSUPP, if the path is ours.
 fn unsupported(call: &mut Call<'_>, by: By) -> Result<Verdict> {
+    // Some make a descriptor, if the path is the kernel's.
+    super::numbers::give_back();
     by_node(call, by, AT_EMPTY_PATH, LastLink::Follow, &mut |_, _| Err(Errno::EOPNOTSUPP))
 }
 

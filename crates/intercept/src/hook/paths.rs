@@ -10,7 +10,7 @@
 use super::context::PATH_ROOM_BYTES;
 use super::processes::{self, Who};
 use super::server::Server;
-use super::{descriptors, links, sys, user};
+use super::{descriptors, links, numbers, sys, user};
 use engine::Node;
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, Place};
 use posix::{Errno, Result};
@@ -84,6 +84,7 @@ pub fn locate(
                 who.caller.thread.retain(node)?;
                 Some((node, Some(node)))
             }
+            None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
             None => None,
         },
     };
@@ -133,6 +134,8 @@ fn come_in(
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
 ) -> Result<Spot> {
+    // Where descriptors have names, those that the program does not know of must not.
+    numbers::give_back();
     let text = &path[..length];
     let working = b"/proc/self/cwd";
     if let (true, Some(directory)) = (text.starts_with(working), who.process.directory()) {

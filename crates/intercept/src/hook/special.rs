@@ -7,7 +7,7 @@ use super::call::waiting;
 use super::dispatch::done;
 use super::entry::Verdict;
 use super::server::{self, Server};
-use super::sys;
+use super::{numbers, sys};
 use engine::format::{FileKind, Superblock};
 use posix::{Errno, Result};
 
@@ -27,6 +27,7 @@ fn open_fifo(number: u64, generation: u32, flags: i32) -> Result<Verdict> {
     let (path, directory_bytes) = path_of(number, generation)?;
     let mut directory = [0u8; 64];
     directory[..directory_bytes].copy_from_slice(&path[..directory_bytes]);
+    numbers::give_back();
     let here = libc::AT_FDCWD as u64;
     // SAFETY: terminated paths; these calls change no memory.
     unsafe {

@@ -82,7 +82,7 @@ impl Plan {
 
     /// Bytes of an image for it, generously: PMFS keeps a directory's free entries, NOVA a log of each inode.
     pub const fn image_bytes(&self) -> u64 {
-        let names = self.files * (10 << 10) + (64 << 20);
+        let names = self.files * (10 << 10) + (24 << 20);
         (names + self.content_bytes * 2).next_multiple_of(2 << 20)
     }
 }
