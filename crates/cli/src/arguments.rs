@@ -45,7 +45,7 @@ pub enum Command {
     Fsck(Fsck),
     /// Show a file of an image in words: its names, inode, properties and log.
     Dump(Dump),
-    /// Measure each call, in this process or, by system calls, in a directory.
+    /// Measure calls, mixes and programs on DirectFS beside tmpfs, the disk and any directory.
     Bench(Bench),
     /// Copy a real tree in, compare, search, remove, kill and recover it; each step beside tmpfs.
     Demo(Demo),
@@ -58,6 +58,9 @@ pub enum Command {
     /// Copy a tree and report each finished file: the part of a demonstration that is killed.
     #[command(hide = true)]
     CopyTree(CopyTree),
+    /// Run workloads in a directory and report their times: the program that a benchmark measures.
+    #[command(hide = true)]
+    BenchWorker(BenchWorker),
     /// Run a program whose file is in the mount; this is started by `run`, with the library in it.
     #[command(hide = true)]
     RunInside(RunInside),
@@ -161,6 +164,9 @@ pub struct Run {
     /// Size of the image in memory, which takes memory only as it fills; half of what is available unless given.
     #[arg(long, short, value_parser = parse_size, value_name = "SIZE", conflicts_with = "image")]
     pub size: Option<u64>,
+    /// Flush cache lines even where nothing is behind them that would outlive a power failure: so calls cost what they would on persistent memory.
+    #[arg(long)]
+    pub always_flush: bool,
     /// The command and its arguments.
     #[arg(trailing_var_arg = true)]
     pub command: Vec<OsString>,
@@ -290,29 +296,131 @@ pub struct Dump {
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without DIR the engine is measured in this process, on a fresh image in memory that vanishes with it. With DIR the same calls are made
-by system calls in that directory, which must be empty.
+The same measured program runs under `directfs run`, on tmpfs and on the disk, in turn. With DIR it runs in those (empty) directories instead of on the disk: \
+any file system can be set beside the others so. A full run takes about half an hour, 8 GB of memory and 5 GB of disk; --quick about a minute.
+
+Everything that is made is removed again, also after an interrupt. Times are worse while other programs work: the report says how busy the machine was.
 
 Examples:
-  directfs bench                         10,000 and 1,000,000 files, index, recovery, footprints
-  directfs bench --files 10000           only 10,000 files
-  directfs bench /dev/shm/empty          tmpfs, by system calls
-  directfs bench --json > bench.json")]
+  directfs bench --quick                         the first look
+  directfs bench --html bench.html               all of it, and a page with plots
+  directfs bench --only calls --sizes 10000      each call over 10,000 files
+  directfs bench --only threads,small --threads 1,2,8 --repeat 9
+  directfs bench --only tree --tree ~/linux      du, find, tar, git ... on a tree of yours
+  directfs bench /mnt/nfs/empty                  a directory beside DirectFS and tmpfs
+  directfs bench /mnt/work/empty --beside none   a directory alone
+  directfs bench --only engine                   the engine in this process: multiples of a flush, lines written, recovery
+  directfs bench --quick --json > bench.json
+
+Exit codes: 0 measured, 1 failed (the message says why and what to do), 2 wrong usage, 130 interrupted.")]
 pub struct Bench {
-    /// An empty directory to measure by system calls instead.
-    pub directory: Option<PathBuf>,
-    /// How many files in one directory; several counts separated by commas.
-    #[arg(long, short = 'n', value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u64).range(100..=50_000_000))]
-    pub files: Vec<u64>,
-    /// Add 1,000,000 files (with DIR; without it they are measured anyway).
+    /// Empty directories to measure.
+    #[arg(value_name = "DIR")]
+    pub directories: Vec<PathBuf>,
+    /// What they are set beside; without DIR what is measured. All three without DIR, directfs and tmpfs with it.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
+    pub beside: Vec<BenchSubject>,
+    /// What is measured; everything unless given.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
+    pub only: Vec<BenchGroup>,
+    /// Files in a directory, from 16 on; several numbers separated by commas. 10000,100000,1000000 unless given. Nothing has more files than the largest.
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u64).range(16..=50_000_000))]
+    pub sizes: Vec<u64>,
+    /// Threads (and processes) that work at the same time, at most 256; several numbers separated by commas. 1, 2 and the number of processors unless given.
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Vec<u32>,
+    /// Repeats, whose median is shown: 5 unless given, and at most 3 of what takes long.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
+    /// Fewer files, repeats and members: within about a minute.
     #[arg(long)]
-    pub large: bool,
-    /// Rounds per figure, of which the median is shown.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
+    pub quick: bool,
+    /// The tree that is copied in; /usr/include unless given, /usr/include/linux with --quick.
+    #[arg(long, value_name = "DIR")]
+    pub tree: Option<PathBuf>,
+    /// Where the image of DirectFS is made: a directory in memory, or on a DAX file system.
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    pub image_in: PathBuf,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// Write a page with plots, which needs no other file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// What can be measured beside directories that are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BenchSubject {
+    /// DirectFS, by `directfs run`.
+    Directfs,
+    /// tmpfs, in /dev/shm or another place.
+    Tmpfs,
+    /// The file system of the disk, in the directory for temporary files.
+    Disk,
+    /// Nothing.
+    None,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BenchGroup {
+    /// Each call by one thread, over each size.
+    Calls,
+    /// Each call by several threads, in one directory and each in its own.
+    Threads,
+    /// The same by processes.
+    Processes,
+    /// stat of paths 1 to 8 names long.
+    Depth,
+    /// Small files of 1, 8 and 32 KiB.
+    Small,
+    /// The first calls of a program.
+    Cold,
+    /// Phases like mdtest's.
+    Mdtest,
+    /// A mix like filebench's varmail.
+    Varmail,
+    /// A mix like filebench's fileserver.
+    Fileserver,
+    /// A mix like PostMark's.
+    Postmark,
+    /// cp, du, find, ls, tar, git and rm on a real tree.
+    Tree,
+    /// Large reads and writes beside memcpy.
+    Data,
+    /// The engine in this process: no system calls, paths or permissions.
+    Engine,
+}
+
+impl BenchGroup {
+    /// All, in the order of the report.
+    pub const ALL: [BenchGroup; 13] = [
+        BenchGroup::Calls,
+        BenchGroup::Threads,
+        BenchGroup::Processes,
+        BenchGroup::Depth,
+        BenchGroup::Small,
+        BenchGroup::Cold,
+        BenchGroup::Mdtest,
+        BenchGroup::Varmail,
+        BenchGroup::Fileserver,
+        BenchGroup::Postmark,
+        BenchGroup::Tree,
+        BenchGroup::Data,
+        BenchGroup::Engine,
+    ];
+}
+
+/// Arguments of the hidden `bench-worker`.
+#[derive(Debug, Args)]
+pub struct BenchWorker {
+    /// What to remove if the benchmark ends without a word.
+    #[arg(long)]
+    pub owned: PathBuf,
+    /// Where to work.
+    pub directory: PathBuf,
 }
 
 /// Arguments of `lab`.

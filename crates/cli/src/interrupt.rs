@@ -31,6 +31,15 @@ pub fn catch() -> Result<()> {
     Ok(())
 }
 
+/// The same for a process that somebody else ends where it does not end itself: no signal of these ends it, however many come.
+pub fn catch_each() -> Result<()> {
+    let flag = FLAG.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(flag)).context("cannot catch interrupts")?;
+    }
+    Ok(())
+}
+
 /// An error if an interrupt came.
 #[inline]
 pub fn check() -> Result<()> {

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Run(_)
             | Command::Mount(_)
             | Command::Bench(_)
+            | Command::BenchWorker(_)
             | Command::Demo(_)
             | Command::Lab(_)
             | Command::CopyTree(_)
@@ -88,6 +89,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::BenchWorker(arguments) => bench::work(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Lab(arguments) => commands::lab::run(arguments),
         Command::Completions(arguments) => commands::shell::completions(arguments),

@@ -73,6 +73,14 @@ impl Progress {
         Progress { bar, started: Instant::now(), shown: false }
     }
 
+    /// Another part of the work begins.
+    pub fn describe(&mut self, what: &str) {
+        if !std::io::stderr().is_terminal() {
+            eprintln!("{what} ...");
+        }
+        self.bar.set_message(what.to_owned());
+    }
+
     /// So many steps are done.
     pub fn at(&mut self, position: u64) {
         self.bar.set_position(position);

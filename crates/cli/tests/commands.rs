@@ -118,8 +118,8 @@ fn wrong_usage_is_explained() {
     for arguments in [
         &["mkfs"][..],
         &["frobnicate"],
-        &["bench", "--files", "0"],
-        &["bench", "--rounds", "none"],
+        &["bench", "--sizes", "0"],
+        &["bench", "--repeat", "none"],
         &["mount", "image"],
     ] {
         let output = directfs(arguments);
@@ -142,44 +142,6 @@ fn help_has_no_colours_in_a_pipe() {
         assert!(output.status.success() && stdout(&output).contains("mkfs"), "{arguments:?}");
         assert!(!stdout(&output).contains("copy-tree.8"), "{arguments:?}");
     }
-}
-
-#[test]
-fn the_benchmark_measures_the_engine_and_a_directory() {
-    let calls = ["stat", "stat-hot", "create", "unlink", "mkdir", "rmdir", "link", "rename", "readdir"];
-    let engine = json(&["bench", "--files", "1000", "--rounds", "1", "--json"]);
-    let found: Vec<_> = engine["directories"][0]["calls"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|call| call["call"].as_str().unwrap())
-        .collect();
-    assert_eq!(found, calls);
-    assert_eq!(engine["scale"]["files"], 1000);
-    assert!(engine["floor"]["median_ns"].as_f64().unwrap() > 0.0);
-
-    let directory = scratch();
-    let peer = json(&["bench", directory.path().to_str().unwrap(), "--files", "200", "--rounds", "1", "--json"]);
-    assert_eq!(peer["directories"][0]["calls"].as_array().unwrap().len(), calls.len());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "it cleans up after itself");
-}
-
-#[test]
-fn the_benchmark_cleans_up_when_interrupted() {
-    let directory = scratch();
-    let mut bench = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"))
-        .args(["bench", directory.path().to_str().unwrap(), "--files", "200000", "--rounds", "100"])
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    while fs::read_dir(directory.path()).unwrap().count() == 0 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    let pid = rustix::process::Pid::from_child(&bench);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(bench.wait().unwrap().code(), Some(130));
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 fn demonstrate(through: &str) {

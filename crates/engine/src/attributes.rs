@@ -1,10 +1,12 @@
 //! Attributes of files: what stat shows and what chmod and its kin change.
 
-use crate::dram::{Cachelet, PLAIN};
+use crate::dram::{Cachelet, PLAIN, References};
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST};
 use crate::fs::{Node, Thread};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use crate::reap::Patience;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::fence;
 use pmem::{Flushed, Memory};
 
 /// What a directory's `st_size` says: its names are in a log whose length means nothing to anybody.
@@ -40,6 +42,19 @@ pub struct Attributes {
     /// Last change of attributes.
     pub changed_ns: i64,
     /// The extended attributes may hold an access control list: the layer above has said so, and sees to it that none is there without.
+    pub access_list: bool,
+}
+
+/// What decides who may use a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protection {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// As [`Attributes::access_list`].
     pub access_list: bool,
 }
 
@@ -83,29 +98,72 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.attributes(self.cachelet(node)?)
     }
 
-    /// The attributes that a cachelet says.
+    /// The attributes that a cachelet says: one consistent set, without a lock.
+    // Read straight into place: through a property entry they would be copied several times.
     #[inline]
     pub(crate) fn attributes(&self, cachelet: &Cachelet) -> Result<Attributes> {
-        let property = self.property(cachelet)?;
-        let number = cachelet.number.load(Relaxed);
-        let kind = property.kind().ok_or(Corruption::Inode(number))?;
-        let is_directory = kind == FileKind::Directory;
-        Ok(Attributes {
-            number,
-            generation: cachelet.generation.load(Relaxed),
-            kind,
-            mode: property.mode as u32,
-            links: property.links,
-            uid: property.uid,
-            gid: property.gid,
-            device: if is_directory { 0 } else { cachelet.device.load(Relaxed) },
-            size_bytes: if is_directory { DIRECTORY_SIZE_BYTES } else { property.size_bytes },
-            blocks: if is_directory { 1 } else { property.blocks },
-            accessed_ns: cachelet.accessed_ns.load(Relaxed),
-            modified_ns: property.modified_ns,
-            changed_ns: property.changed_ns,
-            access_list: property.flags & PROPERTY_ACCESS_LIST != 0,
-        })
+        let mut patience = Patience::new();
+        loop {
+            let version = cachelet.version.load(Acquire);
+            if version & 1 == 0 {
+                let mode = cachelet.mode.load(Relaxed);
+                // Of a mixture of two sets any kind will do.
+                let kind = FileKind::from_mode(mode);
+                let is_directory = kind == Some(FileKind::Directory);
+                let attributes = Attributes {
+                    number: cachelet.number.load(Relaxed),
+                    generation: cachelet.generation.load(Relaxed),
+                    kind: kind.unwrap_or(FileKind::Regular),
+                    mode,
+                    links: References::from_word(cachelet.references.load(Relaxed)).links,
+                    uid: cachelet.uid.load(Relaxed),
+                    gid: cachelet.gid.load(Relaxed),
+                    device: if is_directory { 0 } else { cachelet.device.load(Relaxed) },
+                    size_bytes: if is_directory { DIRECTORY_SIZE_BYTES } else { cachelet.size_bytes.load(Relaxed) },
+                    blocks: if is_directory { 1 } else { cachelet.entries.load(Relaxed) },
+                    accessed_ns: cachelet.accessed_ns.load(Relaxed),
+                    modified_ns: cachelet.modified_ns.load(Relaxed),
+                    changed_ns: cachelet.changed_ns.load(Relaxed),
+                    access_list: cachelet.flags.load(Relaxed) as u16 & PROPERTY_ACCESS_LIST != 0,
+                };
+                fence(Acquire);
+                if cachelet.version.load(Relaxed) == version {
+                    return if kind.is_some() {
+                        Ok(attributes)
+                    } else {
+                        Err(Corruption::Inode(attributes.number).into())
+                    };
+                }
+            }
+            patience.lose(self.fs)?;
+        }
+    }
+
+    /// What decides who may use a file: a consistent set.
+    #[inline]
+    pub fn protection(&self, node: Node) -> Result<Protection> {
+        self.protection_of(self.cachelet(node)?)
+    }
+
+    #[inline]
+    pub(crate) fn protection_of(&self, cachelet: &Cachelet) -> Result<Protection> {
+        let mut patience = Patience::new();
+        loop {
+            let version = cachelet.version.load(Acquire);
+            if version & 1 == 0 {
+                let protection = Protection {
+                    mode: cachelet.mode.load(Relaxed),
+                    uid: cachelet.uid.load(Relaxed),
+                    gid: cachelet.gid.load(Relaxed),
+                    access_list: cachelet.flags.load(Relaxed) as u16 & PROPERTY_ACCESS_LIST != 0,
+                };
+                fence(Acquire);
+                if cachelet.version.load(Relaxed) == version {
+                    return Ok(protection);
+                }
+            }
+            patience.lose(self.fs)?;
+        }
     }
 
     /// When a file was born, ns since 1970.

@@ -258,8 +258,24 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.release_from(node, 1, || self.forget(node));
     }
 
+    #[inline]
     fn release_from(&self, node: Node, count: u32, forget: impl FnOnce()) {
         let Ok(cachelet) = self.cachelet(node) else { return };
+        let word = cachelet.references.load(Relaxed);
+        if word & References::flag(FLAG_DELETED) != 0 {
+            return self.release_last(node, cachelet, count, forget);
+        }
+        // Of a file with names it is just one user less. Nothing in between: who dies right here leaves a reference that nobody gives back before the image is left.
+        forget();
+        debug_assert!(word as u32 >= count, "more references given back than taken");
+        let lessened = word.wrapping_sub(count as u64);
+        if cachelet.references.compare_exchange(word, lessened, AcqRel, Relaxed).is_err() {
+            self.release_last(node, cachelet, count, || {});
+        }
+    }
+
+    #[cold]
+    fn release_last(&self, node: Node, cachelet: &'f Cachelet, count: u32, forget: impl FnOnce()) {
         let deleted = cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0;
         if deleted {
             let _ = self.make_room();
@@ -302,6 +318,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// Makes a noted reference the mark of the layer above ([`Thread::set_held`]).
+    pub fn hold_noted(&self, node: Node) -> Result<()> {
+        let cachelet = self.cachelet(node)?;
+        // As in `release_from`: nothing in between.
+        self.forget(node);
+        let flag = References::flag(FLAG_HELD);
+        let held = |word: u64| Some(word.wrapping_sub(References::ONE_REFERENCE) | flag);
+        let _ = cachelet.references.fetch_update(AcqRel, Relaxed, held);
+        Ok(())
+    }
+
     /// Marks a file as held by the tables of the layer above, or takes the mark away; the same again changes nothing. The last user of a file
     /// without names frees it. Calls for one file come one after the other; to set the mark the caller has a reference.
     pub fn set_held(&self, node: Node, held: bool) -> Result<()> {
@@ -309,6 +336,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let flag = References::flag(FLAG_HELD);
         if held {
             cachelet.references.fetch_or(flag, AcqRel);
+            return Ok(());
+        }
+        let word = cachelet.references.load(Relaxed);
+        let has_names = word & References::flag(FLAG_DELETED) == 0;
+        if has_names && cachelet.references.compare_exchange(word, word & !flag, AcqRel, Relaxed).is_ok() {
             return Ok(());
         }
         if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {

@@ -344,10 +344,11 @@ impl Filesystem for Adapter {
         handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.files.note_flags(handle.0, flags.0);
         with_buffer(size as usize, |buffer| match self.files.read(asker(request), handle.0, offset, buffer) {
             Ok(count) => reply.data(&buffer[..count]),
             Err(error) => reply.error(errno(error)),
@@ -362,11 +363,14 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if !mapped {
+            self.files.note_flags(handle.0, flags.0);
+        }
         match self.files.write(asker(request), handle.0, offset, data, mapped) {
             Ok(count) => reply.written(count as u32),
             Err(error) => reply.error(errno(error)),

@@ -294,14 +294,28 @@ impl Files {
 
     /// Gives an open file a handle, and the mount's opinion on access times.
     fn keep(&self, file: OpenFile) -> u64 {
+        self.set_flags(&file, file.flags());
+        self.handles.insert(file)
+    }
+
+    fn set_flags(&self, file: &OpenFile, flags: i32) {
         let quiet = match file.kind() {
             FileKind::Directory => libc::MS_NOATIME | libc::MS_NODIRATIME,
             _ => libc::MS_NOATIME,
         };
-        if self.quiet & quiet != 0 {
-            file.set_flags(file.flags() | libc::O_NOATIME);
+        let quietly = if self.quiet & quiet != 0 { libc::O_NOATIME } else { 0 };
+        file.set_flags(flags | quietly);
+    }
+
+    /// The flags that a request brings: fcntl F_SETFL may have changed them since the file was opened, and no request tells of that.
+    pub(crate) fn note_flags(&self, handle: u64, flags: i32) {
+        const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
+        let changed = |file: &OpenFile| (file.flags() ^ flags) & CHANGING != 0;
+        if let Ok(file) = self.handle(handle)
+            && changed(&file)
+        {
+            self.set_flags(&file, file.flags() & !CHANGING | flags & CHANGING);
         }
-        self.handles.insert(file)
     }
 
     /// Makes a file and opens it; attributes and handle.

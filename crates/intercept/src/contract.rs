@@ -42,13 +42,13 @@ pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; raised whenever anything here changes its meaning.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Longest text of a contract, with its zero byte.
 pub const TEXT_BYTES_MAX: usize = 160;
 /// Where the launcher looks for free descriptor numbers, downwards if the limit is lower. Not far up: each fork copies the kernel's table up to the highest.
 pub const DESCRIPTORS_FROM: i32 = 1000;
 
-/// What `DIRECTFS_IMAGE` says: `version,image,image_bytes,region,region_bytes,placeholder,cached_files_max,read_only,image_read_only` in decimal.
+/// What `DIRECTFS_IMAGE` says: `version,image,image_bytes,region,region_bytes,placeholder,cached_files_max,read_only,image_read_only,flushes` in decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contract {
     /// Descriptor of the image.
@@ -67,10 +67,12 @@ pub struct Contract {
     pub read_only: bool,
     /// The image's descriptor does not allow writing.
     pub image_read_only: bool,
+    /// Lines of the image must leave the cache to be durable (`pmem::Backing::needs_flushes`).
+    pub flushes: bool,
 }
 
 /// Fields of the text.
-const FIELDS: usize = 9;
+const FIELDS: usize = 10;
 
 impl Contract {
     /// Reads the value of the entry; none if it is not of this version or not whole.
@@ -91,8 +93,9 @@ impl Contract {
             cached_files_max,
             read_only,
             image_read_only,
+            flushes,
         ] = fields;
-        if count != FIELDS || version != VERSION || read_only > 1 || image_read_only > 1 {
+        if count != FIELDS || version != VERSION || read_only > 1 || image_read_only > 1 || flushes > 1 {
             return None;
         }
         Some(Contract {
@@ -104,6 +107,7 @@ impl Contract {
             cached_files_max,
             read_only: read_only == 1,
             image_read_only: image_read_only == 1,
+            flushes: flushes == 1,
         })
     }
 
@@ -119,6 +123,7 @@ impl Contract {
             self.cached_files_max,
             u64::from(self.read_only),
             u64::from(self.image_read_only),
+            u64::from(self.flushes),
         ];
         let mut length = 0;
         for (index, field) in fields.into_iter().enumerate() {
@@ -185,6 +190,7 @@ mod tests {
             cached_files_max: 0,
             read_only: true,
             image_read_only: false,
+            flushes: true,
         };
         let mut text = [0; TEXT_BYTES_MAX];
         let length = contract.write(&mut text);
@@ -197,11 +203,12 @@ mod tests {
 
     #[test]
     fn what_is_no_contract_is_not_believed() {
-        for text in ["", ",", "2,3,4,5,6,7,8,0,0", "1,3,4,5,6,7,8,2,0", "1,-3,4,5,6,7,8,0,0", "1,3,4,5,6,7,8,0,0,0"] {
+        for text in ["", ",", "1,3,4,5,6,7,8,9,0,0", "2,3,4,5,6,7,8,0,0", "2,3,4,5,6,7,8,2,0,0", "2,-3,4,5,6,7,8,0,0,0"]
+        {
             assert_eq!(Contract::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(Contract::parse(b"1,3,99999999999999999999,5,6,7,8,0,0"), None);
-        assert_eq!(Contract::parse(b"1,2147483648,4,5,6,7,8,0,0"), None);
+        assert_eq!(Contract::parse(b"2,3,99999999999999999999,5,6,7,8,0,0"), None);
+        assert_eq!(Contract::parse(b"2,2147483648,4,5,6,7,8,0,0"), None);
     }
 
     #[test]

@@ -36,6 +36,16 @@ pub enum Route {
     Always = 12,
     /// A set of signals in the second argument: the dispatcher wants to know of those that faults raise.
     Mask = 13,
+    /// close: a descriptor in the first argument, and whatever is below the floor (see `hook::numbers`).
+    Close = 14,
+    /// As `Fd`, and it may make a descriptor of the kernel's, or tell which there are.
+    FdNumbers = 15,
+    /// As `Path`, likewise.
+    PathNumbers = 16,
+    /// As `At`, likewise.
+    AtNumbers = 17,
+    /// Only that.
+    Numbers = 18,
 }
 
 /// Numbers from here on are never ours.
@@ -58,22 +68,19 @@ const fn table() -> [Route; NUMBERS] {
     const FILE_GETATTR: c_long = 468;
     const FILE_SETATTR: c_long = 469;
     const CACHESTAT: c_long = 451;
+    const EPOLL_PWAIT2: c_long = 441;
     /// The xattrat calls (Linux 6.13).
     const XATTRAT: [c_long; 4] = [463, 464, 465, 466];
     let mut routes = [Route::Native; NUMBERS];
     let fd = [
         SYS_read,
         SYS_write,
-        SYS_close,
         SYS_fstat,
         SYS_lseek,
-        SYS_ioctl,
         SYS_pread64,
         SYS_pwrite64,
         SYS_readv,
         SYS_writev,
-        SYS_dup,
-        SYS_fcntl,
         SYS_flock,
         SYS_fsync,
         SYS_fdatasync,
@@ -101,10 +108,27 @@ const fn table() -> [Route; NUMBERS] {
         SYS_finit_module,
         CACHESTAT,
         SYS_quotactl_fd,
+        // Of sockets and the like: ours are none, but the kernel must not find what is behind a number that the program has closed.
+        SYS_sendto,
+        SYS_recvfrom,
+        SYS_shutdown,
+        SYS_listen,
+        SYS_getsockname,
+        SYS_getpeername,
+        SYS_setsockopt,
+        SYS_getsockopt,
+        SYS_epoll_wait,
+        SYS_epoll_pwait,
+        EPOLL_PWAIT2,
+        SYS_timerfd_settime,
+        SYS_timerfd_gettime,
+        SYS_inotify_rm_watch,
     ];
     set(&mut routes, Route::Fd, &fd);
+    set(&mut routes, Route::Close, &[SYS_close]);
+    let makes = [SYS_dup, SYS_fcntl, SYS_ioctl, SYS_accept, SYS_accept4];
+    set(&mut routes, Route::FdNumbers, &makes);
     let path = [
-        SYS_open,
         SYS_stat,
         SYS_lstat,
         SYS_access,
@@ -112,7 +136,6 @@ const fn table() -> [Route; NUMBERS] {
         SYS_chdir,
         SYS_mkdir,
         SYS_rmdir,
-        SYS_creat,
         SYS_unlink,
         SYS_readlink,
         SYS_chmod,
@@ -139,8 +162,8 @@ const fn table() -> [Route; NUMBERS] {
         SYS_utimes,
     ];
     set(&mut routes, Route::Path, &path);
+    set(&mut routes, Route::PathNumbers, &[SYS_open, SYS_creat]);
     let at = [
-        SYS_openat,
         SYS_mkdirat,
         SYS_mknodat,
         SYS_fchownat,
@@ -153,9 +176,6 @@ const fn table() -> [Route; NUMBERS] {
         SYS_utimensat,
         SYS_name_to_handle_at,
         SYS_statx,
-        SYS_open_tree,
-        SYS_fspick,
-        SYS_openat2,
         SYS_faccessat2,
         SYS_mount_setattr,
         SYS_fchmodat2,
@@ -164,17 +184,56 @@ const fn table() -> [Route; NUMBERS] {
     ];
     set(&mut routes, Route::At, &at);
     set(&mut routes, Route::At, &XATTRAT);
+    set(&mut routes, Route::AtNumbers, &[SYS_openat, SYS_openat2, SYS_open_tree, SYS_fspick]);
     set(&mut routes, Route::FdFifth, &[SYS_mmap]);
-    set(&mut routes, Route::FdFd, &[SYS_dup2, SYS_dup3, SYS_sendfile, SYS_tee, SYS_open_by_handle_at]);
+    set(&mut routes, Route::FdFd, &[SYS_dup2, SYS_dup3, SYS_sendfile, SYS_tee]);
     set(&mut routes, Route::PathPath, &[SYS_rename, SYS_link, SYS_mount]);
     set(&mut routes, Route::AtAt, &[SYS_renameat, SYS_renameat2, SYS_linkat, SYS_move_mount]);
     set(&mut routes, Route::PathSecond, &[SYS_symlink, SYS_quotactl, SYS_inotify_add_watch]);
     set(&mut routes, Route::AtSecond, &[SYS_symlinkat]);
-    set(&mut routes, Route::FdFdThird, &[SYS_splice, SYS_copy_file_range]);
+    set(&mut routes, Route::FdFdThird, &[SYS_splice, SYS_copy_file_range, SYS_epoll_ctl]);
     let any = [SYS_sendmsg, SYS_sendmmsg, SYS_getcwd, SYS_pidfd_getfd, SYS_mremap, SYS_munmap, SYS_msync, SYS_sync];
     set(&mut routes, Route::AnyFd, &any);
-    // Polling is the kernel's: a placeholder is as ready as any file.
+    let numbers = [
+        SYS_socket,
+        SYS_socketpair,
+        SYS_pipe,
+        SYS_pipe2,
+        SYS_eventfd,
+        SYS_eventfd2,
+        SYS_epoll_create,
+        SYS_epoll_create1,
+        SYS_signalfd,
+        SYS_signalfd4,
+        SYS_timerfd_create,
+        SYS_inotify_init,
+        SYS_inotify_init1,
+        SYS_fanotify_init,
+        SYS_memfd_create,
+        SYS_memfd_secret,
+        SYS_userfaultfd,
+        SYS_perf_event_open,
+        SYS_pidfd_open,
+        SYS_bpf,
+        SYS_fsopen,
+        SYS_fsmount,
+        SYS_landlock_create_ruleset,
+        SYS_mq_open,
+        SYS_seccomp,
+        // Polling is the kernel's: a placeholder is as ready as any file. But not behind a number that the program has closed.
+        SYS_poll,
+        SYS_ppoll,
+        SYS_select,
+        SYS_pselect6,
+        // What the program may have counts what is parked, too.
+        SYS_setrlimit,
+        SYS_prlimit64,
+    ];
+    set(&mut routes, Route::Numbers, &numbers);
+    set(&mut routes, Route::FdNumbers, &[SYS_open_by_handle_at]);
     let always = [
+        // Its flags may make an absolute path one that begins at a descriptor of ours.
+        SYS_openat2,
         SYS_execve,
         SYS_execveat,
         SYS_fork,
@@ -231,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_concerns_no_file_stays_as_it_is() {
-        for number in [libc::SYS_rt_sigreturn, libc::SYS_futex, libc::SYS_poll, libc::SYS_epoll_wait] {
+        for number in [libc::SYS_rt_sigreturn, libc::SYS_futex, libc::SYS_nanosleep, libc::SYS_getpid] {
             assert_eq!(of(number as u64), Route::Native);
         }
         assert_eq!(of(511), Route::Native);
@@ -241,6 +300,6 @@ mod tests {
 
     #[test]
     fn the_kernel_sees_the_lower_half_of_a_number() {
-        assert_eq!(of(libc::SYS_openat as u64 | 1 << 32), Route::At);
+        assert_eq!(of(libc::SYS_openat as u64 | 1 << 32), Route::AtNumbers);
     }
 }

@@ -39,6 +39,7 @@ impl FileSystem {
             cached_files_max: 0,
             read_only: false,
             image_read_only: false,
+            flushes: false,
         };
         let mut command = launch::command(program.as_os_str(), None).unwrap();
         let start = Some(Path::new("/"));
@@ -52,7 +53,7 @@ fn program(scratch: &Path, name: &str) -> Option<PathBuf> {
     let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let binary = scratch.join(name);
     let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-w", "-o"]).arg(&binary).arg(source);
+    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&binary).arg(source);
     match compiler.status() {
         Ok(status) => {
             assert!(status.success());
@@ -89,6 +90,22 @@ fn calls_give_what_they_give_elsewhere() {
     for (expected, served) in expected.lines().zip(served.lines()) {
         // Numbers of inodes and bytes of directories are each file system's own; nothing else is.
         assert_eq!(expected, served);
+    }
+    assert_eq!(expected.lines().count(), served.lines().count());
+}
+
+/// Every descriptor gets the number that it would get elsewhere, whoever serves its neighbours; and a number that is free is nobody's.
+#[test]
+fn numbers_of_descriptors_are_the_lowest_that_are_free() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(numbers) = program(scratch.path(), "numbers") else { return };
+    let there = scratch.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let expected = told(output(Command::new(&numbers).arg(&there).arg(&numbers)));
+    let system = FileSystem::new();
+    let served = told(output(system.command(&numbers).arg(MOUNT).arg(&numbers)));
+    for (line, (expected, served)) in expected.lines().zip(served.lines()).enumerate() {
+        assert_eq!(expected, served, "line {line}");
     }
     assert_eq!(expected.lines().count(), served.lines().count());
 }

@@ -46,6 +46,12 @@ impl Backing {
         }
     }
 
+    /// Whether what is to survive must leave the processor's caches: elsewhere a flush makes nothing safer, see
+    /// [`Region::without_flushes`](crate::Region::without_flushes).
+    pub fn needs_flushes(self) -> bool {
+        self.persistence() == Persistence::PowerFailure
+    }
+
     /// Whether the kernel holds changes back until a sync, so that [`Mapping::sync`](crate::Mapping::sync) has work to
     /// do.
     pub(crate) fn needs_sync(self) -> bool {

@@ -62,7 +62,7 @@ fn found() -> u8 {
 #[cold]
 fn detect() -> u8 {
     let mut found = ASKED;
-    if __cpuid(0).eax >= 7 {
+    if !cfg!(miri) && __cpuid(0).eax >= 7 {
         let leaf = __cpuid_count(7, 0);
         #[cfg(feature = "std")]
         if leaf.ebx & (1 << 16) != 0 && system_saves_avx512() {
@@ -134,8 +134,13 @@ macro_rules! opaque_load {
         /// The bytes at `from` are mapped; any alignment will do.
         #[inline(always)]
         unsafe fn $name(from: *const u8) -> $type {
+            // SAFETY: mapped by contract.
+            #[cfg(miri)]
+            let value = unsafe { from.cast::<$type>().read_unaligned() };
+            #[cfg(not(miri))]
             let value: $type;
             // SAFETY: mapped by contract; it writes no memory.
+            #[cfg(not(miri))]
             unsafe {
                 asm!($instruction, out($class) value, in(reg) from, options(nostack, readonly, preserves_flags));
             }
@@ -296,6 +301,47 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
     }
 }
 
+/// Copies through the cache, for memory that needs no flush.
+///
+/// # Safety
+/// As [`stream`].
+#[inline]
+pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
+    if length >= STRING_BYTES_MIN && found() & HAS_FAST_STRINGS != 0 {
+        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code. To the compiler it is
+        // opaque, to the processor ordinary stores: others may look meanwhile.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") length => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        return;
+    }
+    let whole = length / LINE_BYTES * LINE_BYTES;
+    for at in (0..whole).step_by(LINE_BYTES) {
+        // SAFETY: the 64 bytes from `at` on lie within both ranges.
+        unsafe {
+            asm!(
+                "movdqu {a}, [{from}]",
+                "movdqu {b}, [{from} + 16]",
+                "movdqu {c}, [{from} + 32]",
+                "movdqu {d}, [{from} + 48]",
+                "movdqu [{to}], {a}",
+                "movdqu [{to} + 16], {b}",
+                "movdqu [{to} + 32], {c}",
+                "movdqu [{to} + 48], {d}",
+                from = in(reg) from.add(at), to = in(reg) to.add(at),
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+    // SAFETY: the rest of both ranges.
+    unsafe { store_bytes(to.add(whole), from.add(whole), length - whole) };
+}
+
 /// Copies so that a fence makes the bytes durable: by stores and flushes when short, past the cache when long.
 ///
 /// # Safety
@@ -363,6 +409,10 @@ unsafe fn stream_lines(kind: StreamKind, to: *mut u8, from: *const u8, lines: us
 /// # Safety
 /// `lines` whole lines at `to` (aligned to a line) and at `from` are mapped.
 unsafe fn stream_lines_sse2(to: *mut u8, from: *const u8, lines: usize) {
+    if cfg!(miri) {
+        // SAFETY: by contract.
+        return unsafe { store_bytes(to, from, lines * LINE_BYTES) };
+    }
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
         // SAFETY: this line lies within both ranges, and is aligned at the destination.
         unsafe {

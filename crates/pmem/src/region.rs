@@ -1,6 +1,6 @@
 //! A region: mapped memory with checked offsets, cells, flushes and fences.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence};
 use core::{mem, slice};
 
 use crate::cell::{Cell32, Cell64, Commit64, Layout, Pm};
@@ -22,6 +22,8 @@ pub struct Region<M: Memory = Direct> {
     base: *mut u8,
     length: u64,
     memory: M,
+    /// Whether lines must leave the cache to be durable.
+    flushes: bool,
 }
 
 // SAFETY: everything behind `base` is reached as atomics or by the block copies of `copy`, which allow for races, so threads may
@@ -37,7 +39,19 @@ impl<M: Memory> Region<M> {
     /// `base .. base + length` stays mapped, readable and writable for as long as the region lives, `base` is aligned to a page, and
     /// nobody in this process makes Rust references to its bytes but through regions.
     pub const unsafe fn new(base: *mut u8, length: u64, memory: M) -> Self {
-        Region { base, length, memory }
+        Region { base, length, memory, flushes: true }
+    }
+
+    /// The same, over memory where a flush makes nothing safer: what survives there are the pages, whose bytes are the same in the caches. Nothing is
+    /// flushed or streamed then, and a fence keeps the order of stores, which is all that the death of a process can show. Who watches is told as ever.
+    pub fn without_flushes(mut self) -> Self {
+        self.flushes = false;
+        self
+    }
+
+    /// Whether lines are flushed: see [`Region::without_flushes`].
+    pub fn flushes(&self) -> bool {
+        self.flushes
     }
 
     /// Bytes of the region.
@@ -181,8 +195,10 @@ impl<M: Memory> Region<M> {
             if M::WATCHED {
                 self.memory.flushed(offset, length);
             }
-            // SAFETY: in bounds, hence mapped.
-            unsafe { flush::flush_lines(self.base.add(offset as usize), length as usize) };
+            if self.flushes {
+                // SAFETY: in bounds, hence mapped.
+                unsafe { flush::flush_lines(self.base.add(offset as usize), length as usize) };
+            }
         } else {
             debug_assert!(false, "flush outside the region");
         }
@@ -192,7 +208,12 @@ impl<M: Memory> Region<M> {
     /// Makes what was flushed by this thread durable.
     #[inline(always)]
     pub fn fence(&self, _flushed: Flushed) -> Durable {
-        flush::store_fence();
+        if self.flushes {
+            flush::store_fence();
+        } else {
+            // The processor keeps the order of ordinary stores.
+            compiler_fence(Ordering::SeqCst);
+        }
         if M::WATCHED {
             self.memory.fenced();
         }
@@ -227,11 +248,22 @@ impl<M: Memory> Region<M> {
             return Err(BadOffset { offset, length });
         }
         // SAFETY: as in `write_bytes`.
-        unsafe { copy::stream(self.base.add(offset as usize), bytes.as_ptr(), bytes.len()) };
+        unsafe { self.copy(offset, bytes.as_ptr(), bytes.len()) };
         if M::WATCHED {
             self.memory.streamed(offset, bytes);
         }
         Ok(Flushed(()))
+    }
+
+    /// # Safety
+    /// As for [`copy::stream`], for a range at `offset` in bounds.
+    #[inline(always)]
+    unsafe fn copy(&self, offset: u64, from: *const u8, length: usize) {
+        // SAFETY: by contract.
+        unsafe {
+            let to = self.base.add(offset as usize);
+            if self.flushes { copy::stream(to, from, length) } else { copy::store(to, from, length) }
+        }
     }
 
     /// Fills a range with zeros past the cache: durable at the next fence.
@@ -266,7 +298,7 @@ impl<M: Memory> Region<M> {
         }
         // SAFETY: both ranges are in bounds and do not overlap by the checks above; that others may write them meanwhile the copy
         // allows for.
-        unsafe { copy::stream(self.base.add(to as usize), self.base.add(from as usize), length as usize) };
+        unsafe { self.copy(to, self.base.add(from as usize), length as usize) };
         Ok(Flushed(()))
     }
 

@@ -85,8 +85,40 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.stat(node)?)
     }
 
-    /// stat by path. Takes no reference on the file where the last component is not followed further.
+    /// stat by path: what `tell` makes of the attributes. It must not call the engine.
+    #[inline]
+    pub fn tell_path<T>(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+        mut tell: impl FnMut(&Attributes) -> Result<T>,
+    ) -> Result<Outcome<T>> {
+        if let Some(told) = self.stat_short(place, path, last_link, &mut tell) {
+            return told;
+        }
+        Ok(match self.stat_winding(place, path, last_link, buffer)? {
+            Outcome::Inside(attributes) => Outcome::Inside(tell(&attributes)?),
+            Outcome::Left(exit) => Outcome::Left(exit),
+        })
+    }
+
+    /// stat by path.
+    #[inline]
     pub fn stat_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Attributes>> {
+        self.tell_path(place, path, last_link, buffer, |attributes| Ok(*attributes))
+    }
+
+    /// stat by any path. Takes no reference on the file where the last component is not followed further.
+    #[cold]
+    fn stat_winding(
         &self,
         place: &Place,
         path: &[u8],

@@ -218,18 +218,20 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     fn add(base: u64, offset: i64) -> Result<i64> {
-        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EOVERFLOW)
+        i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EINVAL)
     }
 
     /// truncate by node, with the permission check of the call by path.
     pub fn truncate(&self, node: Node, length: i64) -> Result<()> {
         let length = offset_of(length)?;
-        match self.thread.stat(node)?.kind {
+        let file = self.thread.stat(node)?;
+        match file.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
         self.check(node, Want::WRITE)?;
+        self.check_not_running(&file)?;
         self.strip_privileges(node)?;
         Ok(self.thread.truncate(node, length)?)
     }
@@ -373,7 +375,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 }
 
-/// The mode of fallocate: EOPNOTSUPP for unknown bits and for a hole that would change the length, EINVAL for other contradictions.
+/// The mode of fallocate: EOPNOTSUPP for unknown bits and for contradictions.
 fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     const KNOWN: i32 = KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE | COLLAPSE_RANGE | INSERT_RANGE;
     if mode & !KNOWN != 0 {
@@ -383,11 +385,9 @@ fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     match mode & !KEEP_SIZE {
         0 => Ok(AllocateMode::Allocate { keep_size }),
         PUNCH_HOLE if keep_size => Ok(AllocateMode::PunchHole),
-        PUNCH_HOLE => Err(Errno::EOPNOTSUPP),
         ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size }),
         COLLAPSE_RANGE if !keep_size => Ok(AllocateMode::CollapseRange),
         INSERT_RANGE if !keep_size => Ok(AllocateMode::InsertRange),
-        both if both & (PUNCH_HOLE | ZERO_RANGE) == PUNCH_HOLE | ZERO_RANGE => Err(Errno::EOPNOTSUPP),
-        _ => Err(Errno::EINVAL),
+        _ => Err(Errno::EOPNOTSUPP),
     }
 }

@@ -35,7 +35,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         &self,
         file: &OpenFile,
         cookie: u64,
-        entry: &mut dyn FnMut(Entry<'_>) -> bool,
+        entry: &mut (impl FnMut(Entry<'_>) -> bool + ?Sized),
     ) -> Result<()> {
         if !file.reads() {
             return Err(Errno::EBADF);
@@ -62,7 +62,12 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// `.` and `..`, as far as they come after `cookie`. Whether there is room for more.
-    fn give_dots(&self, directory: Node, cookie: u64, entry: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<bool> {
+    fn give_dots(
+        &self,
+        directory: Node,
+        cookie: u64,
+        entry: &mut (impl FnMut(Entry<'_>) -> bool + ?Sized),
+    ) -> Result<bool> {
         let kind = FileKind::Directory;
         if cookie < COOKIE_DOT && !entry(Entry { cookie: COOKIE_DOT, number: directory.number, kind, name: b"." }) {
             return Ok(false);
@@ -75,7 +80,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// As [`Caller::read_directory_at`], from the position, which moves behind the last name given.
-    pub fn read_directory(&self, file: &OpenFile, entry: &mut dyn FnMut(Entry<'_>) -> bool) -> Result<()> {
+    pub fn read_directory(&self, file: &OpenFile, entry: &mut (impl FnMut(Entry<'_>) -> bool + ?Sized)) -> Result<()> {
         let mut last = file.position();
         let mut each = |found: Entry<'_>| {
             let cookie = found.cookie;

@@ -42,6 +42,7 @@ errnos! {
     EISDIR "Is a directory.",
     EINVAL "Invalid argument.",
     ENOTTY "Inappropriate ioctl for device.",
+    ETXTBSY "Text file busy.",
     EFBIG "File too large.",
     ENOSPC "No space left on device.",
     ESPIPE "Illegal seek.",

@@ -21,6 +21,7 @@ mod open;
 mod open_file;
 pub mod path;
 pub mod process;
+mod short;
 mod xattr;
 
 pub use attributes::{FileSystemStatus, Moment};

@@ -218,7 +218,18 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let permit = |old: &Attributes, new: Option<&Attributes>| {
             self.permit_rename(&here, &there, old, new, moves, flags).map_err(Errno::refusal)
         };
-        Ok(self.thread.rename(from, to, flags, permit)?)
+        match self.thread.rename(from, to, flags, permit) {
+            // The engine looks at the kinds before it asks; Linux looks at the sticky bits first.
+            Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
+                for (directory, (node, name)) in [(&here, from), (&there, to)] {
+                    if directory.mode & libc::S_ISVTX != 0 {
+                        self.credentials.check_sticky(directory, &self.thread.stat_name(node, name)?)?;
+                    }
+                }
+                Err(kind.into())
+            }
+            other => Ok(other?),
+        }
     }
 
     /// Sticky bits on both sides; and whoever gives a directory another parent changes its `..`, so must be able to write it.
@@ -295,6 +306,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         umask: u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
+        if let Some((directory, name)) = self.short_parent(place, path) {
+            return self.mkdir(directory.node(), name, mode, umask).map(drop).map(Outcome::Inside);
+        }
         let parent = inside!(self.resolve_new(place, path, true, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.mkdir(directory, name, mode, umask).map(drop)).map(Outcome::Inside)
@@ -310,6 +324,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         self.node_kind(mode, device)?;
+        if let Some((directory, name)) = self.short_parent(place, path) {
+            return self.mknod(directory.node(), name, mode, umask, device).map(drop).map(Outcome::Inside);
+        }
         let parent = inside!(self.resolve_new(place, path, false, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.mknod(directory, name, mode, umask, device).map(drop)).map(Outcome::Inside)
@@ -326,6 +343,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if target.is_empty() {
             return Err(Errno::ENOENT);
         }
+        if let Some((directory, name)) = self.short_parent(place, path) {
+            return self.symlink(target, directory.node(), name).map(drop).map(Outcome::Inside);
+        }
         let parent = inside!(self.resolve_new(place, path, false, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.symlink(target, directory, name).map(drop)).map(Outcome::Inside)
@@ -340,6 +360,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         path: &[u8],
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
+        if let Some((directory, name)) = self.short_parent(place, path) {
+            return self.link(node, directory.node(), name, unnamed).map(Outcome::Inside);
+        }
         let parent = inside!(self.resolve_new(place, path, false, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.link(node, directory, name, unnamed)).map(Outcome::Inside)
@@ -347,6 +370,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// unlink by path.
     pub fn unlink_path(&self, place: &Place, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
+        if let Some((directory, name)) = self.short_parent(place, path) {
+            return self.unlink(directory.node(), name).map(Outcome::Inside);
+        }
         let parent = inside!(self.resolve_parent(place, path, buffer)?);
         let Last::Name(name) = &parent.last else { return Err(Errno::EISDIR) };
         let directory = parent.directory.node();
@@ -360,6 +386,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// rmdir by path.
     pub fn rmdir_path(&self, place: &Place, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
+        if let Some((directory, name)) = self.short_parent(place, path) {
+            return self.rmdir(directory.node(), name).map(Outcome::Inside);
+        }
         let parent = inside!(self.resolve_parent(place, path, buffer)?);
         match &parent.last {
             Last::Name(name) => self.rmdir(parent.directory.node(), name.bytes()).map(Outcome::Inside),
@@ -378,9 +407,25 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         rename_flags(flags)?;
+        if let Some(renamed) = self.rename_short((from_place, from), (to_place, to), flags) {
+            return renamed.map(Outcome::Inside);
+        }
         let old = inside!(self.resolve_parent(from_place, from, buffer)?);
         let new = inside!(self.resolve_parent(to_place, to, buffer)?);
         self.rename_resolved(&old, &new, flags).map(Outcome::Inside)
+    }
+
+    /// renameat2 by paths that are short ways both; none if they are not.
+    #[inline]
+    pub fn rename_short(
+        &self,
+        (from_place, from): (&Place, &[u8]),
+        (to_place, to): (&Place, &[u8]),
+        flags: u32,
+    ) -> Option<Result<()>> {
+        let (old, old_name) = self.short_parent(from_place, from)?;
+        let (new, new_name) = self.short_parent(to_place, to)?;
+        Some(self.rename((old.node(), old_name), (new.node(), new_name), flags))
     }
 
     /// renameat2 of what two paths came to, for fronts that walk them one by one.

@@ -6,6 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::names::Making;
 use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
+use crate::process::{Processes, Program};
 use engine::format::FileKind;
 use engine::{Attributes, NewNode, Node};
 use libc::{
@@ -63,13 +64,19 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     fn open_held(&self, file: Held<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
         let attributes = self.thread.stat(file.node())?;
+        self.open_seen(file, &attributes, flags)
+    }
+
+    /// As `open_held`, for a file whose attributes are at hand.
+    #[inline]
+    fn open_seen(&self, file: Held<'t, 'f, M>, attributes: &Attributes, flags: i32) -> Result<OpenFile> {
         if flags & O_DIRECTORY != 0 && attributes.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
         if flags & O_PATH != 0 {
             return Ok(OpenFile::new(file.into_noted()?, attributes.kind, flags));
         }
-        self.check_open(&attributes, flags)?;
+        self.check_open(attributes, flags)?;
         if attributes.kind == FileKind::Regular && flags & O_TRUNC != 0 {
             self.truncate_opened(file.node())?;
         }
@@ -93,7 +100,18 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if flags & O_NOATIME != 0 && !self.credentials.owns(file) {
             return Err(Errno::EPERM);
         }
-        Ok(())
+        if want.0 & Want::WRITE.0 != 0 { self.check_not_running(file) } else { Ok(()) }
+    }
+
+    /// ETXTBSY for the file of a program that runs.
+    pub(crate) fn check_not_running(&self, file: &Attributes) -> Result<()> {
+        if file.kind != FileKind::Regular || file.mode & 0o111 == 0 {
+            return Ok(());
+        }
+        match Processes::new(self.thread.fs()) {
+            Ok(processes) if processes.runs(self.thread, Program::of(file))? => Err(Errno::ETXTBSY),
+            _ => Ok(()),
+        }
     }
 
     /// Opens a name, making the file if O_CREAT asks for it. A symbolic link is not followed: ELOOP.
@@ -186,6 +204,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return self.create_path(place, path, flags, (mode, umask), buffer);
         }
         let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
+        if flags & O_TMPFILE != O_TMPFILE
+            && let Some(found) = self.take_short(place, path, last_link)
+        {
+            let (found, attributes, directory) = found?;
+            let file = self.open_seen(found, &attributes, flags)?;
+            file.set_found_in(directory);
+            return Ok(Outcome::Inside(Opened { file, created: false }));
+        }
         let (found, directory) = inside!(self.resolve_in(place, path, last_link, buffer)?);
         let file = if flags & O_TMPFILE == O_TMPFILE {
             self.open_unnamed(found.node(), flags, mode, umask)?
@@ -205,6 +231,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (mode, umask): (u32, u32),
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Opened>> {
+        if let Some((directory, name)) = self.short_parent(place, path)
+            && let Found::File(opened) = self.open_or_make(directory.node(), name, flags, mode, umask)?
+        {
+            return Ok(Outcome::Inside(opened));
+        }
         let mut parent = inside!(self.resolve_parent(place, path, buffer)?);
         let mut followed = 0;
         loop {

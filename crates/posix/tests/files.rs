@@ -81,7 +81,7 @@ fn a_description_reads_and_writes_at_its_position() {
         assert_eq!(c.write_at(&file, 0, b"J").unwrap(), 1);
         assert_eq!(c.seek(&file, 2, Whence::End).unwrap(), 13);
         assert_errno(c.seek(&file, -1, Whence::Set), Errno::EINVAL);
-        assert_errno(c.seek(&file, i64::MAX, Whence::Current), Errno::EOVERFLOW);
+        assert_errno(c.seek(&file, i64::MAX, Whence::Current), Errno::EINVAL);
         assert_errno(c.read_at(&file, -1, &mut buffer), Errno::EINVAL);
         assert_errno(c.write_at(&file, i64::MAX, b"xy"), Errno::EFBIG);
         assert_eq!(c.write(&file, b"!").unwrap(), 1);
@@ -173,7 +173,7 @@ fn truncate_and_fallocate_check_their_arguments() {
             (0, 0, 0, Errno::EINVAL),
             (0x80, 0, 1, Errno::EOPNOTSUPP),
             (punch, 0, 1, Errno::EOPNOTSUPP),
-            (libc::FALLOC_FL_COLLAPSE_RANGE | keep, 0, 4096, Errno::EINVAL),
+            (libc::FALLOC_FL_COLLAPSE_RANGE | keep, 0, 4096, Errno::EOPNOTSUPP),
             (0, i64::MAX, 1, Errno::EFBIG),
         ] {
             assert_eq!(c.allocate(&file, mode, offset, length), Err(expected), "mode {mode:#x} {offset} {length}");

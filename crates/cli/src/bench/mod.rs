@@ -1,211 +1,227 @@
-//! `directfs bench`: what each call costs, measured.
+//! `directfs bench`: the project's benchmark.
 //!
-//! A [`subject`] is something that has the calls; [`calls`] runs them over a number of files and tells an observer; observers keep times or
-//! count lines. New subjects, calls and observers go beside these without touching the others.
+//! ```text
+//!  bench (this process)                        worker, one for each subject
+//!  +-------------------------------+  tasks,   +---------------------------------------------+
+//!  | plan: sections, tasks         | --JSON--> | workloads: real system calls in a fresh     |
+//!  | subjects: scratch directories |           | directory; threads and processes: crew      |
+//!  | report: table, JSON, HTML     | <-JSON--- | measure: the clock, single calls, quantiles |
+//!  +-------------------------------+ outcomes  +---------------------------------------------+
+//! ```
+//!
+//! The worker is this program once more ([`worker`]), started as it is for directories of the kernel's file systems and under `directfs run` for
+//! DirectFS: every subject runs the same machine code. Subjects take turns within each repeat, so that what else the machine does hits all.
+//! [`engine`] measures the engine in this process, without a worker.
+//!
+//! Invariants:
+//!
+//! - What cannot be done (no room, not writable, not empty) is refused before anything is measured.
+//! - Whatever ends the benchmark, what it made is removed: by this process, or by the workers where this one was killed.
 
-mod calls;
-mod counting;
-mod directory;
+mod crew;
 mod engine;
-mod floor;
-mod memory;
-mod names;
+mod measure;
+mod plan;
 mod report;
-mod scale;
+mod scratch;
+mod session;
 mod statistics;
 mod subject;
+mod task;
+mod worker;
+mod workloads;
 
-use crate::arguments::Bench;
+pub use worker::run as work;
+
+use crate::arguments::{Bench, BenchSubject};
 use crate::interrupt;
-use anyhow::{Context, Result};
-use calls::Workload;
-use counting::{Counting, CountingObserver};
-use directory::SystemDirectory;
-use engine::EngineDirectory;
-use memory::MemoryImage;
-use pmem::Direct;
-use report::{DirectoryReport, Report};
-use statistics::Summary;
+use crate::terminal::Progress;
+use anyhow::{Context, Result, ensure};
+use plan::{Plan, Section};
+use report::{EngineReport, Machine, Report, SectionReport, SubjectReport};
+use statistics::TaskRepeats;
 use std::path::Path;
-use std::sync::Arc;
-
-const SMALL: u64 = 10_000;
-const LARGE: u64 = 1_000_000;
-/// Rounds over so many files take seconds each; more than three add nothing but waiting.
-const ROUNDS_MAX_LARGE: u32 = 3;
-/// Files for counting lines: the figures are averages of a mechanism, not of time.
-const COUNTED_FILES: u64 = 4096;
+use std::time::{Duration, Instant};
+use subject::Subject;
+use task::Task;
 
 /// Runs the benchmark.
 pub fn run(arguments: &Bench) -> Result<()> {
     interrupt::catch()?;
-    let report = match &arguments.directory {
-        None => measure_engine(arguments)?,
-        Some(directory) => measure_directory(arguments, directory)?,
-    };
-    crate::terminal::end_with_reader();
-    if arguments.json {
-        return report.print_json();
+    let plan = Plan::make(arguments)?;
+    if let Some(page) = &arguments.html {
+        require_writable(page)?;
     }
-    report.print();
+    let report = measure(arguments, &plan)?;
+    if let Some(page) = &arguments.html {
+        let written = std::fs::write(page, report::page(&report));
+        written.with_context(|| format!("cannot write {}", page.display()))?;
+    }
+    crate::terminal::end_with_reader();
+    match arguments.json {
+        true => println!("{}", serde_json::to_string_pretty(&report)?),
+        false => report::print(&report),
+    }
     Ok(())
 }
 
-/// The numbers of files to measure, ascending.
-fn sizes(arguments: &Bench) -> Vec<u64> {
-    let mut sizes = arguments.files.clone();
-    if sizes.is_empty() {
-        sizes.push(SMALL);
+/// Everything that was asked for. What is made for it is gone when this comes back.
+fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
+    let started = Instant::now();
+    let needs = plan.needs()?;
+    let (mut subjects, absent) = if plan.sections.is_empty() { Default::default() } else { subjects(arguments)? };
+    subject::require_room(&subjects, &needs)?;
+    for subject in &mut subjects {
+        subject.prepare(&needs)?;
     }
-    if arguments.large || (arguments.files.is_empty() && arguments.directory.is_none()) {
-        sizes.push(LARGE);
+    let machine = Machine::look();
+    let floor = engine::floor::measure()?;
+    let timer_ns = measure::timer_ns();
+    let mut meter = Meter::start(plan.steps(subjects.len()));
+    let measured = plan.sections.iter().map(|section| measure_section(section, &mut subjects, &mut meter));
+    let sections = measured.collect::<Result<Vec<_>>>()?;
+    drop(meter);
+    for subject in &mut subjects {
+        subject.end()?;
     }
-    sizes.sort_unstable();
-    sizes.dedup();
-    sizes
+    let engine = match plan.engine_sizes.is_empty() {
+        true => None,
+        false => Some(engine::measure(&plan.engine_sizes, |files| plan.repeats(files), timer_ns)?),
+    };
+    interrupt::check()?;
+    Ok(Report {
+        version: env!("CARGO_PKG_VERSION"),
+        machine,
+        floor,
+        timer_ns,
+        subjects: subjects.iter().map(SubjectReport::of).collect(),
+        absent,
+        sections,
+        engine: engine.map(|measured| EngineReport::new(measured, floor)),
+        load_after: report::load(),
+        took_s: started.elapsed().as_secs_f64(),
+    })
 }
 
-fn rounds(arguments: &Bench, files: u64) -> u32 {
-    if files > 100_000 { arguments.rounds.min(ROUNDS_MAX_LARGE) } else { arguments.rounds }
-}
-
-/// Bytes of an image that holds so many files twice over, with second names: what waits for recycling needs room, too.
-fn length_for(files: u64) -> u64 {
-    (files * 2048).max(64 << 20).next_multiple_of(2 << 20)
-}
-
-fn inodes_for(files: u64) -> u64 {
-    files * 3 + 4096
-}
-
-fn measure_engine(arguments: &Bench) -> Result<Report> {
-    let sizes = sizes(arguments);
-    let largest = sizes.last().copied().unwrap_or(SMALL);
-    // An image that is used up to a half, a DRAM region, and the names.
-    memory::require_memory(length_for(largest) + largest * 512 + (256 << 20))?;
-    let load_before = load();
-    let floor = floor::measure()?;
-    let counted = count_lines()?;
-    let mut directories = Vec::new();
-    let mut scale = None;
-    for files in sizes {
-        let workload = Workload::new(files);
-        directories.push(measure_in_memory(&workload, rounds(arguments, files), floor, &counted)?);
-        if files == largest {
-            scale = Some(scale::measure(&workload, length_for(files))?);
+/// What is measured, and what would be if the machine had it.
+fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
+    let mut wanted = arguments.beside.clone();
+    if wanted.is_empty() {
+        wanted = vec![BenchSubject::Directfs, BenchSubject::Tmpfs];
+        if arguments.directories.is_empty() {
+            wanted.push(BenchSubject::Disk);
         }
     }
-    Ok(Report {
-        version: env!("CARGO_PKG_VERSION"),
-        subject: "DirectFS, in this process".into(),
-        medium: "image and DRAM region in memory; one thread; calls by directory and name".into(),
-        machine: machine(),
-        floor,
-        load_before,
-        directories,
-        scale,
-    })
-}
-
-fn measure_in_memory(
-    workload: &Workload,
-    rounds: u32,
-    floor: Summary,
-    counted: &CountingObserver,
-) -> Result<DirectoryReport> {
-    let files = workload.files();
-    let image = MemoryImage::make(length_for(files), inodes_for(files))?;
-    let attached = image.attach(Direct, 1)?;
-    let thread = attached.fs().enter()?;
-    let measured = calls::measure(&mut EngineDirectory::open(&thread, c"bench")?, workload, rounds)?;
-    Ok(DirectoryReport::new(files, rounds, &measured, floor, Some(counted)))
-}
-
-/// Counts what each call writes, in a run of its own: counting costs time.
-fn count_lines() -> Result<CountingObserver> {
-    let memory = Arc::new(Counting::default());
-    let workload = Workload::new(COUNTED_FILES);
-    let image = MemoryImage::make(length_for(COUNTED_FILES), inodes_for(COUNTED_FILES))?;
-    let attached = image.attach(Arc::clone(&memory), 1)?;
-    let thread = attached.fs().enter()?;
-    let mut observer = CountingObserver::new(memory, COUNTED_FILES);
-    let mut directory = EngineDirectory::open(&thread, c"bench")?;
-    // The first round clears fresh segments of inodes, once in an image's life; the second counts.
-    for _ in 0..2 {
-        calls::round(&mut directory, &workload, &mut observer)?;
+    let (mut subjects, mut absent) = (Vec::new(), Vec::new());
+    // Those first whose refusal the user can do something about.
+    let named = arguments.directories.iter().map(|path| Subject::named(path)).collect::<Result<Vec<_>>>()?;
+    if wanted.contains(&BenchSubject::Directfs) {
+        subjects.push(Subject::directfs(&arguments.image_in)?);
     }
-    drop(directory);
-    Ok(observer)
-}
-
-fn measure_directory(arguments: &Bench, parent: &Path) -> Result<Report> {
-    let sizes = sizes(arguments);
-    let mut subject = SystemDirectory::make(parent)?;
-    require_room(parent, sizes.last().copied().unwrap_or(SMALL))?;
-    let load_before = load();
-    let floor = floor::measure()?;
-    let mut directories = Vec::new();
-    for files in sizes {
-        let rounds = rounds(arguments, files);
-        let measured = calls::measure(&mut subject, &Workload::new(files), rounds)?;
-        directories.push(DirectoryReport::new(files, rounds, &measured, floor, None));
+    for (kind, found, what) in [
+        (
+            BenchSubject::Tmpfs,
+            Subject::tmpfs as fn() -> Option<Result<Subject>>,
+            "tmpfs: there is none that this user may write",
+        ),
+        (BenchSubject::Disk, Subject::disk, "the disk: there is no directory on one that this user may write"),
+    ] {
+        if wanted.contains(&kind) {
+            match found() {
+                Some(subject) => subjects.push(subject?),
+                None => absent.push(what.to_owned()),
+            }
+        }
     }
-    Ok(Report {
-        version: env!("CARGO_PKG_VERSION"),
-        subject: format!("{}, by system calls", parent.display()),
-        medium: format!("{}; one thread; calls by directory and name; create includes close", file_system(parent)),
-        machine: machine(),
-        floor,
-        load_before,
-        directories,
-        scale: None,
-    })
+    subjects.extend(named);
+    ensure!(!subjects.is_empty(), "there is nothing to measure: name a directory, or what else with --beside");
+    Ok((subjects, absent))
 }
 
-/// An error if the files cannot fit: better before an hour of measuring than after it.
-fn require_room(directory: &Path, files: u64) -> Result<()> {
-    let shown = directory.display();
-    let space = rustix::fs::statvfs(directory).with_context(|| format!("cannot learn how much room {shown} has"))?;
-    let (free, needed) = (space.f_bavail * space.f_frsize, files * 1024);
-    anyhow::ensure!(
-        // Zero of all: a file system that does not count, or needs no room for names.
-        space.f_blocks == 0 || free >= needed,
-        "{shown} has {} free and {} files need about {}; make room, name another directory or measure fewer files (--files)",
-        crate::units::size(free),
-        crate::units::count(files),
-        crate::units::size(needed)
-    );
-    anyhow::ensure!(
-        space.f_files == 0 || space.f_favail > files,
-        "{shown} has {} inodes free and {} are needed; name another directory or measure fewer files (--files)",
-        crate::units::count(space.f_favail),
-        crate::units::count(files)
-    );
-    Ok(())
+/// Runs the tasks of a section on all subjects, in turn, as often as it says.
+fn measure_section(section: &Section, subjects: &mut [Subject], meter: &mut Meter) -> Result<SectionReport> {
+    meter.describe(&section.title);
+    let mut measured = Vec::new();
+    for task in &section.tasks {
+        // A new worker for each: one that has had threads is slower from then on.
+        subjects.iter_mut().try_for_each(Subject::end)?;
+        measured.push(measure_task(section, task, subjects, meter)?);
+    }
+    Ok(SectionReport::new(section, subjects, &measured))
 }
 
-/// The type of the file system that a directory is on, as the mount table names it.
-fn file_system(directory: &Path) -> String {
-    crate::mounts::covering(directory).map_or_else(|| "unknown file system".into(), |mount| mount.kind)
+/// Runs a task on all subjects, in turn; for each of them the repeats.
+fn measure_task(
+    section: &Section,
+    task: &Task,
+    subjects: &mut [Subject],
+    meter: &mut Meter,
+) -> Result<Vec<TaskRepeats>> {
+    let mut measured: Vec<TaskRepeats> = subjects.iter().map(|_| TaskRepeats::default()).collect();
+    for repeat in 0..section.repeats + u32::from(section.warm_up) {
+        let warms_up = section.warm_up && repeat == 0;
+        for (subject, measured) in subjects.iter_mut().zip(&mut measured) {
+            let too_long = |subject: &Subject| subject.expected(task).filter(|&expected| expected > section.patience);
+            if let Some(expected) = too_long(subject) {
+                measured.leave_out(too_slow(expected, section.patience));
+            } else {
+                let outcomes = subject.perform(task, &mut || meter.tick());
+                let outcomes = outcomes.with_context(|| format!("{}, on {}", section.title, subject.name))?;
+                // Where one takes too long already, the one to warm up is all that there is.
+                if !warms_up || too_long(subject).is_some() {
+                    measured.add(&outcomes);
+                }
+            }
+            meter.step();
+        }
+    }
+    Ok(measured)
 }
 
-/// The average load of the last minute.
-fn load() -> Option<f64> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+fn too_slow(expected: Duration, patience: Duration) -> String {
+    let told = |time: Duration| crate::units::duration(time.as_nanos() as f64);
+    format!("a round takes about {}, and more than {} are not waited for (again)", told(expected), told(patience))
 }
 
-/// Processor and kernel, to set figures in relation.
+/// Processor, memory and kernel, to set figures in relation.
 pub fn machine() -> String {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("unknown processor", |(_, name)| name);
-    let kernel = rustix::system::uname();
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    format!(
-        "{model}, {}, Linux {}",
-        crate::units::counted(processors as u64, "processor"),
-        kernel.release().to_string_lossy()
-    )
+    Machine::look().words()
+}
+
+/// How far the measuring has come.
+struct Meter {
+    progress: Progress,
+    done: u64,
+}
+
+impl Meter {
+    fn start(steps: u64) -> Meter {
+        Meter { progress: Progress::quiet("measuring", steps.max(1)), done: 0 }
+    }
+
+    fn describe(&mut self, what: &str) {
+        self.progress.describe(what);
+    }
+
+    fn tick(&mut self) {
+        self.progress.at(self.done);
+    }
+
+    fn step(&mut self) {
+        self.done += 1;
+        self.tick();
+    }
+}
+
+/// An error unless a file can be written there: better now than when all is measured.
+fn require_writable(file: &Path) -> Result<()> {
+    let shown = file.display();
+    ensure!(!file.is_dir(), "{shown} is a directory; name a file for the page");
+    let directory = match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let place = if file.exists() { file } else { directory };
+    rustix::fs::access(place, rustix::fs::Access::WRITE_OK)
+        .with_context(|| format!("cannot write {shown}; name a file in a directory that you may write"))
 }

@@ -1,39 +1,159 @@
-//! Times of rounds, and what is said of them.
+//! Figures of repeats, and what is said of them.
 
+use super::measure::Latencies;
+use super::task::{Outcome, What};
 use serde::Serialize;
 
-/// Nanoseconds per call, one figure for each round.
+/// One figure for each repeat.
 #[derive(Debug, Clone, Default)]
 pub struct Rounds {
-    ns: Vec<f64>,
+    values: Vec<f64>,
 }
 
-/// What is said of the rounds.
+/// What is said of them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     /// The median.
     pub median_ns: f64,
-    /// The best round.
+    /// The best one.
     pub min_ns: f64,
-    /// The worst round.
+    /// The worst one.
     pub max_ns: f64,
 }
 
 impl Rounds {
-    /// Adds a round.
+    /// Adds one.
     pub fn add(&mut self, ns: f64) {
-        self.ns.push(ns);
+        self.values.push(ns);
     }
 
-    /// The summary, if there was a round.
+    /// The summary, if there was one.
     pub fn summary(&self) -> Option<Summary> {
-        let mut sorted = self.ns.clone();
+        let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
         let (first, last) = (*sorted.first()?, *sorted.last()?);
         let middle = sorted.len() / 2;
         let median_ns =
             if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
         Some(Summary { median_ns, min_ns: first, max_ns: last })
+    }
+}
+
+/// The repeats of one phase on one file system.
+#[derive(Debug, Clone)]
+pub struct Repeats {
+    /// Which phase.
+    pub what: What,
+    rounds: Rounds,
+    latencies: Latencies,
+    batch: u64,
+    members: u32,
+    user: Rounds,
+    refused: Option<String>,
+}
+
+/// The repeats of a task's phases on one file system.
+#[derive(Debug, Default)]
+pub struct TaskRepeats {
+    phases: Vec<Repeats>,
+    left_out: Option<String>,
+}
+
+impl TaskRepeats {
+    /// Adds a repeat of all phases.
+    pub fn add(&mut self, outcomes: &[Outcome]) {
+        if self.phases.is_empty() {
+            self.phases = outcomes.iter().map(|outcome| Repeats::new(outcome.what.clone())).collect();
+        }
+        self.phases.iter_mut().zip(outcomes).for_each(|(repeats, outcome)| repeats.add(outcome));
+    }
+
+    /// There are no more, for that reason.
+    pub fn leave_out(&mut self, reason: String) {
+        self.left_out = Some(reason);
+    }
+
+    /// The phases.
+    pub fn phases(&self) -> &[Repeats] {
+        &self.phases
+    }
+
+    /// Why there are fewer repeats than elsewhere, or none.
+    pub fn left_out(&self) -> Option<&str> {
+        self.left_out.as_deref()
+    }
+}
+
+/// What is said of a phase on one file system.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// Nanoseconds per call (of a mix: per operation; of bandwidth: per byte) as a member sees it: whole phases, divided by their calls.
+    #[serde(flatten)]
+    pub time: Summary,
+    /// The distribution of single calls; of batches where calls are too short for the clock.
+    pub latency: Option<Latency>,
+    /// Calls (operations, bytes) of all members in a second.
+    pub per_second: f64,
+    /// Of a program: its processor time outside the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_ns: Option<f64>,
+}
+
+/// Quantiles; none where too few calls were timed to tell.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Latency {
+    /// Half of the calls took no longer.
+    pub p50_ns: Option<f64>,
+    /// 99 of 100.
+    pub p99_ns: Option<f64>,
+    /// 999 of 1000.
+    pub p999_ns: Option<f64>,
+    /// How many were timed.
+    pub timed: u64,
+    /// Calls that were timed together, each taken as their mean: 1, unless a call is too short for the clock.
+    pub batch: u64,
+}
+
+impl Repeats {
+    /// Of that phase.
+    pub fn new(what: What) -> Repeats {
+        let (rounds, latencies, user) = (Rounds::default(), Latencies::default(), Rounds::default());
+        Repeats { what, rounds, latencies, batch: 1, members: 1, user, refused: None }
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, outcome: &Outcome) {
+        self.batch = outcome.batch;
+        self.members = outcome.members;
+        self.latencies.merge(&outcome.latencies);
+        if let Some(refused) = &outcome.refused {
+            self.refused = Some(refused.clone());
+        } else if outcome.calls > 0 {
+            self.rounds.add(outcome.elapsed_ns * outcome.members as f64 / outcome.calls as f64);
+        }
+        if let Some(ns) = outcome.user_ns {
+            self.user.add(ns);
+        }
+    }
+
+    /// What is said of them.
+    pub fn figure(&self) -> Option<Figure> {
+        let time = self.rounds.summary()?;
+        let quantile = |share| self.latencies.quantile(share).map(|ns| ns as f64 / self.batch as f64);
+        let latency = (self.latencies.count() > 0).then(|| Latency {
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
+            timed: self.latencies.count(),
+            batch: self.batch,
+        });
+        let per_second = 1e9 * self.members as f64 / time.median_ns;
+        Some(Figure { time, latency, per_second, user_ns: self.user.summary().map(|user| user.median_ns) })
+    }
+
+    /// Why there is no figure.
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
     }
 }
 
@@ -49,5 +169,23 @@ mod tests {
         assert_eq!(rounds.summary(), Some(Summary { median_ns: 5.0, min_ns: 1.0, max_ns: 9.0 }));
         rounds.add(7.0);
         assert_eq!(rounds.summary().map(|summary| summary.median_ns), Some(6.0));
+    }
+
+    #[test]
+    fn time_is_as_a_member_sees_it_and_the_rate_is_that_of_all() {
+        let mut repeats = Repeats::new(What::Each("x".into()));
+        repeats.add(&Outcome {
+            what: What::Each("x".into()),
+            calls: 2000,
+            elapsed_ns: 1e6,
+            members: 2,
+            latencies: Latencies::default(),
+            batch: 1,
+            user_ns: None,
+            refused: None,
+        });
+        let figure = repeats.figure().unwrap();
+        assert_eq!((figure.time.median_ns, figure.per_second), (1000.0, 2e6));
+        assert!(figure.latency.is_none());
     }
 }

@@ -1,25 +1,265 @@
-//! What is measured: something with one directory in which names are made, found and removed. The engine in this process is one, a
-//! directory reached by system calls another; whoever adds a further one (a library, another file system's interface) implements this.
+//! What is measured: DirectFS under `directfs run`, and directories of the machine's file systems. Each has a worker; all workers run the same
+//! workloads, in turn.
 
-use anyhow::Result;
-use std::ffi::CStr;
+use super::plan::Needs;
+use super::scratch::{Room, Scratch, require_memory};
+use super::session::Session;
+use super::task::{Crew, Outcome, Task, Work};
+use anyhow::{Context, Result, ensure};
+use posix::image::{Image, MakeOptions, OpenImage, make};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-/// One directory to work in. Each call does what a program would wait for, and nothing else.
-pub trait Subject {
-    /// Makes an empty file (and closes it).
-    fn create(&mut self, name: &CStr) -> Result<()>;
-    /// Asks for a file's attributes.
-    fn stat(&mut self, name: &CStr) -> Result<()>;
-    /// Removes a file.
-    fn unlink(&mut self, name: &CStr) -> Result<()>;
-    /// Makes a directory.
-    fn mkdir(&mut self, name: &CStr) -> Result<()>;
-    /// Removes an empty directory.
-    fn rmdir(&mut self, name: &CStr) -> Result<()>;
-    /// Gives a file another name.
-    fn link(&mut self, name: &CStr, other: &CStr) -> Result<()>;
-    /// Renames.
-    fn rename(&mut self, name: &CStr, other: &CStr) -> Result<()>;
-    /// Reads the whole directory; how many names there are, `.` and `..` not counted.
-    fn read_directory(&mut self) -> Result<u64>;
+/// Where programs see the image.
+const MOUNT: &str = "/mnt/directfs";
+/// Peers in memory.
+const MEMORY_KINDS: [&str; 2] = ["tmpfs", "ramfs"];
+/// Peers on a disk.
+const DISK_KINDS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "ext2", "f2fs", "zfs", "bcachefs", "overlay"];
+
+/// One of them.
+pub struct Subject {
+    /// What it is called in tables.
+    pub name: String,
+    /// What file system it is, and where.
+    pub place: String,
+    /// What the first calls of a program find there.
+    pub cold: &'static str,
+    front: Front,
+    session: Option<Session>,
+    timer_ns: u64,
+    /// What a file costs in a round of calls, as the last one showed it.
+    round_per_file: Option<Duration>,
+    // After the session, which works in it.
+    scratch: Scratch,
+}
+
+/// How the worker reaches it.
+enum Front {
+    /// With an image inside it.
+    Run { image: PathBuf },
+    /// By the kernel.
+    Kernel { in_memory: bool },
+}
+
+impl Subject {
+    /// DirectFS, with an image on a directory in memory or wherever the user says.
+    pub fn directfs(at: &Path) -> Result<Subject> {
+        ensure!(
+            std::env::var_os("DIRECTFS_IMAGE").is_none(),
+            "this runs under directfs run already, and a program can have one image: start it outside, or measure without DirectFS (--beside)"
+        );
+        let scratch = Scratch::beside_others(at, "image")?;
+        let kind = kind_of(at);
+        Ok(Subject {
+            name: "directfs".into(),
+            place: format!("directfs run, with its image on {kind} in {}", at.display()),
+            cold: "the image is attached anew: nothing is indexed or cached in DRAM",
+            front: Front::Run { image: scratch.path().join("image") },
+            session: None,
+            timer_ns: 0,
+            round_per_file: None,
+            scratch,
+        })
+    }
+
+    /// tmpfs, where the machine has one.
+    pub fn tmpfs() -> Option<Result<Subject>> {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let places = [PathBuf::from("/dev/shm")].into_iter().chain(runtime).chain([std::env::temp_dir()]);
+        let place = places.into_iter().find(|place| kind_of(place) == "tmpfs" && may_write(place))?;
+        Some(Subject::kernel("tmpfs", &place, Scratch::beside_others(&place, "tmpfs")))
+    }
+
+    /// The disk, where there is a directory on one that everybody may write.
+    pub fn disk() -> Option<Result<Subject>> {
+        let here = std::env::current_dir().ok();
+        let places = [std::env::temp_dir(), PathBuf::from("/var/tmp")].into_iter().chain(here);
+        let place =
+            places.into_iter().find(|place| DISK_KINDS.contains(&kind_of(place).as_str()) && may_write(place))?;
+        let name = kind_of(&place);
+        Some(Subject::kernel(&name, &place, Scratch::beside_others(&place, "disk")))
+    }
+
+    /// A directory that the user named.
+    pub fn named(directory: &Path) -> Result<Subject> {
+        Subject::kernel(&directory.display().to_string(), directory, Scratch::in_empty(directory))
+    }
+
+    fn kernel(name: &str, at: &Path, scratch: Result<Scratch>) -> Result<Subject> {
+        let scratch = scratch?;
+        let kind = kind_of(at);
+        let in_memory = MEMORY_KINDS.contains(&kind.as_str());
+        let cold = match in_memory {
+            true => "a new process; what is in memory has no colder state",
+            false => {
+                "a new process, after sync; pages of files are dropped by posix_fadvise, names and attributes stay in the kernel's caches, which an \
+                 ordinary user cannot empty"
+            }
+        };
+        let place = format!("{kind} in {}", at.display());
+        Ok(Subject {
+            name: name.into(),
+            place,
+            cold,
+            front: Front::Kernel { in_memory },
+            session: None,
+            timer_ns: 0,
+            round_per_file: None,
+            scratch,
+        })
+    }
+
+    /// Whether it is DirectFS under `run`.
+    pub fn is_directfs(&self) -> bool {
+        matches!(self.front, Front::Run { .. })
+    }
+
+    fn is_in_memory(&self) -> bool {
+        match self.front {
+            Front::Run { .. } => MEMORY_KINDS.contains(&kind_of(self.scratch.path()).as_str()),
+            Front::Kernel { in_memory } => in_memory,
+        }
+    }
+
+    /// The room that it takes on the file system that it is on.
+    fn room(&self, needs: &Needs) -> Room {
+        match self.front {
+            Front::Run { .. } => Room { bytes: needs.image().bytes, files: 1 },
+            Front::Kernel { in_memory } => needs.kernel(in_memory),
+        }
+    }
+
+    /// Makes the image, if it has one. Its blocks are taken as they are used.
+    pub fn prepare(&mut self, needs: &Needs) -> Result<()> {
+        if let Front::Run { image } = &self.front {
+            let Room { bytes, files } = needs.image();
+            let options = MakeOptions {
+                length: bytes.next_multiple_of(2 << 20),
+                label: "benchmark".into(),
+                inodes_max: files,
+                sparse: true,
+                ..MakeOptions::default()
+            };
+            make(image, &options).context("cannot make an image to measure")?;
+        }
+        Ok(())
+    }
+
+    /// Starts its worker, if there is none, and has it do a task.
+    pub fn perform(&mut self, task: &Task, tick: &mut dyn FnMut()) -> Result<Vec<Outcome>> {
+        if let Work::Cold { files } = task.work {
+            // Made in one life of the program, found in the next.
+            let prepare = Task { work: Work::Prepare { files }, crew: Crew::ONE };
+            self.in_session(&prepare, tick)?;
+            self.end()?;
+        }
+        self.in_session(task, tick)
+    }
+
+    /// How long a task will take on a disk or what else is not memory, if an earlier one showed it: some take milliseconds for a call.
+    pub fn expected(&self, task: &Task) -> Option<Duration> {
+        if self.is_in_memory() {
+            return None;
+        }
+        let files = round_files(&task.work)?;
+        Some(self.round_per_file? * u32::try_from(files).unwrap_or(u32::MAX))
+    }
+
+    fn in_session(&mut self, task: &Task, tick: &mut dyn FnMut()) -> Result<Vec<Outcome>> {
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => none.insert(Session::start(self.front.command(self.scratch.path())?, tick)?),
+        };
+        self.timer_ns = session.timer_ns;
+        let started = Instant::now();
+        let outcomes = session.perform(task, tick)?;
+        if let Some(files) = round_files(&task.work) {
+            self.round_per_file = Some(started.elapsed() / u32::try_from(files).unwrap_or(u32::MAX).max(1));
+        }
+        Ok(outcomes)
+    }
+
+    /// Ends its worker.
+    pub fn end(&mut self) -> Result<()> {
+        self.session.take().map_or(Ok(()), Session::end)
+    }
+
+    /// What reading the clock costs in its worker.
+    pub fn timer_ns(&self) -> u64 {
+        self.timer_ns
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        if let (Some(session), Front::Run { image }) = (self.session.take(), &self.front) {
+            drop(session);
+            // The launcher may have been killed with its programs; then the memory that they shared is still there. The last one out removes it.
+            if let Ok(left) = Image::open(image, &OpenImage::default()) {
+                let _ = left.close();
+            }
+        }
+    }
+}
+
+impl Front {
+    /// The command that starts a worker.
+    fn command(&self, scratch: &Path) -> Result<Command> {
+        let own = std::env::current_exe().context("cannot find this program's own file; is /proc mounted?")?;
+        let mut command = Command::new(&own);
+        let place = match self {
+            Front::Run { image } => {
+                command.arg("run").arg("--image").arg(image).args(["--at", MOUNT, "--"]).arg(&own);
+                Path::new(MOUNT)
+            }
+            Front::Kernel { .. } => scratch,
+        };
+        let words: [&OsStr; 5] =
+            ["bench-worker".as_ref(), "--owned".as_ref(), scratch.as_os_str(), "--".as_ref(), place.as_os_str()];
+        command.args(words);
+        Ok(command)
+    }
+}
+
+/// An error unless there is room for all of them: better before an hour of measuring than after it.
+pub fn require_room(subjects: &[Subject], needs: &Needs) -> Result<()> {
+    let mut by_device: BTreeMap<u64, (PathBuf, Room)> = BTreeMap::new();
+    let mut memory = needs.memory(subjects.iter().any(Subject::is_directfs));
+    for subject in subjects {
+        let path = subject.scratch.path();
+        let room = subject.room(needs);
+        let device = std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?.dev();
+        let parent = path.parent().unwrap_or(path).to_owned();
+        let sum = by_device.entry(device).or_insert((parent, Room::default()));
+        sum.1 = sum.1.and(room);
+        if subject.is_in_memory() {
+            memory += room.bytes;
+        }
+    }
+    for (path, room) in by_device.values() {
+        room.require(path)?;
+    }
+    require_memory(memory)
+}
+
+/// Files of work that makes, uses and removes them by single calls.
+fn round_files(work: &Work) -> Option<u64> {
+    match work {
+        Work::Calls { files } | Work::Mdtest { files } => Some(*files),
+        _ => None,
+    }
+}
+
+/// The type of the file system that a directory is on, as the mount table names it.
+fn kind_of(directory: &Path) -> String {
+    crate::mounts::covering(directory).map_or_else(|| "unknown file system".into(), |mount| mount.kind)
+}
+
+fn may_write(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }

@@ -19,7 +19,7 @@ const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
 /// Opens the image, shared with whoever else uses it; whether it is one in memory.
 pub fn open(arguments: &Run) -> Result<(Image, bool)> {
-    let options = OpenImage::default();
+    let options = OpenImage { always_flush: arguments.always_flush, ..OpenImage::default() };
     if let Some(path) = &arguments.image {
         return Ok((Image::open(path, &options)?, false));
     }

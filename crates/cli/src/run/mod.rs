@@ -237,6 +237,7 @@ struct Descriptors {
     image: (OwnedFd, u64),
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
+    flushes: bool,
 }
 
 impl Descriptors {
@@ -247,6 +248,7 @@ impl Descriptors {
             image: (launch::inheritable(&image)?, image_bytes),
             region: (launch::inheritable(&region)?, region_bytes),
             placeholder: launch::placeholder()?,
+            flushes: lent.flushes(),
         })
     }
 
@@ -260,6 +262,7 @@ impl Descriptors {
             cached_files_max: 0,
             read_only: false,
             image_read_only: false,
+            flushes: self.flushes,
         };
         Serving { contract, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
     }

@@ -223,6 +223,7 @@ fn borrow(contract: &Contract) -> Result<Image> {
     let options = OpenImage {
         read_only: contract.read_only,
         cached_files_max: contract.cached_files_max,
+        always_flush: contract.flushes,
         ..OpenImage::default()
     };
     Ok(Image::borrow(copy(contract.image)?, copy(contract.region)?, &options)?)

@@ -181,6 +181,7 @@ macro_rules! scripts {
 }
 
 scripts!(
+    access_lists,
     archives,
     bad_pointers,
     bash_jobs,

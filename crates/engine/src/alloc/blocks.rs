@@ -28,6 +28,9 @@ const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 /// A run shorter than this is refused while the caller wants more and a group with more room can be had: files would be in shreds.
 const SHRED_BLOCKS: u64 = 16;
 
+/// A group that has so many free blocks again is looked at next by whoever wants one: its pages are there already, those of groups that nobody had are not.
+const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 * 3 / 4;
+
 /// Owner word of blocks of dentries and inodes.
 pub(crate) const OWNED_FOR_GOOD: u64 = 1 << 61;
 /// Owner word of blocks that several pointers name.
@@ -331,7 +334,13 @@ impl<M: Memory> Thread<'_, M> {
             word.store(bits & !mask, Release);
         }
         step();
-        group.free.store(group.free.load(Relaxed) + freed, Relaxed);
+        let before = group.free.load(Relaxed);
+        group.free.store(before + freed, Relaxed);
+        let index = run.first / GROUP_BLOCKS;
+        let cursor = &self.fs.header()?.group_cursor;
+        if (before..before + freed).contains(&WORTH_BLOCKS) && index < cursor.load(Relaxed) {
+            cursor.store(index, Relaxed);
+        }
         // An image may say of several files that they have a block.
         if twice {
             Err(BadOffset { offset: run.first * BLOCK_BYTES, length: run.count * BLOCK_BYTES }.into())

@@ -1,16 +1,101 @@
 //! Lookup (paper III.D, III.E): the mindex, then the cachelet, without a lock.
 
 use super::check_name;
-use crate::attributes::Attributes;
-use crate::dram::{Cachelet, FLAG_DEAD, References};
+use crate::attributes::{Attributes, Protection};
+use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_HELD, FLAG_RENAMING, References};
 use crate::error::{Error, Result};
+use crate::format::NAME_BYTES_MAX;
 use crate::fs::{Node, Thread};
+use crate::grace::Pin;
 use crate::mindex::NameHash;
 use crate::reap::Patience;
-use core::sync::atomic::Ordering::Acquire;
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
 use pmem::Memory;
 
+/// A thread on its way along a path: nothing that it has seen is used for something else until this ends. So no file on the way needs a reference.
+///
+/// Meanwhile the thread must not begin anything that changes names, or waits.
+pub struct Visit<'t, 'f, M: Memory> {
+    thread: &'t Thread<'f, M>,
+    _pin: Pin<'t, 'f, M>,
+}
+
+/// A file that a visit has come to. It may have lost its name since.
+#[derive(Clone, Copy)]
+pub struct Seen<'f> {
+    cachelet: &'f Cachelet,
+    node: Node,
+}
+
+impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
+    /// A file that the caller has a reference to.
+    #[inline]
+    pub fn begin_at(&self, node: Node) -> Result<Seen<'f>> {
+        Ok(Seen { cachelet: self.thread.cachelet(node)?, node })
+    }
+
+    /// The file of a name; none if that cannot be told on the way: what is no directory is none, and the names of one may have to be read first.
+    #[inline]
+    pub fn find(&self, directory: Seen<'f>, name: &[u8]) -> Result<Option<Seen<'f>>> {
+        let Seen { cachelet, node } = directory;
+        if DirectoryState::of(cachelet) != DirectoryState::Indexed || name.len() > NAME_BYTES_MAX {
+            return Ok(None);
+        }
+        cachelet.note_used();
+        let hash = self.thread.fs.hash_name(node.number, name);
+        match self.thread.find_cachelet(node.number, name, hash) {
+            Ok((index, cachelet, number)) => Ok(Some(Seen { cachelet, node: Node { cachelet: index, number } })),
+            // There is no room for its cachelet: others must go first, which nobody can wait for on the way.
+            Err(Error::NoMemory) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What decides who may use a file.
+    #[inline]
+    pub fn protection(&self, file: Seen<'f>) -> Result<Protection> {
+        self.thread.protection_of(file.cachelet)
+    }
+
+    /// The attributes of a file.
+    #[inline]
+    pub fn stat(&self, file: Seen<'f>) -> Result<Attributes> {
+        self.thread.attributes(file.cachelet)
+    }
+
+    /// A reference to a file, unless it is gone already.
+    #[inline]
+    pub fn take(&self, file: Seen<'f>) -> Option<Node> {
+        self.thread.reference(file.cachelet).then_some(file.node)
+    }
+
+    /// Marks a file as held by the tables of the layer above, as [`Thread::set_held`] does, but without a reference; false if the file is gone already.
+    #[inline]
+    pub fn hold(&self, file: Node) -> Result<bool> {
+        let cachelet = self.thread.cachelet(file)?;
+        let held = |word: u64| match References::from_word(word).flags & FLAG_DEAD {
+            0 => Some(word | References::flag(FLAG_HELD)),
+            _ => None,
+        };
+        Ok(cachelet.references.fetch_update(AcqRel, Acquire, held).is_ok())
+    }
+}
+
+impl Seen<'_> {
+    /// Its number and cachelet.
+    #[inline]
+    pub fn node(&self) -> Node {
+        self.node
+    }
+}
+
 impl<'f, M: Memory> Thread<'f, M> {
+    /// Sets out on a path.
+    #[inline]
+    pub fn visit(&self) -> Visit<'_, 'f, M> {
+        Visit { thread: self, _pin: self.pin() }
+    }
+
     /// The file of a name, with a reference.
     pub fn lookup(&self, directory: Node, name: &[u8]) -> Result<Node> {
         check_name(name)?;
@@ -42,7 +127,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The cachelet of a name. Pinned; no reference is taken.
+    #[inline(always)]
     pub(super) fn find_cachelet(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
+        match self.fs.find_near(parent, name, hash) {
+            Some(found) => Ok(found),
+            None => self.find_cachelet_anywhere(parent, name, hash),
+        }
+    }
+
+    #[inline(never)]
+    fn find_cachelet_anywhere(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
         let mut patience = Patience::new();
         loop {
             let Some(hit) = self.fs.find(parent, name, hash)? else { return Err(Error::NotFound) };
@@ -58,12 +152,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
             };
             let cachelet = self.fs.dram.cachelet(index)?;
-            if self.is_renaming(cachelet) {
-                patience.lose(self.fs)?;
-                continue;
-            }
-            let state = References::from_word(cachelet.references.load(Acquire));
-            if state.flags & FLAG_DEAD != 0 {
+            // Whoever moves or buries it is at its name.
+            let busy = References::flag(FLAG_RENAMING) | References::flag(FLAG_DEAD);
+            if cachelet.references.load(Acquire) & busy != 0 {
                 patience.lose(self.fs)?;
                 continue;
             }

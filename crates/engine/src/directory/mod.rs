@@ -17,6 +17,8 @@ mod read;
 mod remove;
 mod rename;
 
+pub use lookup::{Seen, Visit};
+
 use crate::error::{Error, Result};
 use crate::format::{FileKind, NAME_BYTES_MAX};
 

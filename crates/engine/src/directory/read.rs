@@ -16,6 +16,11 @@ const YOUNG_NS: i64 = 20_000_000;
 /// Dentries are asked for this many slots ahead.
 const AHEAD: usize = 8;
 
+/// Whether a name may not be durable yet, for a scan that began at `now_ns`.
+fn is_young(valid: Valid, now_ns: i64) -> bool {
+    now_ns.saturating_sub(valid.moment_ns as i64) < YOUNG_NS
+}
+
 impl<'f, M: Memory> Thread<'f, M> {
     /// The inode number of a directory's `..`.
     pub fn parent(&self, directory: Node) -> Result<u64> {
@@ -46,7 +51,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         directory: Node,
         cookie: u64,
         hint: &mut DirectoryHint,
-        entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+        entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<()> {
         let _pin = self.pin();
         let cachelet = self.cachelet(directory)?;
@@ -75,8 +80,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         number: u64,
         cookie: u64,
         hint: &mut DirectoryHint,
-        entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+        entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<()> {
+        let now_ns = self.fs.now_ns();
         let log_version = cachelet.directory.load(Acquire) >> 8;
         let mut offset = self.first_page(cachelet, cookie, hint, log_version)?;
         let mut pages = 0;
@@ -87,7 +93,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             let (page, kind) = self.fs.log_page(offset, number)?;
             *hint = DirectoryHint { page: offset, log_version };
-            if !self.read_page(cachelet, page, kind, cookie, entry)? {
+            if !self.read_page(cachelet, (page, kind), cookie, now_ns, entry)? {
                 return Ok(());
             }
             offset = page.next.load_acquire();
@@ -121,10 +127,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn read_page(
         &self,
         directory: &Cachelet,
-        page: &LogPage,
-        kind: LogPageKind,
+        (page, kind): (&LogPage, LogPageKind),
         cookie: u64,
-        entry: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+        now_ns: i64,
+        entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<bool> {
         let number = directory.number.load(Relaxed);
         let first = match kind {
@@ -153,7 +159,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 continue;
             }
             let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
-            if self.is_young(valid) && !self.is_published(directory, number, name)? {
+            if is_young(valid, now_ns) && !self.is_published(directory, number, name)? {
                 continue;
             }
             if !entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name }) {
@@ -161,10 +167,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         }
         Ok(true)
-    }
-
-    fn is_young(&self, valid: Valid) -> bool {
-        (self.fs.now_ns()).saturating_sub(valid.moment_ns as i64) < YOUNG_NS
     }
 
     /// Whether a young name is durable. The mindex has it only then; in a directory that is not indexed nobody is creating.

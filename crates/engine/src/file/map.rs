@@ -22,6 +22,8 @@ use super::release::Freed;
 
 /// Words of a node.
 pub(super) const NODE_WORDS: u64 = 512;
+/// Words of a node that share a cache line.
+const WORDS_PER_LINE: usize = 8;
 /// The highest tree: 2^36 blocks, 256 TiB.
 pub(super) const HEIGHT_MAX: u32 = 4;
 /// Blocks that a body may have.
@@ -312,10 +314,17 @@ impl<'m, M: Memory> Map<'m, M> {
         if tree.level > 0 {
             *nodes_left = nodes_left.checked_sub(1).ok_or(Corruption::BlockMap(tree.word))?;
             self.pm.note_read(tree.offset(), BLOCK_BYTES);
-            for (slot, word) in self.node(tree)?.words.iter().enumerate() {
-                let child = self.tree(word.load_acquire(), tree.level - 1)?;
-                let index = part.index + slot as u64 * span(tree.level - 1);
-                self.walk_from(Part { tree: child, index, slot: Some(word) }, nodes_left, each)?;
+            for (line, words) in self.node(tree)?.words.chunks(WORDS_PER_LINE).enumerate() {
+                // Most nodes are mostly empty.
+                if words.iter().fold(0, |all, word| all | word.load()) == 0 {
+                    continue;
+                }
+                for (slot, word) in words.iter().enumerate() {
+                    let child = self.tree(word.load_acquire(), tree.level - 1)?;
+                    let slot = (line * WORDS_PER_LINE + slot) as u64;
+                    let index = part.index + slot * span(tree.level - 1);
+                    self.walk_from(Part { tree: child, index, slot: Some(word) }, nodes_left, each)?;
+                }
             }
         }
         each(part)

@@ -88,7 +88,14 @@ impl Context {
         let thread = unsafe { self.thread.assume_init_ref() };
         let credentials: Credentials<'static> = identity::credentials();
         Ok(Inside {
-            who: Who { caller: Caller::new(thread, credentials), process: self.child.unwrap_or(processes::main()) },
+            who: Who {
+                caller: Caller::new(thread, credentials),
+                process: match &self.child {
+                    Some(child) => child,
+                    None => processes::main(),
+                },
+                is_child: self.child.is_some(),
+            },
             walk: &mut self.walk,
             path: &mut self.path,
             second: &mut self.second,

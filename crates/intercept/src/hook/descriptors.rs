@@ -3,27 +3,34 @@
 //! Behind every descriptor of ours the kernel has a placeholder, a duplicate of one that all processes inherit (see `contract`): so numbers, duplication, inheritance,
 //! close-on-exec and polling are the kernel's own. What the table of this process says of a number ([`posix::process`]) is served here.
 //!
+//! Which number a descriptor gets, and what becomes of its placeholder, is told in [`numbers`].
+//!
 //! Invariants
 //! - The byte of a number is set before a program can know that it is ours, and cleared before the kernel may give the number to something else. It may be set without
 //!   need (see `processes`): then the table decides.
-//! - An entry leaves the table before its placeholder is closed, and enters it after its placeholder was made.
+//! - An entry leaves the table before its placeholder is closed or parked, and enters it after its placeholder was made.
 
 use super::call::{Call, native_with};
 use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
 use super::processes::{self, Who};
 use super::server::Server;
-use super::{environment, paths, sys};
+use super::{environment, numbers, paths, sys};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use posix::{Errno, Result};
 
 /// A descriptor of an open file.
-const OURS: u8 = 1;
+pub const OURS: u8 = 1;
 /// One that this library needs, and that the program does not know of.
 const PROTECTED: u8 = 2;
 
 /// One of the kernel's that is a directory above the mount: relative paths may lead from there into it.
 const ABOVE: u8 = 4;
+
+/// A number that is free for the program: see [`numbers`].
+pub const PARKED: u8 = 8;
+/// The same, where exec would close the placeholder.
+pub const PARKED_CLOEXEC: u8 = 9;
 
 /// Whether a descriptor is a directory of the kernel's above the mount.
 pub fn is_above(fd: u32) -> bool {
@@ -48,6 +55,7 @@ pub fn is_marked(fd: u32) -> bool {
 /// Notes that a descriptor may be ours.
 pub fn mark(fd: u32) {
     if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)
+        && byte.load(Relaxed) != OURS
         && byte.swap(OURS, AcqRel) != OURS
     {
         DIRECTFS_FD_COUNT.fetch_add(1, Release);
@@ -78,25 +86,51 @@ pub fn unprotect(fd: i32) {
     }
 }
 
-/// Whether a descriptor is one that the program does not know of.
-pub fn is_protected(fd: u64) -> bool {
-    DIRECTFS_FDS.0.get(fd as u32 as usize).is_some_and(|byte| byte.load(Relaxed) == PROTECTED)
+fn is_protected(fd: u32) -> bool {
+    DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) == PROTECTED)
 }
 
-fn kernel(number: i64, a: u64, b: u64, c: u64) -> i64 {
+/// Whether a descriptor is one that the program does not know of: EBADF for it, whatever the kernel has there.
+pub fn is_hidden(fd: u64) -> bool {
+    let is = |byte: u8| matches!(byte, PROTECTED | PARKED | PARKED_CLOEXEC);
+    DIRECTFS_FDS.0.get(fd as u32 as usize).is_some_and(|byte| is(byte.load(Relaxed)))
+}
+
+/// What the kernel shall do with a descriptor that is not ours.
+pub fn theirs(fd: u32) -> Result<Verdict> {
+    if is_hidden(u64::from(fd)) { Err(Errno::EBADF) } else { Ok(NATIVE) }
+}
+
+/// A call by a descriptor that is the kernel's business in any case.
+pub fn of_the_kernel(call: &mut Call<'_>) -> Result<Verdict> {
+    theirs(call.frame.rdi as u32)
+}
+
+/// epoll_ctl(epoll, what, fd, event).
+pub fn epoll_ctl(call: &mut Call<'_>) -> Result<Verdict> {
+    let [epoll, _, fd, ..] = call.arguments();
+    theirs(epoll as u32).and_then(|_| theirs(fd as u32))
+}
+
+/// A call that makes a descriptor of the kernel's, or looks at which there are.
+pub fn with_numbers(_: &mut Call<'_>) -> Result<Verdict> {
+    numbers::give_back();
+    Ok(NATIVE)
+}
+
+/// The same, for one by a descriptor.
+pub fn by_descriptor_with_numbers(call: &mut Call<'_>) -> Result<Verdict> {
+    numbers::give_back();
+    theirs(call.frame.rdi as u32)
+}
+
+pub(super) fn kernel(number: i64, a: u64, b: u64, c: u64) -> i64 {
     // SAFETY: calls of this module by descriptors: they change the kernel's table, and no memory.
     unsafe { sys::call(number, [a, b, c, 0, 0, 0]) }
 }
 
-/// A new placeholder: the lowest free number.
-pub fn reserve(cloexec: bool) -> Result<u32> {
-    let Some(contract) = environment::contract() else { return Err(Errno::EBADF) };
-    let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    placed(kernel(libc::SYS_fcntl, contract.placeholder as u64, command as u64, 0))
-}
-
 /// A descriptor from the kernel, if it is one that we can keep in mind.
-fn placed(result: i64) -> Result<u32> {
+pub(super) fn placed(result: i64) -> Result<u32> {
     match u32::try_from(result) {
         Ok(fd) if (fd as usize) < FDS_MAX => Ok(fd),
         Ok(fd) => {
@@ -115,21 +149,33 @@ pub fn close_placeholder(fd: u32) {
 /// close(fd).
 pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
-    if is_protected(call.frame.rdi) {
+    if is_hidden(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
-    let is_child = call.context.is_child();
+    let frame = call.frame;
     let who = call.begin()?.who;
+    let Some(descriptor) = who.process.descriptor(fd) else { return Ok(close_theirs(&who, frame, fd)) };
     if !who.process.remove(who.caller.thread, fd) {
-        if !is_child {
-            unmark(fd);
-        }
-        return Ok(NATIVE);
+        // Another thread has closed it meanwhile.
+        return Err(Errno::EBADF);
     }
-    if !is_child {
-        unmark(fd);
+    if who.is_child {
+        return Ok(done(kernel(libc::SYS_close, u64::from(fd), 0, 0)));
     }
-    Ok(done(kernel(libc::SYS_close, u64::from(fd), 0, 0)))
+    numbers::close(fd, descriptor.cloexec);
+    Ok(done(0))
+}
+
+fn close_theirs(who: &Who<'_>, frame: &Frame, fd: u32) -> Verdict {
+    if who.is_child {
+        return NATIVE;
+    }
+    unmark(fd);
+    let verdict = native_with(frame, frame.arguments());
+    if verdict.result == 0 {
+        numbers::note_free(fd);
+    }
+    verdict
 }
 
 fn is_ours(who: &Who<'_>, fd: u32) -> bool {
@@ -140,7 +186,7 @@ fn is_ours(who: &Who<'_>, fd: u32) -> bool {
 fn duplicate(who: &Who<'_>, from: u32, to: i64, cloexec: bool) -> Result<Verdict> {
     let to = placed(to)?;
     if let Err(error) = who.process.duplicate(who.caller.thread, from, to, cloexec) {
-        close_placeholder(to);
+        give_up(who, to, cloexec);
         return Err(error);
     }
     mark(to);
@@ -150,7 +196,7 @@ fn duplicate(who: &Who<'_>, from: u32, to: i64, cloexec: bool) -> Result<Verdict
 /// dup(fd).
 pub fn dup(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
-    if is_protected(call.frame.rdi) {
+    if is_hidden(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
     let (frame, server) = (call.frame, call.server);
@@ -158,11 +204,28 @@ pub fn dup(call: &mut Call<'_>) -> Result<Verdict> {
     if !is_ours(&who, fd) {
         return Ok(theirs_duplicated(server, frame, fd));
     }
-    duplicate(&who, fd, kernel(libc::SYS_dup, u64::from(fd), 0, 0), false)
+    duplicate_from(&who, fd, 0, false)
+}
+
+/// Duplicates a descriptor of ours to the lowest free number from `min` on. All placeholders are alike.
+fn duplicate_from(who: &Who<'_>, fd: u32, min: u32, cloexec: bool) -> Result<Verdict> {
+    let to = numbers::reserve(who, min, cloexec)?;
+    if let Err(error) = who.process.duplicate(who.caller.thread, fd, to, cloexec) {
+        give_up(who, to, cloexec);
+        return Err(error);
+    }
+    mark(to);
+    Ok(done(i64::from(to)))
+}
+
+/// Gives a number up that was reserved and not used.
+pub fn give_up(who: &Who<'_>, fd: u32, cloexec: bool) {
+    if who.is_child { close_placeholder(fd) } else { numbers::close(fd, cloexec) }
 }
 
 /// Has the kernel duplicate a descriptor of its own, and keeps directories above the mount in mind.
 fn theirs_duplicated(server: &Server, frame: &Frame, from: u32) -> Verdict {
+    numbers::give_back();
     if !is_above(from) {
         return NATIVE;
     }
@@ -174,7 +237,7 @@ fn theirs_duplicated(server: &Server, frame: &Frame, from: u32) -> Verdict {
 /// dup2(from, to).
 pub fn dup2(call: &mut Call<'_>) -> Result<Verdict> {
     let (from, to) = (call.frame.rdi as u32, call.frame.rsi as u32);
-    if from == to && !is_protected(call.frame.rdi) {
+    if from == to && !is_hidden(call.frame.rdi) {
         return Ok(NATIVE);
     }
     dup_to(call, from, to, false)
@@ -190,13 +253,12 @@ pub fn dup3(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verdict> {
-    if is_protected(u64::from(from)) {
+    if is_hidden(u64::from(from)) {
         return Err(Errno::EBADF);
     }
-    let is_child = call.context.is_child();
-    if is_protected(u64::from(to)) {
+    if is_protected(to) {
         // What moves in a child that runs in our memory does not move for us.
-        if is_child {
+        if call.context.is_child() {
             return Err(Errno(libc::EBUSY));
         }
         environment::move_descriptor(to as i32)?;
@@ -208,12 +270,17 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
             return Err(Errno::EBADF);
         }
         let flags = if cloexec { libc::O_CLOEXEC as u64 } else { 0 };
-        return duplicate(&who, from, kernel(libc::SYS_dup3, u64::from(from), u64::from(to), flags), cloexec);
+        let parked = claim(&who, to);
+        let made = kernel(libc::SYS_dup3, u64::from(from), u64::from(to), flags);
+        unclaim(to, parked, made);
+        return duplicate(&who, from, made, cloexec);
     }
+    let parked = claim(&who, to);
     let verdict = native_with(frame, frame.arguments());
+    unclaim(to, parked, verdict.result);
     if verdict.result >= 0 && verdict.next == Next::Done {
         who.process.remove(who.caller.thread, to);
-        if !is_child {
+        if !who.is_child {
             unmark(to);
         }
         if is_above(from) {
@@ -221,6 +288,17 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         }
     }
     Ok(verdict)
+}
+
+/// Keeps others from a parked number at which the kernel is about to put something: whether there was one, and which.
+fn claim(who: &Who<'_>, to: u32) -> Option<bool> {
+    if who.is_child { None } else { numbers::claim(to) }
+}
+
+fn unclaim(to: u32, parked: Option<bool>, result: i64) {
+    if let Some(cloexec) = parked.filter(|_| result < 0) {
+        numbers::close(to, cloexec);
+    }
 }
 
 /// The part of fcntl that is about numbers; none if the command is about the file.
@@ -234,8 +312,9 @@ pub fn fcntl_number(call: &mut Call<'_>) -> Result<Option<Verdict>> {
     }
     Ok(Some(match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-            let made = kernel(libc::SYS_fcntl, u64::from(fd), command as u64, argument);
-            duplicate(&who, fd, made, command == libc::F_DUPFD_CLOEXEC)?
+            // The kernel refuses what is not below the limit; and looks at the lower half.
+            let min = u32::try_from(argument as i32).map_err(|_| Errno::EINVAL)?;
+            duplicate_from(&who, fd, min, command == libc::F_DUPFD_CLOEXEC)?
         }
         libc::F_GETFD => NATIVE,
         libc::F_SETFD => {
@@ -261,9 +340,9 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
         return Err(Errno::EINVAL);
     }
     let only_mark = flags & CLOEXEC != 0;
-    let is_child = call.context.is_child();
     let who = call.begin()?.who;
-    if !only_mark && !is_child {
+    numbers::give_back();
+    if !only_mark && !who.is_child {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
         (first..=end).for_each(unmark);
     }
@@ -279,5 +358,9 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
         }
         next = fd + 1;
     }
-    Ok(done(if next <= last { close(next, last) } else { 0 }))
+    let result = if next <= last { close(next, last) } else { 0 };
+    if !only_mark && !who.is_child {
+        numbers::note_free(first);
+    }
+    Ok(done(result))
 }

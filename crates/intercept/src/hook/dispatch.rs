@@ -9,7 +9,7 @@ use super::{
     attributes, counts, descriptors, exec, failed, faults, files, locks, mapping, names, open, processes, server,
     signals, sockets, stack, sys, transit,
 };
-use crate::routes::NUMBERS;
+use crate::routes::{NUMBERS, ROUTES, Route};
 use posix::Errno;
 
 /// The kernel shall do it.
@@ -91,7 +91,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_umount2, names::unsupported_path),
         (SYS_swapon, names::unsupported_path),
         (SYS_swapoff, names::unsupported_path),
-        (SYS_quotactl, names::unsupported_second),
+        (SYS_quotactl, names::quotactl),
         (SYS_inotify_add_watch, names::unsupported_second),
         (SYS_name_to_handle_at, names::unsupported_at),
         (SYS_open_tree, names::unsupported_at),
@@ -112,6 +112,11 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_dup3, descriptors::dup3),
         (SYS_fcntl, files::fcntl),
         (SYS_ioctl, files::ioctl),
+        (SYS_accept, descriptors::by_descriptor_with_numbers),
+        (SYS_accept4, descriptors::by_descriptor_with_numbers),
+        (SYS_open_by_handle_at, descriptors::by_descriptor_with_numbers),
+        (SYS_epoll_ctl, descriptors::epoll_ctl),
+        (SYS_pidfd_getfd, descriptors::with_numbers),
         (SYS_flock, locks::flock),
         (SYS_read, files::read),
         (SYS_write, files::write),
@@ -139,7 +144,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_sync_file_range, files::sync_file_range),
         (SYS_syncfs, files::syncfs),
         (SYS_sync, files::sync),
-        (SYS_readahead, files::advise),
+        (SYS_readahead, files::readahead),
         (SYS_fadvise64, files::advise),
         (SYS_getdents, files::getdents),
         (SYS_getdents64, files::getdents64),
@@ -149,7 +154,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_tee, files::not_a_pipe),
         (SYS_vmsplice, files::not_a_pipe),
         (SYS_finit_module, files::unsupported),
-        (SYS_quotactl_fd, files::unsupported),
+        (SYS_quotactl_fd, files::quotactl_fd),
         (CACHESTAT, files::unsupported),
         (SYS_io_setup, files::absent),
         (SYS_io_uring_setup, files::absent),
@@ -192,6 +197,15 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
     while index < all.len() {
         handlers[all[index].0 as usize] = Some(all[index].1);
         index += 1;
+    }
+    let mut number = 0;
+    while number < NUMBERS {
+        handlers[number] = match (handlers[number], ROUTES[number]) {
+            (None, Route::Numbers) => Some(descriptors::with_numbers),
+            (None, Route::Fd) => Some(descriptors::of_the_kernel),
+            (known, _) => known,
+        };
+        number += 1;
     }
     handlers
 }

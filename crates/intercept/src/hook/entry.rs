@@ -95,6 +95,11 @@ pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::Atom
 /// Whether every call with a route goes to the dispatcher.
 pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
+/// Numbers below are in use: see [`super::numbers`].
+pub static DIRECTFS_FLOOR: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+/// Numbers that are free for the program and open in the kernel.
+pub static DIRECTFS_PARKED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
 /// The mount's path without its first slash. Written before the first hooked call only.
 #[repr(transparent)]
 pub struct Prefix(pub core::cell::UnsafeCell<[u8; PREFIX_BYTES_MAX]>);
@@ -329,7 +334,7 @@ directfs_entry:
     jnz 90f
     jmp 95f
     .p2align 2
-70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b, 15f - 70b
+70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b, 15f - 70b, 25f - 70b, 26f - 70b, 27f - 70b, 28f - 70b, 29f - 70b
 14: CHECK_FD edi
     jmp 95f
 2:  CHECK_PATH rdi, cwd
@@ -373,6 +378,18 @@ directfs_entry:
     mov rdx, qword ptr [rsp]
     mov eax, edx
     CHECK_FD eax
+    jmp 95f
+25: CHECK_FD edi
+    cmp edi, dword ptr [rip + {floor}]
+    jb 90f
+    jmp 95f
+26: CHECK_FD edi
+    jmp 29f
+27: CHECK_PATH rdi, cwd
+    jmp 29f
+28: CHECK_PATH rsi, edi
+29: cmp dword ptr [rip + {parked}], 0
+    jne 90f
     jmp 95f
 13: cmp dword ptr [rip + {fd_count}], 0
     jne 90f
@@ -492,6 +509,8 @@ directfs_entry_native:
     words_bytes = const crate::hook::stack::WORDS_BYTES,
     fds = sym DIRECTFS_FDS,
     fd_count = sym DIRECTFS_FD_COUNT,
+    floor = sym DIRECTFS_FLOOR,
+    parked = sym DIRECTFS_PARKED,
     cwd = sym DIRECTFS_CWD,
     all = sym DIRECTFS_ALL,
     prefix = sym DIRECTFS_PREFIX,

@@ -20,13 +20,14 @@ use super::paths::{self, Directory, Spot};
 use super::processes::{self, Who};
 use super::programs::{HEAD_BYTES, Kind, kind_of};
 use super::server::Server;
-use super::{early, links, needs, server, signals, stack, sys, user};
+use super::{early, links, needs, numbers, server, signals, stack, sys, user};
 use crate::contract;
 use core::mem::MaybeUninit;
 use engine::Node;
 use engine::format::FileKind;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
+use posix::process::{Processes, Program};
 use posix::{Errno, Held, Result, Want};
 
 /// Entries of most lists: 4 KiB.
@@ -111,11 +112,17 @@ fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict>
     user::check_list(arguments[lists])?;
     user::check_list(arguments[lists + 1])?;
     let plan = plan(call, by, lists, flags)?;
+    let process = call.begin()?.who.process;
+    let running = process.program();
+    process.set_program(plan.runs);
     // The new program enters by itself; if there is none after all, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
     let Plan { target, process, program, early, .. } = plan;
     let verdict = Start { target, before, skip: plan.skip, process: Some(process), program, early: Some(early) }.go();
+    if let Ok(inside) = call.begin() {
+        inside.who.process.set_program(running);
+    }
     if let Some(copied) = plan.copied {
         // SAFETY: a descriptor that was made for this, and that nobody else knows.
         unsafe { sys::call(libc::SYS_close, [copied as u64, 0, 0, 0, 0, 0]) };
@@ -131,6 +138,8 @@ struct Plan {
     skip: usize,
     process: u32,
     program: Option<*const u8>,
+    /// The same, if it is a file of ours.
+    runs: Option<Program>,
     copied: Option<i32>,
     early: Early,
 }
@@ -266,8 +275,12 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             let arguments = [binary, original[lists], original[lists + 1], 0, 0, 0];
             let target = Target { number: libc::SYS_execve, arguments, lists: 1 };
             let (before, start) = (before.list, before.start);
-            return Ok(Plan { target, before, start, skip, process, program: None, copied: None, early });
+            return Ok(Plan { target, before, start, skip, process, program: None, runs: None, copied: None, early });
         }
+        let runs = match &file {
+            File::Ours(held) => Some(Program::of(&who.caller.stat(held.node())?)),
+            File::Theirs => None,
+        };
         let (target, start, program, copied) = match file {
             File::Theirs => {
                 let (target, start) = anchor.unwrap_or((target, before.start));
@@ -293,7 +306,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             }
         };
         let skip = usize::from(start < BEFORE_MAX);
-        return Ok(Plan { target, before: before.list, start, skip, process, program, copied, early });
+        return Ok(Plan { target, before: before.list, start, skip, process, program, runs, copied, early });
     }
     Err(Errno::ELOOP)
 }
@@ -352,6 +365,9 @@ fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize>
         _ => return Err(Errno::EACCES),
     }
     caller.access(node, Want::EXECUTE)?;
+    if Processes::new(caller.thread.fs())?.is_written(caller.thread, file.number)? {
+        return Err(Errno::ETXTBSY);
+    }
     Ok(caller.thread.read(node, 0, head)?)
 }
 
@@ -561,6 +577,8 @@ struct Start<'a> {
 
 impl Start<'_> {
     fn go(&self) -> Verdict {
+        // The new program would find them open, and know nothing of them.
+        numbers::give_back();
         let Target { arguments, lists, .. } = self.target;
         let (words, environment) = (arguments[lists], arguments[lists + 1]);
         if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {

@@ -4,12 +4,13 @@
 
 use super::call::{Call, waiting};
 use super::context::{COPY_BYTES, Inside};
+use super::descriptors::theirs;
 use super::dispatch::{NATIVE, done};
 use super::entry::{Next, Verdict};
 use super::names::Calling;
 use super::open::LARGE_FILE;
 use super::processes::Who;
-use super::{attributes, descriptors, environment, faults, locks, status, sys, user};
+use super::{attributes, descriptors, environment, faults, locks, numbers, status, sys, user};
 use engine::format::FileKind;
 use posix::{Append, Errno, OpenFile, Result, Whence};
 
@@ -27,11 +28,6 @@ fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> R
     }
 }
 
-/// The kernel's; or one that the program does not know of.
-fn theirs(fd: u32) -> Result<Verdict> {
-    if descriptors::is_protected(u64::from(fd)) { Err(Errno::EBADF) } else { Ok(NATIVE) }
-}
-
 /// As [`with_file`], for what a descriptor that only stands for a place does not do.
 fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>) -> Result<Verdict> {
     with_file(call, |caller, file| if file.is_path() { Err(Errno::EBADF) } else { act(caller, file) })
@@ -39,50 +35,59 @@ fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile)
 
 // Content.
 
+/// Reads into the program's buffer, at the position if there is no offset. Whatever else is wrong comes before a buffer that cannot be there, as does the end of the file.
+fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
+    let before = file.position();
+    // SAFETY: used for this call only, and filled from the image.
+    let count = match (unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX)) }, offset) {
+        (Ok(into), Some(offset)) => caller.read_at(file, offset, into)?,
+        (Ok(into), None) => caller.read(file, into)?,
+        (Err(refused), _) => match caller.read_at(file, offset.unwrap_or(before as i64), &mut [0])? {
+            0 => 0,
+            _ => return Err(refused),
+        },
+    };
+    if faults::take() {
+        if offset.is_none() {
+            file.set_position(before);
+        }
+        return Err(user::EFAULT);
+    }
+    Ok(count)
+}
+
+/// Writes from the program's buffer, at the position if there is no offset. What else is wrong comes first.
+fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
+    // SAFETY: used for this call only.
+    match (unsafe { user::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
+        (Ok(from), Some(offset)) => caller.write_at(file, offset, from),
+        (Ok(from), None) => caller.write(file, from),
+        (Err(refused), _) => caller.write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
+    }
+}
+
 /// read(fd, buffer, length).
 pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only, and filled from the image.
-        let into = unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX))? };
-        let before = file.position();
-        let count = caller.read(file, into)?;
-        if faults::take() {
-            file.set_position(before);
-            return Err(user::EFAULT);
-        }
-        Ok(count as i64)
-    })
+    with_file(call, |caller, file| read_into(caller, file, None, buffer, length).map(|count| count as i64))
 }
 
 /// write(fd, buffer, length).
 pub fn write(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let from = unsafe { user::bytes_readable(buffer, length.min(LENGTH_MAX))? };
-        caller.write(file, from).map(|count| count as i64)
-    })
+    with_file(call, |caller, file| write_from(caller, file, None, buffer, length).map(|count| count as i64))
 }
 
 /// pread64(fd, buffer, length, offset).
 pub fn pread(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only, and filled from the image.
-        let into = unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX))? };
-        caller.read_at(file, offset, into).map(|count| count as i64)
-    })
+    with_file(call, |caller, file| read_into(caller, file, Some(offset), buffer, length).map(|count| count as i64))
 }
 
 /// pwrite64(fd, buffer, length, offset).
 pub fn pwrite(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
-    with_file(call, |caller, file| {
-        // SAFETY: used for this call only.
-        let from = unsafe { user::bytes_readable(buffer, length.min(LENGTH_MAX))? };
-        caller.write_at(file, offset, from).map(|count| count as i64)
-    })
+    with_file(call, |caller, file| write_from(caller, file, Some(offset), buffer, length).map(|count| count as i64))
 }
 
 /// A list of buffers, as readv and writev take it.
@@ -141,20 +146,8 @@ fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
     let (address, count) = (call.frame.rsi, call.frame.rdx);
     with_file(call, |caller, file| {
         Vector::new(address, count)?.each(|address, length, done| {
-            // SAFETY: used for this call only, and filled from the image.
-            let into = unsafe { user::bytes_to_fill(address, length)? };
-            let before = file.position();
-            let count = match offset {
-                Some(offset) => caller.read_at(file, offset.saturating_add(done as i64), into)?,
-                None => caller.read(file, into)?,
-            };
-            if faults::take() {
-                if offset.is_none() {
-                    file.set_position(before);
-                }
-                return Err(user::EFAULT);
-            }
-            Ok(count as u64)
+            let offset = offset.map(|offset| offset.saturating_add(done as i64));
+            read_into(caller, file, offset, address, length).map(|count| count as u64)
         })
     })
 }
@@ -336,9 +329,24 @@ pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// posix_fadvise, readahead: everything is in memory already.
+/// fadvise64(fd, offset, length, advice): everything is in memory already.
 pub fn advise(call: &mut Call<'_>) -> Result<Verdict> {
-    with_open_file(call, |_, file| if file.kind() == FileKind::Fifo { Err(Errno::ESPIPE) } else { Ok(0) })
+    let (length, advice) = (call.frame.rdx as i64, call.frame.r10 as i32);
+    let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+    with_open_file(call, |_, file| match file.kind() {
+        FileKind::Fifo => Err(Errno::ESPIPE),
+        _ if length < 0 || !known => Err(Errno::EINVAL),
+        _ => Ok(0),
+    })
+}
+
+/// readahead(fd, offset, length).
+pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
+    with_file(call, |_, file| match file.kind() {
+        _ if !file.reads() => Err(Errno::EBADF),
+        FileKind::Regular => Ok(0),
+        _ => Err(Errno::EINVAL),
+    })
 }
 
 // From one to the other.
@@ -437,14 +445,19 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     let thread = who.caller.thread;
     let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
     let (Some(from), Some(to)) = (&from, &to) else {
+        if from.is_none() && to.is_none() {
+            return theirs(source as u32);
+        }
+        let other = if from.is_none() { source } else { target };
         // Programs fall back to reading and writing.
-        return if from.is_none() && to.is_none() { theirs(source as u32) } else { Err(Errno::EXDEV) };
+        return Err(sys::status(other as u32 as i32).map_or_else(|error| Errno(-error as i32), |_| Errno::EXDEV));
     };
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     let places = (offset_at(source_offset)?, offset_at(target_offset)?);
     let at = |given: Option<i64>, file: &OpenFile| match given {
+        Some(offset) if (offset as u64).checked_add(length).is_none() => Err(Errno::EOVERFLOW),
         Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
         None => Ok(file.position()),
     };
@@ -477,6 +490,9 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
     let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
     if from.is_none() && to.is_none() {
         return theirs(source as u32);
+    }
+    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+        return Err(Errno::EINVAL);
     }
     let offset = offset_at(offset_address)?;
     let source = end_of(from.as_deref(), source);
@@ -589,7 +605,12 @@ pub fn fremovexattr(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |caller, file| attributes::remove_attribute(caller, file.node(), name))
 }
 
-/// cachestat(fd, range, statistics, flags), quotactl_fd and others that have no meaning here.
+/// quotactl_fd(fd, ...): as in any file system without quotas.
+pub fn quotactl_fd(call: &mut Call<'_>) -> Result<Verdict> {
+    with_open_file(call, |_, _| Err(Errno::ENOSYS))
+}
+
+/// cachestat(fd, range, statistics, flags) and others that have no meaning here.
 pub fn unsupported(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |_, _| Err(Errno::EOPNOTSUPP))
 }
@@ -603,12 +624,13 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Verdict> {
     list(call, |into, entry| {
         let bytes = (HEAD + entry.name.len() + 1).next_multiple_of(8);
         let room = into.get_mut(..bytes)?;
+        // What will be behind the name, and some of what comes before it.
+        room[bytes - 8..].copy_from_slice(&[0; 8]);
         room[..8].copy_from_slice(&entry.number.to_ne_bytes());
         room[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
         room[16..18].copy_from_slice(&(bytes as u16).to_ne_bytes());
         room[18] = type_of(entry.kind);
         room[HEAD..HEAD + entry.name.len()].copy_from_slice(entry.name);
-        room[HEAD + entry.name.len()..].fill(0);
         Some(bytes)
     })
 }
@@ -666,7 +688,7 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Opt
 
 /// fcntl(fd, command, argument).
 pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
-    if descriptors::is_protected(call.frame.rdi) {
+    if descriptors::is_hidden(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
     if let Some(verdict) = descriptors::fcntl_number(call)? {
@@ -688,6 +710,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         }
         // Nobody is told of anything, so whom to tell does not matter.
         libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
+        libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => with_file(call, |_, _| Err(Errno::EBADF)),
         libc::F_GETLEASE => with_open_file(call, |_, _| Ok(i64::from(libc::F_UNLCK))),
         _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
     }
@@ -749,7 +772,13 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIONREAD: u32 = 0x541b;
     const FIGETBSZ: u32 = 2;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
+    /// The other end of a terminal, as a descriptor.
+    const TIOCGPTPEER: u32 = 0x5441;
     let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
+    // Many drivers have some that make a descriptor. Of terminals, which are asked most, it is one.
+    if request >> 8 & 0xff != u32::from(b'T') || request == TIOCGPTPEER {
+        numbers::give_back();
+    }
     if let FICLONE | FICLONERANGE = request {
         return clone_range(call, fd, request, argument);
     }

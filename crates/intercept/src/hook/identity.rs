@@ -73,12 +73,11 @@ pub fn credentials() -> Credentials<'static> {
     Credentials { uid, gid, groups: groups(identity), capabilities, checked: false }
 }
 
-/// The real ids, with which access(2) asks: root's capabilities only for a real root.
+/// The real ids, with which access(2) asks: a real root has all capabilities that are permitted, and nobody else any.
 pub fn real_credentials() -> Credentials<'static> {
     let identity = present();
     let (uid, gid) = identity.real;
     let capabilities = if uid == 0 { identity.permitted } else { 0 };
-    let capabilities = if identity.real.0 == identity.effective.0 { identity.capabilities } else { capabilities };
     Credentials { uid, gid, groups: groups(identity), capabilities: Capabilities(capabilities), checked: false }
 }
 

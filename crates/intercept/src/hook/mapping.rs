@@ -57,7 +57,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
     let server = call.server;
     let Inside { who, .. } = call.begin()?;
     let Some(file) = who.process.file(who.caller.thread, fd as u32) else {
-        return if super::descriptors::is_protected(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) };
+        return if super::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) };
     };
     let is_shared = check(&file, protection, flags)?;
     if length == 0 || offset % PAGE_BYTES != 0 {

@@ -18,7 +18,7 @@
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`links`] | whose a path is, on whatever side it begins and ends |
 //! | [`names`], [`open`], [`special`], [`sockets`] | calls by path |
-//! | [`descriptors`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
+//! | [`descriptors`], [`numbers`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
 //! | [`early`], [`needs`] | the loader, before the program has anything |
 //! | [`signals`], [`faults`], [`failed`] | handlers that interrupt all this; bad pointers; an image that was cut off |
@@ -66,6 +66,7 @@ pub mod mapping;
 pub mod maps;
 pub mod names;
 pub mod needs;
+pub mod numbers;
 pub mod open;
 pub mod patch;
 pub mod paths;

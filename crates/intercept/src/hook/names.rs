@@ -4,7 +4,8 @@
 //! path is known to be ours.
 
 use super::call::{Call, native_by, native_with};
-use super::context::Inside;
+use super::context::{Inside, PATH_ROOM_BYTES};
+use super::descriptors::theirs;
 use super::dispatch::{NATIVE, done};
 use super::entry::{Frame, Next, Verdict};
 use super::paths::{self, Directory, Spot};
@@ -14,7 +15,7 @@ use engine::{Attributes, Node};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
 use pmem::Direct;
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, Place};
-use posix::{Caller, Errno, Held, Result, Want};
+use posix::{Caller, Credentials, Errno, Held, Result, Want};
 
 /// A thread acting for somebody, here.
 pub type Calling<'c> = Caller<'c, 'static>;
@@ -51,24 +52,36 @@ impl By {
 
 /// Follows a path to its end, on whatever side that is.
 pub fn by_path(call: &mut Call<'_>, by: By, act: Act<'_>) -> Result<Verdict> {
-    let arguments = call.arguments();
-    let frame = call.frame;
-    let Inside { path, .. } = call.begin()?;
-    let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let Call { frame, server, context } = call;
+    let arguments = frame.arguments();
+    let inside = context.begin(server)?;
+    let length = user::copy_string(arguments[by.path], &mut inside.path[..user::PATH_BYTES_MAX])?;
     let mut theirs = |path: Option<&[u8]>| path.map_or(NATIVE, |path| native_by(frame, by, path));
-    walk_on(call, by.directory(&arguments), length, &mut theirs, act)
+    walk_inside(server, inside, by.directory(&arguments), length, &mut theirs, act)
 }
 
 /// The same for the path in the thread's buffer. `theirs` does the call if the path is the kernel's: it is given, with a zero behind it, if it was rewritten.
 pub fn walk_on(
     call: &mut Call<'_>,
+    directory: Directory,
+    length: usize,
+    theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
+    act: Act<'_>,
+) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
+    walk_inside(server, context.begin(server)?, directory, length, theirs, act)
+}
+
+#[inline]
+fn walk_inside(
+    server: &'static Server,
+    inside: Inside<'_>,
     mut directory: Directory,
     mut length: usize,
     theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
     act: Act<'_>,
 ) -> Result<Verdict> {
-    let Call { server, context, .. } = call;
-    let Inside { who, walk, path, host, .. } = context.begin(server)?;
+    let Inside { who, walk, path, host, .. } = inside;
     let mut rewritten = false;
     for _ in 0..=LINKS_FOLLOWED_MAX {
         let spot = paths::locate(server, &who, directory, path, length, host)?;
@@ -88,12 +101,14 @@ pub fn walk_on(
     Err(Errno::ELOOP)
 }
 
-/// Whether a call names a descriptor itself: by an empty path, or where the kernel allows it, none.
+/// Whether a call names a descriptor itself, by an empty path.
 fn is_empty(flags: i32, address: u64) -> Result<bool> {
-    if flags & AT_EMPTY_PATH == 0 {
-        return Ok(false);
-    }
-    Ok(address == 0 || user::read::<u8>(address)? == 0)
+    Ok(flags & AT_EMPTY_PATH != 0 && user::read::<u8>(address)? == 0)
+}
+
+/// The same for calls that take no path at all for an empty one.
+fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
+    if flags & AT_EMPTY_PATH != 0 && address == 0 { Ok(true) } else { is_empty(flags, address) }
 }
 
 /// Does something with the file of a path; with AT_EMPTY_PATH among the flags perhaps with that of a descriptor.
@@ -126,7 +141,7 @@ pub(super) fn on_directory(call: &mut Call<'_>, directory: Directory, act: ActOn
         },
         Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
             Some(file) => act(&who.caller, file.node()).map(done),
-            None => Ok(NATIVE),
+            None => theirs(fd),
         },
     }
 }
@@ -136,7 +151,10 @@ fn descriptor_behind(call: &mut Call<'_>, by: By, last_link: LastLink) -> Result
     let address = call.arguments()[by.path];
     let begins = |offset: u64| user::read::<u8>(address.wrapping_add(offset));
     // Nearly no path does, and nobody else pays for it.
-    let may_be = last_link == LastLink::Follow && begins(0) == Ok(b'/') && matches!(begins(1), Ok(b'p' | b'd'));
+    if last_link != LastLink::Follow || begins(0) != Ok(b'/') {
+        return Ok(None);
+    }
+    let may_be = matches!(begins(1), Ok(b'p' | b'd'));
     let Some(fd) = may_be.then(|| descriptor_by_name(address)).flatten() else { return Ok(None) };
     let Inside { who, .. } = call.begin()?;
     Ok(who.process.file(who.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
@@ -153,22 +171,50 @@ pub(super) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // What a file is.
 
+/// What `tell` says of the attributes of a path's file, where the path is ours and leads to its end without links. None: it does not, and nothing was done.
+///
+/// All that happens is on one visit, so not even the working directory needs a reference.
+#[inline]
+fn tell_short(
+    call: &mut Call<'_>,
+    by: By,
+    last_link: LastLink,
+    credentials: Credentials<'static>,
+    tell: impl FnOnce(&Attributes) -> Result<i64>,
+) -> Result<Option<Verdict>> {
+    let Call { frame, server, context } = call;
+    let arguments = frame.arguments();
+    let Inside { who, path, .. } = context.begin(server)?;
+    let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let thread = who.caller.thread;
+    let _visit = thread.visit();
+    let mut file = None;
+    let at_descriptor = |fd| {
+        file = who.process.file(thread, fd);
+        file.as_ref().map(|file| file.node())
+    };
+    let begin = paths::begin(server, &who, by.directory(&arguments), at_descriptor, &path[..length]);
+    let Some((place, offset)) = begin else { return Ok(None) };
+    let caller = Caller { credentials, ..who.caller };
+    match caller.stat_short(&place, &path[offset..length], last_link, tell) {
+        Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
+        Some(Err(error)) => Err(error),
+        _ => Ok(None),
+    }
+}
+
 fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
+    let tell = |attributes: &Attributes| user::write(into, &status::stat_of(server, attributes)).map(|()| 0);
+    if let Some(verdict) = tell_short(call, by, last_link, identity::credentials(), tell)? {
+        return Ok(verdict);
+    }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
         return on_directory(call, descriptor, &mut |caller, node| {
             user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
         });
     }
-    by_path(call, by, &mut |caller, place, path, walk| {
-        Ok(match caller.stat_path(place, path, last_link, walk)? {
-            Outcome::Inside(attributes) => {
-                user::write(into, &status::stat_of(server, &attributes))?;
-                Outcome::Inside(0)
-            }
-            Outcome::Left(exit) => Outcome::Left(exit),
-        })
-    })
+    by_path(call, by, &mut |caller, place, path, walk| caller.tell_path(place, path, last_link, walk, tell))
 }
 
 /// stat(path, status).
@@ -191,7 +237,7 @@ pub fn fstatat(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, into, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
     let check = || check_flags(flags, AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | AT_EMPTY_PATH | FRESHNESS);
     let server = call.server;
-    if is_empty(flags, address)? {
+    if is_empty_or_none(flags, address)? {
         return on_directory(call, Directory::from_raw(call.frame.rdi), &mut |caller, node| {
             check()?;
             user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
@@ -221,20 +267,25 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         if contradicts { Err(Errno::EINVAL) } else { check_flags(flags, known) }
     };
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    let by_name = !is_empty(flags, call.frame.rsi)? && descriptor_behind(call, at(0), last_link)?.is_none();
+    let itself = is_empty_or_none(flags, call.frame.rsi)?;
+    let by_name = !itself && descriptor_behind(call, at(0), last_link)?.is_none();
+    let mut tell_of = |caller: &Calling<'_>, node| {
+        check()?;
+        tell(caller, &caller.stat(node)?, Some(node))
+    };
+    if itself {
+        let directory = at(0).directory(&call.arguments());
+        return on_directory(call, directory, &mut tell_of);
+    }
     if mask & libc::STATX_BTIME == 0 && by_name {
         return by_path(call, at(0), &mut |caller, place, path, walk| {
             check()?;
-            Ok(match caller.stat_path(place, path, last_link, walk)? {
-                Outcome::Inside(attributes) => Outcome::Inside(tell(caller, &attributes, None)?),
-                Outcome::Left(exit) => Outcome::Left(exit),
+            caller.tell_path(place, path, last_link, walk, |attributes| {
+                user::write(into, &status::statx_of(server, attributes, None)).map(|()| 0)
             })
         });
     }
-    by_node(call, at(0), flags, last_link, &mut |caller, node| {
-        check()?;
-        tell(caller, &caller.stat(node)?, Some(node))
-    })
+    by_node(call, at(0), flags, last_link, &mut tell_of)
 }
 
 fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdict> {
@@ -252,6 +303,19 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
         return by_node(call, by, flags, last_link, &mut |caller, node| {
             Caller { credentials: check()?, ..*caller }.access(node, want).map(|()| 0)
         });
+    }
+    // Where a list decides, the engine must be asked.
+    let mut decided = None;
+    let by_mode = |attributes: &Attributes| {
+        decided = (!attributes.access_list).then_some(*attributes);
+        Ok(0)
+    };
+    if let Ok(credentials) = check()
+        && tell_short(call, by, last_link, credentials, by_mode)?.is_some()
+        && let Some(attributes) = decided
+    {
+        let caller = Caller { credentials, ..call.begin()?.who.caller };
+        return caller.access_attributes(&attributes, want).map(|()| done(0));
     }
     by_path(call, by, &mut |caller, place, path, walk| {
         let caller = Caller { credentials: check()?, ..*caller };
@@ -475,8 +539,8 @@ fn side<T>(
     who: &super::processes::Who<'_>,
     mut directory: Directory,
     address: u64,
-    path: &mut [u8; super::context::PATH_ROOM_BYTES],
-    host: &mut [u8; super::context::PATH_ROOM_BYTES],
+    path: &mut [u8; PATH_ROOM_BYTES],
+    host: &mut [u8; PATH_ROOM_BYTES],
     walk: &mut PathBuffer,
     mut act: impl FnMut(&Place, &[u8], &mut PathBuffer) -> Result<Outcome<T>>,
 ) -> Result<Side<T>> {
@@ -527,11 +591,76 @@ fn across(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
     if result < 0 { Errno(-result as i32) } else { Errno::EXDEV }
 }
 
+/// What the kernel says of a new name on its side for a file of ours: EXDEV, or first what is wrong with its directory.
+fn to_theirs(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
+    let mut text = [0u8; user::PATH_BYTES_MAX];
+    let length = match rewritten {
+        Some(path) => user::copy_string(path.as_ptr() as u64, &mut text),
+        None => user::copy_string(arguments[by.path], &mut text),
+    };
+    let length = match length {
+        Ok(0) => return Errno::ENOENT,
+        Ok(length) => length,
+        Err(error) => return error,
+    };
+    let name_end = length - text[..length].iter().rev().take_while(|&&byte| byte == b'/').count();
+    // The slash before the name stays: what it follows is a directory.
+    match text[..name_end].iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => text[slash + 1] = 0,
+        None => text[..2].copy_from_slice(b".\0"),
+    }
+    match rewritten {
+        Some(_) => across(path(0), &[text.as_ptr() as u64, 0, 0, 0, 0, 0], None),
+        None => {
+            let mut parent = *arguments;
+            parent[by.path] = text.as_ptr() as u64;
+            across(by, &parent, None)
+        }
+    }
+}
+
+/// Renames where both paths are ours and lead to their ends without links. None: they are not, and nothing was done.
+#[allow(clippy::type_complexity)]
+fn rename_short(
+    server: &'static Server,
+    who: &super::processes::Who<'_>,
+    (from, to): (By, By),
+    arguments: &[u64; 6],
+    (path, second): (&mut [u8; PATH_ROOM_BYTES], &mut [u8; PATH_ROOM_BYTES]),
+    host: &mut [u8; PATH_ROOM_BYTES],
+    flags: u32,
+) -> Result<Option<Result<()>>> {
+    let mut spots = [None, None];
+    for (index, (by, buffer)) in [(from, &mut *path), (to, &mut *second)].into_iter().enumerate() {
+        let length = user::copy_string(arguments[by.path], &mut buffer[..user::PATH_BYTES_MAX])?;
+        if let Ok(Spot::Ours { place, offset, end, retained }) =
+            paths::locate(server, who, by.directory(arguments), buffer, length, host)
+        {
+            spots[index] = Some((place, offset..end, retained));
+        }
+    }
+    let renamed = match &spots {
+        [Some((from_place, from, _)), Some((to_place, to, _))] => {
+            who.caller.rename_short((from_place, &path[from.clone()]), (to_place, &second[to.clone()]), flags)
+        }
+        _ => None,
+    };
+    for (_, _, retained) in spots.into_iter().flatten() {
+        if let Some(node) = retained {
+            who.caller.thread.release(node, 1);
+        }
+    }
+    Ok(renamed)
+}
+
 fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
     let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
     let caller = who.caller;
+    if let Some(renamed) = rename_short(server, &who, (from, to), &arguments, (path, second), host, flags)? {
+        return renamed.map(|()| done(0));
+    }
     let old: Side<Parent<'_, 'static, Direct>> =
         side(server, &who, from.directory(&arguments), arguments[from.path], path, host, walk, |place, path, walk| {
             caller.resolve_parent(place, path, walk)
@@ -548,7 +677,7 @@ fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdic
             Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
         }
         (Side::Theirs(rewritten), Side::Ours(_)) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(_)) => Err(Errno::EXDEV),
+        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
     }
 }
 
@@ -624,7 +753,7 @@ fn link_by(call: &mut Call<'_>, from: By, to: By, flags: i32) -> Result<Verdict>
             Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
         }
         (Side::Theirs(rewritten), Side::Ours(())) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(_)) => Err(Errno::EXDEV),
+        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
     }
 }
 
@@ -650,12 +779,19 @@ pub fn linkat(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// A call by one path that no file here supports: EOPNOTSUPP, if the path is ours.
 fn unsupported(call: &mut Call<'_>, by: By) -> Result<Verdict> {
+    // Some make a descriptor, if the path is the kernel's.
+    super::numbers::give_back();
     by_node(call, by, AT_EMPTY_PATH, LastLink::Follow, &mut |_, _| Err(Errno::EOPNOTSUPP))
 }
 
 /// As `unsupported`, for calls whose first argument is a path.
 pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(0))
+}
+
+/// quotactl(command, device, id, address): a file of ours is no block device.
+pub fn quotactl(call: &mut Call<'_>) -> Result<Verdict> {
+    by_node(call, path(1), 0, LastLink::Follow, &mut |_, _| Err(Errno(libc::ENOTBLK)))
 }
 
 /// As `unsupported`, for calls whose second argument is a path.

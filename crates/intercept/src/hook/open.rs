@@ -7,7 +7,7 @@ use super::entry::Verdict;
 use super::names::{By, Calling, at, by_path, path};
 use super::paths::{self, Directory, Spot};
 use super::processes::Who;
-use super::{descriptors, links, special, user};
+use super::{descriptors, links, numbers, special, user};
 use engine::format::FileKind;
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, Place};
@@ -95,12 +95,19 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
     let known_resolve = NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH | IN_ROOT | CACHED;
     let makes = flags as i32 & O_CREAT != 0 || flags as i32 & O_TMPFILE == O_TMPFILE;
     let wrong_mode = if makes { mode & !0o7777 != 0 } else { mode != 0 };
+    let of_place = (O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | O_CLOEXEC) as u64;
     if flags & !(KNOWN as u64) != 0
+        || flags & O_PATH as u64 != 0 && flags & !of_place != 0
         || resolve & !known_resolve != 0
         || resolve & (BENEATH | IN_ROOT) == BENEATH | IN_ROOT
         || wrong_mode
     {
         return Err(Errno::EINVAL);
+    }
+    // What changes anything is not done from what is cached.
+    let changes = (O_CREAT | libc::O_TRUNC | O_TMPFILE & !libc::O_DIRECTORY) as u64;
+    if resolve & CACHED != 0 && flags & changes != 0 {
+        return Err(Errno::EAGAIN);
     }
     Ok(Request { flags: flags as i32, mode: mode as u32, resolve })
 }
@@ -130,6 +137,7 @@ fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
         let Spot::Ours { mut place, offset, end, retained } =
             paths::locate(server, &who, in_root.unwrap_or(directory), path, length, host)?
         else {
+            numbers::give_back();
             if !rewritten {
                 if !paths::may_be_above(server, directory, &path[..length]) {
                     return Ok(NATIVE);
@@ -197,7 +205,7 @@ fn open_at(
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     let cloexec = flags & O_CLOEXEC != 0;
     // Before a file is made there must be a number for it: nobody can unmake it afterwards.
-    let early = if makes { Some(Placeholder::new(cloexec)?) } else { None };
+    let early = if makes { Some(Placeholder::new(who, cloexec)?) } else { None };
     let umask = if makes { who.process.umask() } else { 0 };
     let opened = match caller.open_path(&place, path, flags, (mode, umask), walk)? {
         Outcome::Inside(opened) => opened,
@@ -225,26 +233,30 @@ fn made(caller: &Calling<'_>, file: OpenFile, flags: i32) -> Result<Made> {
 }
 
 /// A number of the kernel's that is given back if nothing comes behind it.
-struct Placeholder(u32);
+struct Placeholder<'w> {
+    who: &'w Who<'w>,
+    fd: u32,
+    cloexec: bool,
+}
 
-impl Placeholder {
-    fn new(cloexec: bool) -> Result<Placeholder> {
-        descriptors::reserve(cloexec).map(Placeholder)
+impl<'w> Placeholder<'w> {
+    fn new(who: &'w Who<'w>, cloexec: bool) -> Result<Placeholder<'w>> {
+        numbers::reserve(who, 0, cloexec).map(|fd| Placeholder { who, fd, cloexec })
     }
 }
 
-impl Drop for Placeholder {
+impl Drop for Placeholder<'_> {
     fn drop(&mut self) {
-        descriptors::close_placeholder(self.0);
+        descriptors::give_up(self.who, self.fd, self.cloexec);
     }
 }
 
-fn install(who: &Who<'_>, file: OpenFile, early: Option<Placeholder>, cloexec: bool) -> Result<Verdict> {
+fn install<'w>(who: &'w Who<'w>, file: OpenFile, early: Option<Placeholder<'w>>, cloexec: bool) -> Result<Verdict> {
     let placeholder = match early {
         Some(early) => early,
-        None => Placeholder::new(cloexec).inspect_err(|_| who.caller.close(&file))?,
+        None => Placeholder::new(who, cloexec).inspect_err(|_| who.caller.close(&file))?,
     };
-    let fd = placeholder.0;
+    let fd = placeholder.fd;
     who.process.install(who.caller.thread, fd, file, cloexec)?;
     core::mem::forget(placeholder);
     descriptors::mark(fd);

@@ -10,7 +10,7 @@
 use super::context::PATH_ROOM_BYTES;
 use super::processes::{self, Who};
 use super::server::Server;
-use super::{descriptors, links, sys, user};
+use super::{descriptors, links, numbers, sys, user};
 use engine::Node;
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, Place};
 use posix::{Errno, Result};
@@ -84,6 +84,7 @@ pub fn locate(
                 who.caller.thread.retain(node)?;
                 Some((node, Some(node)))
             }
+            None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
             None => None,
         },
     };
@@ -92,6 +93,26 @@ pub fn locate(
         return Ok(Spot::Ours { place, offset: 0, end: length, retained });
     }
     come_in(server, who, Some(directory), path, length, host)
+}
+
+/// Where a path of ours begins, if that is plain, and at what offset it goes on. What is at a descriptor is for the caller to know.
+#[inline]
+pub fn begin(
+    server: &'static Server,
+    who: &Who<'_>,
+    directory: Directory,
+    at_descriptor: impl FnOnce(u32) -> Option<Node>,
+    path: &[u8],
+) -> Option<(Place, usize)> {
+    let place = |start| Place { root: server.root, start, can_leave: true };
+    if path.first() == Some(&b'/') {
+        return below(server.mount(), path).map(|offset| (place(server.root), offset));
+    }
+    let start = match directory {
+        Directory::Working => who.process.directory()?,
+        Directory::Descriptor(fd) => at_descriptor(fd)?,
+    };
+    Some((place(start), 0))
 }
 
 /// What follows a mount directory in a path; none if the path does not lead into it by its bytes.
@@ -133,6 +154,8 @@ fn come_in(
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
 ) -> Result<Spot> {
+    // Where descriptors have names, those that the program does not know of must not.
+    numbers::give_back();
     let text = &path[..length];
     let working = b"/proc/self/cwd";
     if let (true, Some(directory)) = (text.starts_with(working), who.process.directory()) {

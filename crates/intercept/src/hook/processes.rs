@@ -14,7 +14,7 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, mapping, paths, stack, sys, user};
+use super::{context, descriptors, identity, mapping, numbers, paths, stack, sys, user};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
@@ -32,7 +32,9 @@ pub struct Who<'c> {
     /// The thread.
     pub caller: Calling<'c>,
     /// The process.
-    pub process: Process<'static>,
+    pub process: &'c Process<'static>,
+    /// Whether that is a child which runs in its parent's memory.
+    pub is_child: bool,
 }
 
 struct Main(UnsafeCell<MaybeUninit<Process<'static>>>);
@@ -42,9 +44,10 @@ static MAIN: Main = Main(UnsafeCell::new(MaybeUninit::uninit()));
 static THREADS: AtomicBool = AtomicBool::new(false);
 
 /// This process.
-pub fn main() -> Process<'static> {
-    // SAFETY: set by the constructor, before anybody could serve a call.
-    unsafe { (*MAIN.0.get()).assume_init() }
+#[inline]
+pub fn main() -> &'static Process<'static> {
+    // SAFETY: set by the constructor, before anybody could serve a call; and by the child of a fork, which looks at it anew afterwards.
+    unsafe { (*MAIN.0.get()).assume_init_ref() }
 }
 
 fn set_main(process: Process<'static>) {
@@ -257,6 +260,7 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
     let Call { server, context, .. } = call;
     let who = context.begin(server)?.who;
     let thread = who.caller.thread;
+    lend_numbers(flags, who.is_child);
     let prepared = who.process.prepare_fork(thread, fork_of(flags))?;
     let word = who.process.child_pid_word(prepared)? as u64;
     let result = run(word);
@@ -269,6 +273,7 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
         return Ok(done(result));
     }
     context::forget_all();
+    numbers::begin_anew();
     // SAFETY: as above.
     unsafe { (*thread_words()).forked_by = 0 };
     THREADS.store(false, Relaxed);
@@ -281,11 +286,26 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
     Ok(done(0))
 }
 
+/// Parked numbers and children: one that shares our table would not know of them, and one that comes with a descriptor of its own needs a number.
+fn lend_numbers(flags: u64, is_child: bool) {
+    if is_child {
+        return;
+    }
+    if flags & CLONE_FILES as u64 != 0 {
+        numbers::stop();
+    }
+    if flags & libc::CLONE_PIDFD as u64 != 0 {
+        numbers::give_back();
+    }
+}
+
 /// Has a child made at the call's site, which runs in our memory while this thread waits.
 fn child_in_our_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let who = context.begin(server)?.who;
+    lend_numbers(flags, who.is_child);
     let prepared = who.process.prepare_fork(who.caller.thread, fork_of(flags))?;
+    numbers::lend();
     context.park(prepared);
     // SAFETY: the words are this thread's, and no reference to them exists.
     unsafe { (*thread_words()).forked_by = i64::from(sys::process_id()) };
@@ -306,6 +326,7 @@ pub fn settle(server: &'static Server, context: &mut context::Context) {
     }
     // SAFETY: as above.
     unsafe { (*words).forked_by = 0 };
+    numbers::end_lending();
     let unused = context.unpark();
     let Ok(inside) = context.begin(server) else { return };
     if let Some(unused) = unused {
@@ -373,6 +394,7 @@ pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
             who.caller.thread.retain(file.node())?;
             Some(file.node())
         }
+        None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
         None => None,
     };
     let verdict = if target.is_some() { done(0) } else { NATIVE };

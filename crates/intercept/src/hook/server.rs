@@ -112,6 +112,7 @@ pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize) {
     // is attached read-only, so nothing is stored.
     let attached = unsafe {
         let pm = Region::new(image, contract.image_bytes, Direct);
+        let pm = if contract.flushes { pm } else { pm.without_flushes() };
         Fs::attach_shared(pm, Region::new(region, contract.region_bytes, Direct), &PLATFORM, &options)
     };
     let Ok(fs) = attached else {
@@ -157,7 +158,7 @@ fn map(near: usize, fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u
         let run = environment::run_entry().unwrap_or_default();
         sys::refuse(&[b"the descriptor of the ", what, b" was lost on the way to this program (", run, b")"]);
     }
-    match sys::map_near(near, bytes as usize, protection, libc::MAP_SHARED, fd) {
+    match sys::map_huge(near, bytes as usize, protection, libc::MAP_SHARED, fd) {
         Ok(start) => start,
         Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space"]),
     }

@@ -7,7 +7,7 @@ use super::call::waiting;
 use super::dispatch::done;
 use super::entry::Verdict;
 use super::server::{self, Server};
-use super::sys;
+use super::{numbers, sys};
 use engine::format::{FileKind, Superblock};
 use posix::{Errno, Result};
 
@@ -27,12 +27,18 @@ fn open_fifo(number: u64, generation: u32, flags: i32) -> Result<Verdict> {
     let (path, directory_bytes) = path_of(number, generation)?;
     let mut directory = [0u8; 64];
     directory[..directory_bytes].copy_from_slice(&path[..directory_bytes]);
+    numbers::give_back();
     let here = libc::AT_FDCWD as u64;
     // SAFETY: terminated paths; these calls change no memory.
     unsafe {
-        sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
+        // The umask of whoever comes first must not keep others out; whether they may, the file in the mount has said.
+        if sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]) == 0 {
+            sys::call(libc::SYS_fchmodat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
+        }
         let made = sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]);
-        if made == -i64::from(libc::ENOENT) {
+        if made == 0 {
+            sys::call(libc::SYS_fchmodat, [here, path.as_ptr() as u64, 0o666, 0, 0, 0]);
+        } else if made == -i64::from(libc::ENOENT) {
             // The directory could not be made either.
             return Err(Errno::EACCES);
         }

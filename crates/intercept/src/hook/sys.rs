@@ -89,6 +89,20 @@ pub fn map_near(address: usize, bytes: usize, protection: i32, flags: i32, fd: i
     if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
 }
 
+/// Maps a large file at a multiple of a huge page, so that huge pages can serve it; near an address, if that is not zero.
+pub fn map_huge(near: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
+    if near != 0 {
+        return map_near(near & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd);
+    }
+    let wide = bytes + HUGE_PAGE_BYTES;
+    let free = map(wide, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
+    // SAFETY: just mapped, and nobody knows of it.
+    unsafe { unmap(free, wide) };
+    map_near((free as usize).next_multiple_of(HUGE_PAGE_BYTES), bytes, protection, flags, fd)
+}
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Takes a mapping away.
 ///
 /// # Safety

@@ -13,7 +13,7 @@ use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
 use super::processes::Who;
 use super::server::Server;
-use super::{environment, sys, user};
+use super::{environment, numbers, sys, user};
 use posix::process::Token;
 use posix::{Errno, Result};
 
@@ -121,6 +121,8 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
     if message.control == 0 || !(HEAD_BYTES + 4..=CONTROL_BYTES_MAX).contains(&bytes) {
         return Ok(None);
     }
+    // The kernel is to refuse them.
+    numbers::give_back();
     let Inside { who, copy, .. } = context.begin(server)?;
     let control = &mut copy[..bytes];
     // SAFETY: used for this call only.
@@ -186,10 +188,10 @@ fn write_letter(token: &Token) -> Result<u32> {
 
 /// Takes a description out of transit that was not sent.
 fn take_back(who: &Who<'_>, token: Token) {
-    if let Ok(fd) = descriptors::reserve(true) {
+    if let Ok(fd) = numbers::reserve(who, 0, true) {
         let _ = who.process.import(who.caller.thread, token, fd, true, true);
         who.process.remove(who.caller.thread, fd);
-        descriptors::close_placeholder(fd);
+        descriptors::give_up(who, fd, true);
     }
 }
 
@@ -200,6 +202,7 @@ pub fn recvmsg(call: &mut Call<'_>) -> Result<Verdict> {
     if before.control == 0 || before.control_bytes < HEAD_BYTES as u64 {
         return Ok(NATIVE);
     }
+    numbers::give_back();
     let verdict = native_with(call.frame, call.arguments());
     if verdict.result >= 0 {
         received(call, address, flags)?;
@@ -210,6 +213,7 @@ pub fn recvmsg(call: &mut Call<'_>) -> Result<Verdict> {
 /// recvmmsg(fd, messages, count, flags, timeout).
 pub fn recvmmsg(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, flags) = (call.frame.rsi, call.frame.r10 as i32);
+    numbers::give_back();
     let verdict = native_with(call.frame, call.arguments());
     for index in 0..verdict.result.max(0) as u64 {
         received(call, address + index * LISTED_BYTES, flags)?;

@@ -2,7 +2,7 @@
 
 use super::bare::Bare;
 use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, less, more};
-use super::machine::{Machine, Plan, Result, Slow, Subject, machine};
+use super::machine::{Machine, Plan, Result, Slow, Subject, machine, populated};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name, per_call, shuffled};
 use crate::calls::Calls;
 use crate::nova::Nova;
@@ -368,13 +368,16 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
     needs_bytes: |size| 2 * Plan::of_files(figure_2_files(size) + 100).image_bytes(),
     run: |bench| {
         let files = figure_2_files(bench.size);
+        let mut vfs = machine(Subject::Nova, Plan::of_files(files + 100), Delays::default())?;
+        vfs.with(&mut |calls| Ok(DIRECTORIES.iter().try_for_each(|path| calls.mkdir(path.as_bytes(), 0o755))?))?;
+        let image = figure_2_image(files)?;
         let mut times = Vec::new();
         for delays in MEMORIES {
             let mut both = vec![Times::new(), Times::new()];
             for number in 0..bench.rounds() {
                 bench.step(&format!("{}, round {}", memory_name(delays), number + 1))?;
-                figure_2_vfs(files, delays, &mut both[0])?;
-                figure_2_pfs(files, delays, &mut both[1])?;
+                figure_2_vfs(&mut *vfs, files, delays, &mut both[0])?;
+                figure_2_pfs(&image, files, delays, &mut both[1])?;
             }
             times.push(both);
         }
@@ -428,58 +431,56 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
     },
 };
 
-const LEVELS: [&[&str]; 3] = [&["/one"], &["/a", "/a/two"], &["/a", "/a/b", "/a/b/three"]];
+const DIRECTORIES: [&str; 5] = ["/one", "/a", "/a/two", "/a/b", "/a/b/three"];
 
 fn level_paths(level: usize, files: u64) -> Vec<Vec<u8>> {
     (0..files).map(|index| format!("{}/file{index:07}", PLACES[level]).into_bytes()).collect()
 }
 
-fn figure_2_vfs(files: u64, delays: Delays, times: &mut Times) -> Result<()> {
+fn figure_2_vfs(machine: &mut dyn Machine, files: u64, delays: Delays, times: &mut Times) -> Result<()> {
     let order = shuffled(files);
     for (level, rows) in FIGURE_2_ROWS.iter().enumerate() {
-        let mut machine = machine(Subject::Nova, Plan::of_files(files + 100), delays)?;
-        machine.with(&mut |calls| {
-            Ok(LEVELS[level].iter().try_for_each(|directory| calls.mkdir(directory.as_bytes(), 0o755))?)
-        })?;
         let paths = level_paths(level, files);
         machine.remount(delays)?;
-        keep_least(times, rows[0], time(&*machine, &paths, None, create)?);
+        keep_least(times, rows[0], time(machine, &paths, None, create)?);
         machine.remount(delays)?;
-        keep_least(times, rows[1], time(&*machine, &paths, Some(&order), stat)?);
-        keep_least(times, rows[4], time(&*machine, &paths, Some(&order), stat)?);
+        keep_least(times, rows[1], time(machine, &paths, Some(&order), stat)?);
+        keep_least(times, rows[4], time(machine, &paths, Some(&order), stat)?);
         machine.remount(delays)?;
-        keep_least(times, rows[2], time(&*machine, &paths, Some(&order), unlink)?);
-        keep_least(times, rows[3], time(&*machine, &paths, None, create)?);
-        keep_least(times, rows[5], time(&*machine, &paths, Some(&order), unlink)?);
+        keep_least(times, rows[2], time(machine, &paths, Some(&order), unlink)?);
+        keep_least(times, rows[3], time(machine, &paths, None, create)?);
+        keep_least(times, rows[5], time(machine, &paths, Some(&order), unlink)?);
     }
     Ok(())
 }
 
-fn figure_2_pfs(files: u64, delays: Delays, times: &mut Times) -> Result<()> {
+/// An image with the directories, for the physical file system alone.
+fn figure_2_image(files: u64) -> Result<Arc<Mapping>> {
+    let image = populated(Plan::of_files(files + 100).image_bytes())?;
+    let region = || image.region(Arc::new(Delayed::new(Delays::default())));
+    Nova::<Slow>::mkfs(&region()?, &MkfsOptions::default())?;
+    let mut fs = Bare::<Nova<Slow>>::mount(region()?)?;
+    DIRECTORIES.iter().try_for_each(|path| fs.create(path.as_bytes(), FileKind::Directory))?;
+    fs.unmount()?;
+    Ok(image)
+}
+
+fn figure_2_pfs(image: &Arc<Mapping>, files: u64, delays: Delays, times: &mut Times) -> Result<()> {
     let order = shuffled(files);
+    let mount = || Bare::<Nova<Slow>>::mount(image.region(Arc::new(Delayed::new(delays)))?);
     for (level, rows) in FIGURE_2_ROWS.iter().enumerate() {
-        let image = Arc::new(Mapping::anonymous(Plan::of_files(files + 100).image_bytes())?);
-        image.populate_write(0..image.length()).map_err(|_| posix::Errno::ENOMEM)?;
-        let region = || image.region(Arc::new(Delayed::new(delays)));
-        Nova::<Slow>::mkfs(&region()?, &MkfsOptions::default())?;
-        let mut fs = Bare::<Nova<Slow>>::mount(region()?)?;
-        for directory in LEVELS[level] {
-            fs.create(directory.as_bytes(), FileKind::Directory)?;
-        }
         let paths = level_paths(level, files);
+        let at = |index: u64| &paths[order[index as usize] as usize];
         let create =
             |fs: &mut Bare<Nova<Slow>>| per_call(files, |index| fs.create(&paths[index as usize], FileKind::Regular));
-        let at = |index: u64| &paths[order[index as usize] as usize];
-        let remount = |fs: Bare<Nova<Slow>>| -> Result<Bare<Nova<Slow>>> {
-            fs.unmount()?;
-            Bare::mount(region()?)
-        };
-        fs = remount(fs)?;
+        let mut fs = mount()?;
         keep_least(times, rows[0], create(&mut fs)?);
-        fs = remount(fs)?;
+        fs.unmount()?;
+        let mut fs = mount()?;
         keep_least(times, rows[1], per_call(files, |index| fs.stat(at(index)))?);
         keep_least(times, rows[4], per_call(files, |index| fs.stat(at(index)))?);
-        fs = remount(fs)?;
+        fs.unmount()?;
+        let mut fs = mount()?;
         keep_least(times, rows[2], per_call(files, |index| fs.remove(at(index)))?);
         keep_least(times, rows[3], create(&mut fs)?);
         keep_least(times, rows[5], per_call(files, |index| fs.remove(at(index)))?);

@@ -173,74 +173,103 @@ impl Own<'_> {
     }
 }
 
-/// Thousands of operations a second of an application on a fresh machine.
-fn rate(
+/// A subject with an application's files.
+struct Site {
     subject: Subject,
     application: Application,
-    delays: Delays,
-    (files, turns, threads): (u64, u64, u64),
-) -> Result<f64> {
-    let content_bytes = files * application.mean_bytes() * 3;
-    let plan = Plan { files: files * 2 + 1000, content_bytes, persist_period_ms: 20 };
-    let mut machine = machine(subject, plan, Delays::default())?;
-    machine.with(&mut |calls| {
-        (0..application.directories()).try_for_each(|number| calls.mkdir(format!("/d{number}").as_bytes(), 0o755))?;
-        Ok(())
-    })?;
-    let mut pools: Vec<(Vec<Vec<u8>>, u64)> = Vec::new();
-    for thread in 0..threads {
-        machine.with(&mut |calls| {
-            let (random, buffer) = (Random(thread), vec![7; IO_BYTES]);
-            let mut own = Own { calls, thread, paths: Vec::new(), made: 0, random, buffer };
-            (0..files / threads).try_for_each(|_| own.make(application, false))?;
-            pools.push((own.paths, own.made));
-            Ok(())
-        })?;
-    }
-    machine.remount(delays)?;
-    let start = Instant::now();
-    let machine: &dyn Machine = &*machine;
-    std::thread::scope(|scope| -> Result<()> {
-        let mut running = Vec::new();
-        for (thread, (paths, made)) in (0..threads).zip(pools) {
-            running.push(scope.spawn(move || {
-                let mut paths = Some(paths);
-                machine.with(&mut |calls| {
-                    let (random, buffer) = (Random(thread + 100), vec![7; IO_BYTES]);
-                    let mut own = Own { calls, thread, paths: paths.take().unwrap_or_default(), made, random, buffer };
-                    (0..turns / threads).try_for_each(|_| own.turn(application))
-                })
-            }));
-        }
-        for thread in running {
-            thread.join().unwrap_or(Err(posix::Errno::EIO.into()))?;
-        }
-        Ok(())
-    })?;
-    Ok((turns / threads * threads) as f64 * application.operations() / start.elapsed().as_secs_f64() / 1000.0)
+    machine: Box<dyn Machine>,
+    paths: Vec<Vec<u8>>,
+    /// How many files each thread ever made: their names go on from there.
+    made: Vec<u64>,
 }
 
-/// Rates of some subjects, most of several rounds: `[memory][subject]`.
+const THREADS_MAX: u64 = 2;
+
+impl Site {
+    fn new(subject: Subject, application: Application, files: u64) -> Result<Site> {
+        let content_bytes = files * application.mean_bytes() * 3;
+        let plan = Plan { files: files * 2 + 1000, content_bytes, persist_period_ms: 20 };
+        let machine = machine(subject, plan, Delays::default())?;
+        let mut paths = Vec::new();
+        let mut made = vec![0; THREADS_MAX as usize];
+        machine.with(&mut |calls| {
+            for number in 0..application.directories() {
+                calls.mkdir(format!("/d{number}").as_bytes(), 0o755)?;
+            }
+            let (random, buffer) = (Random(1), vec![7; IO_BYTES]);
+            let mut own = Own { calls, thread: 0, paths: Vec::new(), made: 0, random, buffer };
+            (0..files).try_for_each(|_| own.make(application, false))?;
+            (paths, made[0]) = (own.paths, own.made);
+            Ok(())
+        })?;
+        Ok(Site { subject, application, machine, paths, made })
+    }
+
+    /// Thousands of operations a second. Each thread has its part of the files.
+    fn rate(&mut self, delays: Delays, turns: u64, threads: u64) -> Result<f64> {
+        self.machine.remount(delays)?;
+        let (application, machine) = (self.application, &*self.machine);
+        let part = self.paths.len().div_ceil(threads as usize).max(1);
+        let parts: Vec<Vec<Vec<u8>>> = self.paths.chunks(part).map(<[_]>::to_vec).collect();
+        let begun = self.made.clone();
+        let start = Instant::now();
+        let ends: Vec<Result<(Vec<Vec<u8>>, u64)>> = std::thread::scope(|scope| {
+            let mut running = Vec::new();
+            for ((thread, paths), made) in (0..threads).zip(parts).zip(begun) {
+                running.push(scope.spawn(move || {
+                    let mut end = (paths, made);
+                    machine.with(&mut |calls| {
+                        let (random, buffer) = (Random(thread + 100), vec![7; IO_BYTES]);
+                        let (paths, made) = std::mem::take(&mut end);
+                        let mut own = Own { calls, thread, paths, made, random, buffer };
+                        let done = (0..turns / threads).try_for_each(|_| own.turn(application));
+                        end = (own.paths, own.made);
+                        done
+                    })?;
+                    Ok(end)
+                }));
+            }
+            running.into_iter().map(|thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into()))).collect()
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        self.paths.clear();
+        for (thread, end) in ends.into_iter().enumerate() {
+            let (paths, made) = end?;
+            self.paths.extend(paths);
+            self.made[thread] = made;
+        }
+        Ok((turns / threads * threads) as f64 * application.operations() / seconds / 1000.0)
+    }
+}
+
+/// Rates of some subjects, most of several rounds: `[threads][memory][subject]`.
 fn rates(
     bench: &Bench<'_>,
     subjects: &[Subject],
     application: Application,
-    (files, turns, threads): (u64, u64, u64),
-) -> Result<Vec<Vec<f64>>> {
+    (files, turns): (u64, u64),
+    threads: &[u64],
+) -> Result<Vec<Vec<Vec<f64>>>> {
+    let mut sites = Vec::new();
+    for subject in subjects {
+        bench.step(&format!("{application:?}, {files} files in {}", subject.name()))?;
+        sites.push(Site::new(*subject, application, files)?);
+    }
     let mut all = Vec::new();
-    for delays in MEMORIES {
-        let mut most = vec![0.0f64; subjects.len()];
-        for _ in 0..bench.rounds().min(3) {
-            for (subject, most) in subjects.iter().zip(&mut most) {
-                bench.step(&format!(
-                    "{application:?}, {threads} threads, {}, {}",
-                    subject.name(),
-                    memory_name(delays)
-                ))?;
-                *most = most.max(rate(*subject, application, delays, (files, turns, threads))?);
+    for &threads in threads {
+        let mut of_memories = Vec::new();
+        for delays in MEMORIES {
+            let mut most = vec![0.0f64; subjects.len()];
+            for _ in 0..bench.rounds().min(3) {
+                for (site, most) in sites.iter_mut().zip(&mut most) {
+                    let name = site.subject.name();
+                    bench.step(&format!("{application:?}, {threads} threads, {name}, {}", memory_name(delays)))?;
+                    *most = most.max(site.rate(delays, turns, threads)?);
+                }
             }
+            of_memories.push(most);
         }
-        all.push(most);
+        all.push(of_memories);
     }
     Ok(all)
 }
@@ -285,7 +314,8 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
     method: "varmail: remove, make and sync, read, append and sync, read; 16 KiB files in one directory. fileserver: make, append, read, remove, stat; 128 KiB files in 20 directories (the full size has 2,000 of them). Written after filebench's descriptions; each thread has files of its own. One and two threads, since there are two processors.",
     needs_bytes: |size| {
         let files = figure_9_files(size).min(2000);
-        Plan { files: files * 2, content_bytes: files * (128 << 10) * 3, persist_period_ms: 0 }.image_bytes()
+        let plan = Plan { files: files * 2, content_bytes: files * (128 << 10) * 3, persist_period_ms: 0 };
+        plan.image_bytes() * FIGURE_9_SUBJECTS.len() as u64
     },
     run: |bench| {
         let mut findings = Findings::new("thousand operations/s", &MEMORIES);
@@ -293,10 +323,11 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
             ("varmail", Application::Varmail, figure_9_files(bench.size)),
             ("fileserver", Application::FileServer, figure_9_files(bench.size).min(2000)),
         ] {
-            for threads in [1, 2] {
-                let turns = bench.size.pick(10, 300, 5000);
-                let rates = rates(bench, &FIGURE_9_SUBJECTS, application, (files, turns, threads))?;
-                add_rates(&mut findings, &format!("{name}, {threads}"), &FIGURE_9_SUBJECTS, &rates);
+            let turns = bench.size.pick(10, 300, 5000);
+            let threads = [1, THREADS_MAX];
+            let rates = rates(bench, &FIGURE_9_SUBJECTS, application, (files, turns), &threads)?;
+            for (threads, rates) in threads.iter().zip(&rates) {
+                add_rates(&mut findings, &format!("{name}, {threads}"), &FIGURE_9_SUBJECTS, rates);
             }
         }
         let data = "Most of the time goes into copying content, which all systems do alike.";
@@ -327,8 +358,8 @@ const SOUPFS_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::So
 fn soupfs(bench: &Bench<'_>, row: &str, application: Application, paper: f64, what: &str) -> Result<Findings> {
     let mut findings = Findings::new("thousand operations/s", &MEMORIES);
     let (files, turns) = (bench.size.pick(20, 200, 2000), bench.size.pick(10, 500, 10_000));
-    let rates = rates(bench, &SOUPFS_SUBJECTS, application, (files, turns, 1))?;
-    add_rates(&mut findings, row, &SOUPFS_SUBJECTS, &rates);
+    let rates = rates(bench, &SOUPFS_SUBJECTS, application, (files, turns), &[1])?;
+    add_rates(&mut findings, row, &SOUPFS_SUBJECTS, &rates[0]);
     let here = gains(&findings, row, "SoupFS", "NOVA");
     findings.claims.push(Claim {
         what: what.to_owned(),
@@ -344,7 +375,8 @@ fn soupfs(bench: &Bench<'_>, row: &str, application: Application, paper: f64, wh
 
 fn soupfs_needs(size: Size) -> u64 {
     let files = size.pick(20, 200, 2000);
-    Plan { files: files * 2, content_bytes: files * (16 << 10) * 3, persist_period_ms: 0 }.image_bytes()
+    let plan = Plan { files: files * 2, content_bytes: files * (16 << 10) * 3, persist_period_ms: 0 };
+    plan.image_bytes() * SOUPFS_SUBJECTS.len() as u64
 }
 
 /// Postmark.
@@ -378,17 +410,17 @@ fn figure_8_files(size: Size) -> u64 {
     size.pick(10, 200, 1000)
 }
 
+fn figure_8_plan(size: Size) -> Plan {
+    let files = figure_8_files(size);
+    Plan { files: files * 2 + 100, content_bytes: files * (32 << 10) * 2, persist_period_ms: 0 }
+}
+
 /// Thousands of files a second: read with no names in memory, and written anew.
-fn small_files(subject: Subject, delays: Delays, files: u64, bytes: usize) -> Result<[f64; 2]> {
-    let plan = Plan { files: files * 2 + 100, content_bytes: files * bytes as u64 * 2, persist_period_ms: 0 };
-    let mut machine = machine(subject, plan, Delays::default())?;
+fn small_files(machine: &mut dyn Machine, delays: Delays, files: u64, bytes: usize) -> Result<[f64; 2]> {
     let named = |letter: char| (0..files).map(|index| format!("/pictures/{letter}{index:05}").into_bytes()).collect();
     let (old, new): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (named('r'), named('w'));
     let mut buffer = vec![9; bytes];
-    machine.with(&mut |calls| {
-        calls.mkdir(b"/pictures", 0o755)?;
-        old.iter().try_for_each(|path| write_file(calls, path, &buffer, false))
-    })?;
+    machine.with(&mut |calls| old.iter().try_for_each(|path| write_file(calls, path, &buffer, false)))?;
     machine.remount(delays)?;
     let mut seconds = [0.0; 2];
     machine.with(&mut |calls| {
@@ -406,7 +438,7 @@ fn small_files(subject: Subject, delays: Delays, files: u64, bytes: usize) -> Re
         let start = Instant::now();
         new.iter().try_for_each(|path| write_file(calls, path, &buffer, false))?;
         seconds[1] = start.elapsed().as_secs_f64();
-        Ok(())
+        Ok(old.iter().chain(&new).try_for_each(|path| calls.unlink(path))?)
     })?;
     Ok(seconds.map(|seconds| files as f64 / seconds / 1000.0))
 }
@@ -417,19 +449,22 @@ pub const DIRECTFS_FIGURE_8: Experiment = Experiment {
     question: "What do small files gain?",
     source: "DirectFS, Fig. 8 and section V-D: 1,000 files of 1 to 32 KiB, one thread",
     method: "r: open, read whole, close, right after mounting. w: make, write whole, close. All in one directory.",
-    needs_bytes: |size| {
-        let files = figure_8_files(size);
-        Plan { files: files * 2, content_bytes: files * (32 << 10) * 2, persist_period_ms: 0 }.image_bytes()
-    },
+    needs_bytes: |size| FIGURE_8_SUBJECTS.len() as u64 * figure_8_plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("thousand files/s", &MEMORIES);
+        let mut machines = Vec::new();
+        for subject in FIGURE_8_SUBJECTS {
+            let machine = machine(subject, figure_8_plan(bench.size), Delays::default())?;
+            machine.with(&mut |calls| Ok(calls.mkdir(b"/pictures", 0o755)?))?;
+            machines.push(machine);
+        }
         for kib in FIGURE_8_KIB {
             let mut most = vec![vec![[0.0f64; 2]; FIGURE_8_SUBJECTS.len()]; MEMORIES.len()];
             for (delays, most) in MEMORIES.iter().zip(&mut most) {
                 bench.step(&format!("{kib} KiB, {}", memory_name(*delays)))?;
                 for _ in 0..bench.rounds() {
-                    for (subject, most) in FIGURE_8_SUBJECTS.iter().zip(most.iter_mut()) {
-                        let rates = small_files(*subject, *delays, figure_8_files(bench.size), kib << 10)?;
+                    for (machine, most) in machines.iter_mut().zip(most.iter_mut()) {
+                        let rates = small_files(&mut **machine, *delays, figure_8_files(bench.size), kib << 10)?;
                         most.iter_mut().zip(rates).for_each(|(most, rate)| *most = most.max(rate));
                     }
                 }

@@ -188,11 +188,10 @@ impl Findings {
     /// The mean of [`reductions`](Self::reductions) over rows.
     pub fn mean_reductions(&self, rows: &[&str], subject: &str, base: &str) -> Vec<f64> {
         let each: Vec<Vec<f64>> = rows.iter().map(|row| self.reductions(row, subject, base)).collect();
-        let mean = |memory: usize| {
-            let values: Vec<f64> = each.iter().filter_map(|row| row.get(memory).copied()).collect();
-            values.iter().sum::<f64>() / values.len().max(1) as f64
-        };
-        (0..self.memories.len()).map(mean).collect()
+        // Where a row has no number for a memory, there is no mean.
+        let known = each.iter().map(Vec::len).min().unwrap_or(0);
+        let mean = |memory: usize| each.iter().map(|row| row[memory]).sum::<f64>() / each.len() as f64;
+        (0..known).map(mean).collect()
     }
 
     /// A plot of some rows and subjects in per cent of one of these, here and in the paper, without delays.

@@ -45,7 +45,10 @@ fn measure(bench: &Bench<'_>, subject: Subject, count: u64) -> Result<[Vec<Optio
                 Ok(())
             })?;
             // Something must have been begun, or there is nothing to recover.
-            machine.with(&mut |calls| Ok(calls.create(b"/directory/last", 0o644)?))?;
+            machine.with(&mut |calls| {
+                calls.create(b"/directory/last", 0o644)?;
+                Ok(calls.sync()?)
+            })?;
             recover = recover.min(machine.crash(delays)? as f64);
             machine.with(&mut |calls| Ok(calls.unlink(b"/directory/last")?))?;
             bench.go_on()?;

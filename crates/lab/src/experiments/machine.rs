@@ -82,7 +82,7 @@ impl Plan {
 
     /// Bytes of an image for it, generously: PMFS keeps a directory's free entries, NOVA a log of each inode.
     pub const fn image_bytes(&self) -> u64 {
-        let names = self.files * (10 << 10) + (64 << 20);
+        let names = self.files * (10 << 10) + (24 << 20);
         (names + self.content_bytes * 2).next_multiple_of(2 << 20)
     }
 }
@@ -160,7 +160,7 @@ fn memory(delays: Delays) -> Slow {
 }
 
 /// Memory whose pages are there: no experiment measures page faults.
-fn populated(bytes: u64) -> Result<Arc<Mapping>> {
+pub(super) fn populated(bytes: u64) -> Result<Arc<Mapping>> {
     let mapping = Mapping::anonymous(bytes)?;
     mapping.populate_write(0..bytes).map_err(|_| Errno::ENOMEM)?;
     Ok(Arc::new(mapping))

@@ -7,7 +7,9 @@
 //! - The lender leaves the image, not the borrowers. One that died before leaves it to be recovered.
 
 use super::locks::{Byte, Lock, try_set, wait_and_set};
-use super::{DramPlace, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, dram_region, lock_error};
+use super::{
+    DramPlace, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, dram_region, flushing_where_needed, lock_error,
+};
 use engine::{AttachOptions, Fs};
 use pmem::{Access, Direct, Mapping, Memory, Region};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -23,6 +25,7 @@ pub struct Lent {
     image_bytes: u64,
     region: File,
     region_bytes: u64,
+    flushes: bool,
     /// Which byte tells that borrowers live.
     lender: u32,
 }
@@ -36,6 +39,11 @@ impl Lent {
     /// Descriptor of the DRAM region, and how many bytes of it are mapped.
     pub fn region(&self) -> (BorrowedFd<'_>, u64) {
         (self.region.as_fd(), self.region_bytes)
+    }
+
+    /// Whether its lines must be flushed.
+    pub fn flushes(&self) -> bool {
+        self.flushes
     }
 
     /// Closes the lender's own descriptors: now only borrowers have them.
@@ -66,7 +74,8 @@ impl<M: Memory> Image<M> {
             }
         }
         let region = region.try_clone().map_err(error)?;
-        Ok(Lent { image, image_bytes: self.pm.length(), region, region_bytes: self.dram.length(), lender })
+        let (image_bytes, region_bytes) = (self.pm.length(), self.dram.length());
+        Ok(Lent { image, image_bytes, region, region_bytes, flushes: self.fs().pm().flushes(), lender })
     }
 
     /// Whether all who borrowed the image are gone.
@@ -98,6 +107,7 @@ impl Image<Direct> {
         let attach = AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max };
         // SAFETY: mapped readable and writable; the image that gets this region holds the mapping longer.
         let pm_region = unsafe { Region::new(pm.address(), pm.length(), Direct) };
+        let pm_region = flushing_where_needed(pm_region, &pm, options);
         let fs = Fs::attach_shared(pm_region, dram_region(&dram), &PLATFORM, &attach)
             .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
         Ok(Image { fs: Some(fs), pm, dram, place: DramPlace::Borrowed, path: path.to_owned(), report: None })

@@ -49,6 +49,8 @@ pub struct OpenImage {
     pub dram_directory: PathBuf,
     /// How long to wait for others to go.
     pub patience: Duration,
+    /// Flush lines also where that makes nothing safer: so calls cost what they would on persistent memory.
+    pub always_flush: bool,
 }
 
 impl Default for OpenImage {
@@ -60,8 +62,14 @@ impl Default for OpenImage {
             recovery_threads: 0,
             dram_directory: PathBuf::from("/dev/shm"),
             patience: Duration::from_secs(5),
+            always_flush: false,
         }
     }
+}
+
+/// A region that flushes, unless what is behind its mapping needs no flushes.
+fn flushing_where_needed<M: Memory>(region: Region<M>, mapping: &Mapping, options: &OpenImage) -> Region<M> {
+    if options.always_flush || mapping.backing().needs_flushes() { region } else { region.without_flushes() }
 }
 
 /// What messages call an image without a path.
@@ -403,7 +411,8 @@ impl<M: Memory> Attempt<'_, M> {
     fn pm_region(&self) -> Region<M> {
         // SAFETY: whoever gets this region keeps the mapping next to it for at least as long (`Image`, or this attempt). A mapping that may
         // only be read is attached read-only, so nothing is stored.
-        unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) }
+        let region = unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) };
+        flushing_where_needed(region, self.pm, self.options)
     }
 
     fn attach_options(&self) -> AttachOptions {

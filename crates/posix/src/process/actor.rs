@@ -149,13 +149,14 @@ pub(super) struct Actor<'a, 'f, M: Memory> {
     pub slot: &'f Slot,
     /// Slot of its table.
     pub table: u32,
+    /// The same: locked.
+    locked: &'f Slot,
 }
 
 impl<M: Memory> Drop for Actor<'_, '_, M> {
+    #[inline]
     fn drop(&mut self) {
-        if let Ok(table) = self.areas().slot(self.table) {
-            self.all.unlock(&table.lock, &table.waiters);
-        }
+        self.all.unlock(&self.locked.lock, &self.locked.waiters);
     }
 }
 
@@ -164,15 +165,24 @@ impl<'f, M: Memory> Processes<'f, M> {
     pub(super) fn act<'a>(&'a self, thread: &'a Thread<'f, M>, index: u32) -> Result<Actor<'a, 'f, M>> {
         let slot = self.areas.slot(index)?;
         let table = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
-        let locked = self.areas.slot(table)?;
-        let actor = core::mem::ManuallyDrop::new(Actor { all: self, thread, index, slot, table });
+        Ok(self.act_in(thread, (index, slot), (table, self.areas.slot(table)?)))
+    }
+
+    /// The same, for a process that knows its slot and its table.
+    #[inline]
+    pub(super) fn act_in<'a>(
+        &'a self,
+        thread: &'a Thread<'f, M>,
+        (index, slot): (u32, &'f Slot),
+        (table, locked): (u32, &'f Slot),
+    ) -> Actor<'a, 'f, M> {
         // Alone, the process has nobody to keep out: a reaper comes only when it is dead.
         if locked.threads.load(Relaxed) == 0 {
-            locked.lock.store(actor.ticket(), Relaxed);
+            locked.lock.store(index + 1, Relaxed);
         } else {
-            self.lock(thread, &locked.lock, &locked.waiters, actor.ticket());
+            self.lock(thread, &locked.lock, &locked.waiters, index + 1);
         }
-        Ok(core::mem::ManuallyDrop::into_inner(actor))
+        Actor { all: self, thread, index, slot, table, locked }
     }
 
     /// Acts for a slot whose process is gone or has left (by exec) what it was at. Nobody else does.
@@ -183,7 +193,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         if locked.lock.load(Acquire) != index + 1 {
             self.lock(thread, &locked.lock, &locked.waiters, index + 1);
         }
-        Ok(Actor { all: self, thread, index, slot, table })
+        Ok(Actor { all: self, thread, index, slot, table, locked })
     }
 
     /// Takes a lock in the tables for `ticket`. If its owner died, puts in order what that one was at.
@@ -210,6 +220,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         }
     }
 
+    #[inline]
     pub(super) fn unlock(&self, word: &AtomicU32, waiters: &AtomicU32) {
         word.store(0, Release);
         if waiters.load(Relaxed) != 0 {
@@ -232,6 +243,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         &self.slot.intent
     }
 
+    #[inline]
     pub fn step(&self, step: Step) {
         self.intent().step.store(step as u32, Release);
     }
@@ -302,6 +314,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
 
     // Counting.
 
+    #[inline]
     fn lock_leaf(&self, word: &AtomicU32) {
         if word.load(Relaxed) == 0 && word.compare_exchange(0, self.ticket(), Acquire, Relaxed).is_ok() {
             return;
@@ -397,14 +410,19 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
 
     /// Says in the intent what is to come where.
     pub fn prepare(&self, place: Place, entry: u32) -> Result<()> {
+        self.prepare_from(place, entry, self.entry_at(place)?);
+        Ok(())
+    }
+
+    /// The same, where it is known what is there.
+    #[inline]
+    fn prepare_from(&self, place: Place, entry: u32, old: u32) {
         let intent = self.intent();
-        let old = self.entry_at(place)?;
         intent.place.store(place.word(), Release);
         intent.entry.store((old as u64) << 32 | entry as u64, Release);
         intent.record.store(0, Release);
         intent.file.store(0, Release);
         intent.unlinked.store(0, Release);
-        Ok(())
     }
 
     /// Makes a description of an open file and puts it into a place. Its reference in the engine becomes this layer's hold; on errors it stays
@@ -427,6 +445,92 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         self.take_record(ONE_HOLD, Step::Put)?;
         self.thread.give_back(file.node());
         self.go_on()
+    }
+
+    /// As [`Actor::make_into`], for an empty descriptor near by: the same steps, one after the other, since nearly all files are opened so.
+    pub fn make_near(&self, file: &crate::OpenFile, fd: u32, word: &AtomicU32, cloexec: bool) -> Result<()> {
+        let intent = self.intent();
+        let node = file.node();
+        self.prepare_from(Place::Descriptor(self.table, fd), 0, 0);
+        self.step(Step::Claim);
+        let Some(index) = self.claim(Kind::File, 0)? else {
+            self.step(Step::None);
+            return Err(Errno::ENFILE);
+        };
+        let (made, record) = (self.areas().file(index)?, self.areas().record(node.cachelet)?);
+        made.fill(file);
+        made.users.store(1, Release);
+        intent.record.store(node.cachelet, Release);
+        let entry = entry_of(index, cloexec);
+        intent.entry.store(entry as u64, Release);
+        intent.change.store(ONE_HOLD, Release);
+        self.step(Step::TakeRecord);
+        intent.counting.store(0, Release);
+        self.lock_leaf(&record.lock);
+        let before = record.counts.load(Relaxed);
+        intent.before.store(before, Release);
+        intent.counting.store(1, Release);
+        record.counts.store(before.wrapping_add(ONE_HOLD), Release);
+        // The first hold is what the reference becomes.
+        let is_first = before as u32 == 0;
+        if is_first {
+            self.thread.hold_noted(node)?;
+        }
+        self.step(Step::Put);
+        self.unlock_record(record);
+        if !is_first {
+            self.thread.give_back(node);
+        }
+        self.store_entry(word, entry);
+        self.claims_used();
+        self.step(Step::None);
+        Ok(())
+    }
+
+    /// Empties a descriptor near by that has the entry `old`: as [`Actor::clear`], in one go. The process has one thread.
+    pub fn clear_near(&self, fd: u32, word: &AtomicU32, old: u32) -> Result<()> {
+        let intent = self.intent();
+        let index = file_of(old).ok_or(Errno::EIO)?;
+        let file = self.areas().file(index)?;
+        self.prepare_from(Place::Descriptor(self.table, fd), 0, old);
+        self.step(Step::Put);
+        word.store(0, Release);
+        self.claims_used();
+        intent.file.store(index + 1, Release);
+        self.step(Step::DropUsers);
+        intent.counting.store(0, Release);
+        self.lock_leaf(&file.lock);
+        let before = file.users.load(Relaxed);
+        if before != 1 {
+            // Others have it, or nobody, which the step itself will find.
+            file.lock.store(0, Release);
+            return self.go_on();
+        }
+        intent.before.store(1, Release);
+        intent.counting.store(1, Release);
+        file.users.store(0, Release);
+        self.step(Step::DropLocks);
+        file.lock.store(0, Release);
+        file.claimed.store(self.ticket(), Release);
+        let cachelet = file.node().cachelet;
+        super::locks::release_description(self, cachelet, index)?;
+        intent.record.store(cachelet, Release);
+        intent.change.store(ONE_HOLD, Release);
+        intent.unlinked.store(0, Release);
+        self.step(Step::DropRecord);
+        self.count_record(ONE_HOLD, false, Step::Free)?;
+        self.unclaim(Kind::File, index)?;
+        self.step(Step::None);
+        Ok(())
+    }
+
+    /// Stores an entry: with a full fence where threads look descriptors up, see `descriptors`.
+    #[inline]
+    fn store_entry(&self, word: &AtomicU32, entry: u32) {
+        match self.locked.threads.load(Relaxed) {
+            0 => word.store(entry, Release),
+            _ => drop(word.swap(entry, core::sync::atomic::Ordering::SeqCst)),
+        }
     }
 
     /// Takes `change` of the intent's record; what was claimed for it is given back on errors.
@@ -522,11 +626,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
             }
             _ => {
                 if let Some(word) = self.place_word(place)? {
-                    // A full fence, where threads look descriptors up: see `descriptors`.
-                    match self.areas().slot(self.table)?.threads.load(Relaxed) {
-                        0 => word.store(entry, Release),
-                        _ => drop(word.swap(entry, core::sync::atomic::Ordering::SeqCst)),
-                    }
+                    self.store_entry(word, entry);
                 }
             }
         }

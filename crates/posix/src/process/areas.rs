@@ -130,8 +130,10 @@ pub(super) struct Slot {
     pub waits_last: AtomicU64,
     /// It has set locks of foreign owners.
     pub foreign: AtomicU64,
+    /// The file that runs in the process: its inode number, and its generation; zero for one outside.
+    pub program: [AtomicU64; 2],
     /// Zero.
-    pub reserved2: [AtomicU64; 99],
+    pub reserved2: [AtomicU64; 97],
     /// The first descriptors: see `descriptors`.
     pub descriptors: [AtomicU32; DESCRIPTORS_NEAR as usize],
 }

@@ -161,16 +161,33 @@ impl<'f, M: Memory> Process<'f, M> {
     /// Puts an open file behind a descriptor, in place of what was there. The description takes over the reference of `file`, also when this
     /// fails (then it is given back). EBADF: the number is too large; ENFILE: too many open files.
     pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: OpenFile, cloexec: bool) -> Result<()> {
-        let node = file.node();
-        let installed = self.all.act(thread, self.index).and_then(|actor| {
-            actor.reach(self.table_index, fd)?;
-            actor.release_locks(self.entry(fd))?;
-            actor.make_into(&file, Place::Descriptor(self.table_index, fd), cloexec)
-        });
+        let actor = self.act(thread);
+        let installed = match self.table.descriptors.get(fd as usize) {
+            Some(word) if word.load(Acquire) == 0 => {
+                let end = &self.table.descriptors_end;
+                if end.load(Relaxed) <= fd {
+                    end.store(fd + 1, Release);
+                }
+                actor.make_near(&file, fd, word, cloexec)
+            }
+            _ => self.install_by(&actor, &file, fd, cloexec),
+        };
         if installed.is_err() {
-            thread.give_back(node);
+            thread.give_back(file.node());
         }
         installed
+    }
+
+    #[cold]
+    fn install_by(&self, actor: &Actor<'_, 'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
+        actor.reach(self.table_index, fd)?;
+        actor.release_locks(self.entry(fd))?;
+        actor.make_into(file, Place::Descriptor(self.table_index, fd), cloexec)
+    }
+
+    #[inline]
+    fn act<'a>(&'a self, thread: &'a Thread<'f, M>) -> Actor<'a, 'f, M> {
+        self.all.act_in(thread, (self.index, self.slot), (self.table_index, self.table))
     }
 
     /// dup, dup2, dup3, F_DUPFD, once the kernel has named `to`: `to` becomes what `from` is, in place of what was there. EBADF: `from` is not ours.
@@ -190,9 +207,19 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.entry(fd) == 0 {
             return false;
         }
-        let Ok(actor) = self.all.act(thread, self.index) else { return false };
+        let actor = self.act(thread);
         let entry = self.entry(fd);
-        entry != 0 && actor.close(fd, entry).is_ok()
+        if entry == 0 {
+            return false;
+        }
+        if actor.release_locks(entry).is_err() {
+            return false;
+        }
+        let cleared = match self.table.descriptors.get(fd as usize) {
+            Some(word) if self.table.threads.load(Relaxed) == 0 => actor.clear_near(fd, word, entry),
+            _ => actor.clear(Place::Descriptor(self.table_index, fd)),
+        };
+        cleared.is_ok()
     }
 
     /// FD_CLOEXEC on or off; whether the descriptor is ours.

@@ -308,6 +308,7 @@ fn free_slot(slot: &Slot) {
     }
     slot.child_pid.store(0, Release);
     slot.waits_in.store(0, Release);
+    slot.program[0].store(0, Release);
     slot.started.store(0, Release);
     set_state(slot, SlotState::Free);
     slot.owner.store(0, Release);
@@ -411,6 +412,8 @@ impl<'f, M: Memory> Process<'f, M> {
         slot.table.store(table + 1, SeqCst);
         slot.umask.store(self.umask(), Relaxed);
         slot.parent.store(self.index + 1, Relaxed);
+        slot.program[1].store(self.slot.program[1].load(Relaxed), Relaxed);
+        slot.program[0].store(self.slot.program[0].load(Relaxed), Relaxed);
         set_state(slot, SlotState::Prepared);
         let copied = self.all.act(thread, self.index).and_then(|actor| actor.copy_to_child(child, fork));
         if let Err(error) = copied {

@@ -21,9 +21,11 @@ mod life;
 mod lists;
 mod locks;
 mod mappings;
+mod programs;
 mod transit;
 mod usage;
 
+pub use programs::Program;
 pub use usage::Usage;
 
 use crate::errno::Result;

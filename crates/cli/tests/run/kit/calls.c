@@ -1,9 +1,11 @@
-/* Time of each call on COUNT files in one directory, which is the current one: median of ROUNDS rounds, in ns per call.
-   usage: calls COUNT ROUNDS */
+/* Time of each call on COUNT files in one directory, which is the current one: median of ROUNDS rounds, in ns per call. With THREADS threads, each has its share
+   of the files, and the time is that of all of them together: half of one thread's is twice as fast.
+   usage: calls COUNT ROUNDS [THREADS [ONLY]]; ONLY: the first letters of the calls to print, the others run all the same */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +13,17 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CALLS = 8, ROUNDS_MAX = 100 };
-static const char *const names[CALLS] = {"create+close", "stat", "open+close", "readdir", "rename", "unlink", "mkdir", "rmdir"};
-static double spent[CALLS][ROUNDS_MAX];
-static int round_number;
+enum { CALLS_MAX = 40, ROUNDS_MAX = 100, THREADS_MAX = 64, HOT = 16, DEPTH = 8, BLOCK = 32768 };
+
+static const char *called[CALLS_MAX];
+static double spent[CALLS_MAX][ROUNDS_MAX];
+static int calls, round_number, threads;
+static pthread_barrier_t all;
+static double started_ns, ended_ns[THREADS_MAX];
 
 static double now_ns(void) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &now);
     return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
@@ -34,8 +39,10 @@ static int shuffled(int index, int count) { return (int)((index * 7919LL + 13) %
 
 /* Made before: what is measured is the calls. */
 static char (*old_names)[16], (*new_names)[16];
+static char bytes[BLOCK];
+static int count, rounds;
 
-static void make_names(int count) {
+static void make_names(void) {
     old_names = malloc(count * sizeof *old_names);
     new_names = malloc(count * sizeof *new_names);
     for (int index = 0; index < count; index++) {
@@ -44,41 +51,128 @@ static void make_names(int count) {
     }
 }
 
-#define MEASURE(call, count, body)                                                \
+/* All threads begin at once; the first one keeps the time. */
+static void begin(int thread) {
+    if (thread == 0)
+        started_ns = now_ns();
+    if (threads > 1)
+        pthread_barrier_wait(&all);
+    if (thread == 0)
+        started_ns = now_ns();
+}
+
+static void end(int thread, int call, const char *name, double done) {
+    ended_ns[thread] = now_ns();
+    if (threads > 1)
+        pthread_barrier_wait(&all);
+    if (thread != 0)
+        return;
+    double last = ended_ns[0];
+    for (int other = 1; other < threads; other++)
+        if (ended_ns[other] > last)
+            last = ended_ns[other];
+    called[call] = name;
+    calls = call + 1;
+    spent[call][round_number] = (last - started_ns) / done;
+}
+
+#define MEASURE(what, body)                                                        \
     do {                                                                          \
-        double start = now_ns();                                                  \
-        for (int index = 0; index < (count); index++) {                           \
+        begin(thread);                                                            \
+        for (int index = first; index < last; index++) {                          \
             const char *name = old_names[index], *other = new_names[index];       \
             (void)name, (void)other;                                              \
             body;                                                                 \
         }                                                                         \
-        spent[call][round_number] = (now_ns() - start) / (count);                 \
+        end(thread, call++, what, count);                                         \
     } while (0)
 
 static int list(void) {
     DIR *directory = opendir(".");
-    int count = 0;
+    int found = 0;
     check(directory ? 0 : -1, "opendir");
     while (readdir(directory))
-        count++;
+        found++;
     closedir(directory);
-    return count;
+    return found;
 }
 
-static void one_round(int count) {
+static void small_file(const char *name, int length, char *into) {
+    int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644);
+    check(fd, "create");
+    check(write(fd, bytes, length) == length ? 0 : -1, "write");
+    close(fd);
+    check(fd = open(name, O_RDONLY), "open");
+    check(read(fd, into, BLOCK) == length ? 0 : -1, "read");
+    close(fd);
+}
+
+static void one_round(int thread) {
     struct stat status;
-    int fd;
-    MEASURE(0, count, check(fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644), "create"); close(fd));
-    MEASURE(1, count, check(stat(name, &status), "stat"));
-    MEASURE(2, count, check(fd = open(name, O_RDONLY), "open"); close(fd));
-    double start = now_ns();
-    if (list() != count + 2)
+    int fd, call = 0;
+    int first = (int)((long)count * thread / threads), last = (int)((long)count * (thread + 1) / threads);
+    char *into = malloc(BLOCK), path[3 * DEPTH + 16], private[32];
+    MEASURE("create+close", check(fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644), "create"); close(fd));
+    MEASURE("stat", check(stat(name, &status), "stat"));
+    MEASURE("stat-hot", check(stat(old_names[first + index % HOT], &status), "stat"));
+    MEASURE("access", check(access(name, R_OK), "access"));
+    MEASURE("stat-missing", if (stat(other, &status) == 0) check(-1, "stat of a missing name"));
+    MEASURE("open+close", check(fd = open(name, O_RDONLY), "open"); close(fd));
+    begin(thread);
+    if (list() < count + 2)
         check(-1, "readdir");
-    spent[3][round_number] = (now_ns() - start) / count;
-    MEASURE(4, count, check(rename(name, other), "rename"));
-    MEASURE(5, count, check(unlink(other), "unlink"));
-    MEASURE(6, count, check(mkdir(name, 0755), "mkdir"));
-    MEASURE(7, count, check(rmdir(name), "rmdir"));
+    end(thread, call++, "readdir", (double)count * threads);
+    MEASURE("link", check(link(name, other), "link"));
+    MEASURE("unlink-one", check(unlink(name), "unlink"));
+    MEASURE("rename", check(rename(other, name), "rename"));
+    MEASURE("unlink", check(unlink(name), "unlink"));
+    MEASURE("mkdir", check(mkdir(name, 0755), "mkdir"));
+    MEASURE("rmdir", check(rmdir(name), "rmdir"));
+    MEASURE("small-1k", small_file(name, 1024, into));
+    MEASURE("unlink-1k", check(unlink(name), "unlink"));
+    MEASURE("small-8k", small_file(name, 8192, into));
+    MEASURE("unlink-8k", check(unlink(name), "unlink"));
+    MEASURE("small-32k", small_file(name, 32768, into));
+    MEASURE("unlink-32k", check(unlink(name), "unlink"));
+    /* One file of a thread's own, a few directories down. */
+    snprintf(private, sizeof private, "d%d", thread);
+    strcpy(path, private);
+    check(mkdir(path, 0755), "mkdir");
+    for (int level = 1; level < DEPTH; level++) {
+        strcat(path, "/s");
+        check(mkdir(path, 0755), "mkdir");
+    }
+    strcat(path, "/file");
+    check(fd = open(path, O_CREAT | O_EXCL | O_RDWR, 0644), "create");
+    check(write(fd, bytes, BLOCK) == BLOCK ? 0 : -1, "write");
+    MEASURE("stat-deep", check(stat(path, &status), "stat"));
+    MEASURE("fstat", check(fstat(fd, &status), "fstat"));
+    MEASURE("pread-1k", check(pread(fd, into, 1024, index % 31 * 1024), "pread"));
+    MEASURE("pwrite-1k", check(pwrite(fd, bytes, 1024, index % 31 * 1024), "pwrite"));
+    check(lseek(fd, 0, SEEK_SET), "lseek");
+    check(ftruncate(fd, 0), "truncate");
+    MEASURE("append-100", check(write(fd, bytes, 100), "write"));
+    MEASURE("dup+close", check(fd = dup(fd), "dup"); close(fd); fd--);
+    close(fd);
+    check(unlink(path), "unlink");
+    for (int level = DEPTH; level > 0; level--) {
+        path[strlen(path) - strlen(strrchr(path, '/'))] = 0;
+        check(rmdir(path), "rmdir");
+        if (!strrchr(path, '/'))
+            break;
+    }
+    free(into);
+}
+
+static void *run(void *thread) {
+    for (int number = 0; number < rounds; number++) {
+        if (threads > 1)
+            pthread_barrier_wait(&all);
+        if (thread == 0)
+            round_number = number;
+        one_round((int)(long)thread);
+    }
+    return 0;
 }
 
 static int by_size(const void *one, const void *other) {
@@ -87,15 +181,24 @@ static int by_size(const void *one, const void *other) {
 }
 
 int main(int argc, char **argv) {
-    int count = argc > 1 ? atoi(argv[1]) : 10000, rounds = argc > 2 ? atoi(argv[2]) : 5;
-    if (count < 1 || count % 7919 == 0 || rounds < 1 || rounds > ROUNDS_MAX)
+    const char *only = argc > 4 ? argv[4] : "";
+    count = argc > 1 ? atoi(argv[1]) : 10000, rounds = argc > 2 ? atoi(argv[2]) : 5;
+    threads = argc > 3 ? atoi(argv[3]) : 1;
+    if (count < HOT || count % 7919 == 0 || rounds < 1 || rounds > ROUNDS_MAX || threads < 1 || threads > THREADS_MAX)
         return 2;
-    make_names(count);
-    for (round_number = 0; round_number < rounds; round_number++)
-        one_round(count);
-    for (int call = 0; call < CALLS; call++) {
+    make_names();
+    pthread_barrier_init(&all, 0, threads);
+    pthread_t others[THREADS_MAX];
+    for (int thread = 1; thread < threads; thread++)
+        if (pthread_create(&others[thread], 0, run, (void *)(long)thread))
+            return 1;
+    run(0);
+    for (int thread = 1; thread < threads; thread++)
+        pthread_join(others[thread], 0);
+    for (int call = 0; call < calls; call++) {
         qsort(spent[call], rounds, sizeof(double), by_size);
-        printf("%s %.0f\n", names[call], spent[call][rounds / 2]);
+        if (strncmp(called[call], only, strlen(only)) == 0)
+            printf("%s %.0f\n", called[call], spent[call][rounds / 2]);
     }
     return 0;
 }

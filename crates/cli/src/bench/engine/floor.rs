@@ -1,6 +1,6 @@
 //! The floor P that every persistent call stands on: one store, one flush of its line, one fence.
 
-use super::statistics::{Rounds, Summary};
+use crate::bench::statistics::{Rounds, Summary};
 use anyhow::{Context, Result};
 use pmem::{Cell64, Direct, LINE_BYTES, Mapping, Pm};
 use std::sync::Arc;

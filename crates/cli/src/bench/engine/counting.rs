@@ -1,10 +1,12 @@
 //! A memory that counts what leaves the cache: write amplification, which no clock shows.
 
-use super::calls::{Call, Observer};
+use crate::bench::crew::Probe;
+use crate::bench::task::What;
+use crate::bench::workloads::calls::Call;
 use pmem::{LINE_BYTES, Memory};
 use serde::Serialize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// Counts lines flushed or streamed, and fences.
 #[derive(Debug, Default)]
@@ -46,32 +48,35 @@ pub struct Written {
 }
 
 /// Reads the counters around each phase.
-pub struct CountingObserver {
+pub struct CountingProbe {
     memory: Arc<Counting>,
-    calls: f64,
-    written: [Written; Call::ALL.len()],
+    written: Mutex<Vec<(Call, Written)>>,
 }
 
-impl CountingObserver {
-    /// For phases of `calls` calls on that memory.
-    pub fn new(memory: Arc<Counting>, calls: u64) -> CountingObserver {
-        CountingObserver { memory, calls: calls as f64, written: Default::default() }
+impl CountingProbe {
+    /// On that memory.
+    pub fn new(memory: Arc<Counting>) -> CountingProbe {
+        CountingProbe { memory, written: Mutex::default() }
     }
 
-    /// What a call of that kind wrote.
-    pub fn written(&self, call: Call) -> Written {
-        self.written[call as usize]
+    /// What a call of each kind wrote in its last phase.
+    pub fn written(self) -> Vec<(Call, Written)> {
+        self.written.into_inner().unwrap_or_default()
     }
 }
 
-impl Observer for CountingObserver {
-    fn begin(&mut self, _: Call) {
+impl Probe for CountingProbe {
+    fn begin(&self) {
         self.memory.lines.store(0, Relaxed);
         self.memory.fences.store(0, Relaxed);
     }
 
-    fn end(&mut self, call: Call, _: f64) {
-        let (lines, fences) = (self.memory.lines.load(Relaxed) as f64, self.memory.fences.load(Relaxed) as f64);
-        self.written[call as usize] = Written { lines: lines / self.calls, fences: fences / self.calls };
+    fn end(&self, what: &What, calls: u64) {
+        let What::Call(call) = *what else { return };
+        let each = |counter: &AtomicU64| counter.load(Relaxed) as f64 / calls as f64;
+        let written = Written { lines: each(&self.memory.lines), fences: each(&self.memory.fences) };
+        let mut all = self.written.lock().expect("nobody panics while holding it");
+        all.retain(|(known, _)| *known != call);
+        all.push((call, written));
     }
 }

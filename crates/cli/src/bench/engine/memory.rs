@@ -1,6 +1,6 @@
 //! A file system in memory that vanishes with this process, however it ends: image and DRAM region are files without a name.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use engine::{AttachOptions, Fs, MkfsOptions, Recovery, RecoveryReport, mkfs};
 use pmem::{Access, Direct, Mapping, Memory, Region};
 use posix::host::{PLATFORM, now_ns};
@@ -90,7 +90,7 @@ fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<
 fn memory_file(name: &str, length: u64) -> Result<Arc<Mapping>> {
     let what = || {
         format!(
-            "cannot set aside {} of memory for the benchmark; measure fewer files (--files)",
+            "cannot set aside {} of memory for the benchmark; measure fewer files (--sizes)",
             crate::units::size(length)
         )
     };
@@ -102,22 +102,4 @@ fn memory_file(name: &str, length: u64) -> Result<Arc<Mapping>> {
 fn region<M: Memory>(mapping: &Arc<Mapping>, memory: M) -> Region<M> {
     // SAFETY: mapped readable and writable; whoever gets a region here (`Attached`, or a function that ends before) holds the mapping longer.
     unsafe { Region::new(mapping.address(), mapping.length(), memory) }
-}
-
-/// An error unless that much memory can be had without pressing others out.
-pub fn require_memory(needed: u64) -> Result<()> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).and_then(|rest| {
-        let kib = rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
-        Some(kib << 10)
-    });
-    // Where nobody knows, running out of it is an error of its own.
-    let available = available.unwrap_or(u64::MAX);
-    ensure!(
-        needed <= available,
-        "the benchmark needs about {} of memory and {} are available; measure fewer files (--files) or end other programs",
-        crate::units::size(needed),
-        crate::units::size(available)
-    );
-    Ok(())
 }

@@ -1,10 +1,10 @@
 //! What many files cost beside the calls: bytes on the image and in memory, recovery after a crash, the first access to a large directory.
 
-use super::calls::Workload;
-use super::engine::EngineDirectory;
+use super::directory::EngineDirectory;
 use super::memory::MemoryImage;
-use super::names::NAME_BYTES;
-use super::subject::Subject;
+use crate::bench::measure::Stopwatch;
+use crate::bench::workloads::calls::{Directory, Round};
+use crate::bench::workloads::names::NAME_BYTES;
 use crate::terminal::Progress;
 use anyhow::{Result, ensure};
 use engine::{RecoveryReport, Thread};
@@ -34,15 +34,15 @@ pub struct Scale {
 }
 
 /// Fills a directory, crashes, recovers, leaves, comes back.
-pub fn measure(workload: &Workload, length: u64) -> Result<Scale> {
-    let files = workload.files();
+pub fn measure(round: &Round, length: u64) -> Result<Scale> {
+    let files = round.files();
     let mut progress = Progress::start(&format!("crash and recovery with {} files", crate::units::count(files)), 4);
-    let image = MemoryImage::make(length, super::inodes_for(files))?;
+    let image = MemoryImage::make(length, super::inodes(files))?;
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
 
     let attached = image.attach(Direct, threads)?;
     let empty = attached.dram_bytes()?;
-    let pm_bytes = fill(&attached.fs().enter()?, workload)?;
+    let pm_bytes = fill(&attached.fs().enter()?, round)?;
     let dram_bytes = attached.dram_bytes()? - empty;
     // A crash: the DRAM region goes, the image stays as it is.
     drop(attached);
@@ -52,7 +52,7 @@ pub fn measure(workload: &Workload, length: u64) -> Result<Scale> {
     require_recovered(&recovered.report, files)?;
     let recovery_ns = recovered.attach_ns;
     progress.at(2);
-    check_all(&recovered.fs().enter()?, workload)?;
+    check_all(&recovered.fs().enter()?, round)?;
     recovered.leave()?;
     progress.at(3);
 
@@ -82,25 +82,25 @@ fn require_recovered(report: &RecoveryReport, files: u64) -> Result<()> {
 }
 
 /// Makes the files; bytes of the image that they took.
-fn fill<M: Memory>(thread: &Thread<'_, M>, workload: &Workload) -> Result<u64> {
-    let mut directory = EngineDirectory::open(thread, c"many")?;
+fn fill<M: Memory>(thread: &Thread<'_, M>, round: &Round) -> Result<u64> {
+    let directory = EngineDirectory::open(thread, c"many")?;
     let before = thread.space()?.blocks_free;
-    workload.fill(&mut directory)?;
+    round.fill(&directory, &mut Stopwatch::new(0))?;
     Ok((before - thread.space()?.blocks_free) * BLOCK_BYTES)
 }
 
-fn check_all<M: Memory>(thread: &Thread<'_, M>, workload: &Workload) -> Result<()> {
-    let found = EngineDirectory::open(thread, c"many")?.read_directory()?;
+fn check_all<M: Memory>(thread: &Thread<'_, M>, round: &Round) -> Result<()> {
+    let found = EngineDirectory::open(thread, c"many")?.read()?;
     ensure!(
-        found == workload.files(),
+        found == round.files(),
         "{} files were made and {found} came back: this is a defect of the engine",
-        workload.files()
+        round.files()
     );
     Ok(())
 }
 
 fn first_access<M: Memory>(thread: &Thread<'_, M>) -> Result<f64> {
-    let mut directory = EngineDirectory::open(thread, c"many")?;
+    let directory = EngineDirectory::open(thread, c"many")?;
     let started = Instant::now();
     directory.stat(c"f00000000")?;
     Ok(started.elapsed().as_nanos() as f64)

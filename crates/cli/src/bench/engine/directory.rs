@@ -1,7 +1,7 @@
-//! The engine in this process as a subject.
+//! A directory of the engine in this process, used as a path walk and an open file use it: by directory and name.
 
-use super::subject::Subject;
-use anyhow::Result;
+use crate::bench::workloads::calls::Directory;
+use anyhow::{Result, bail};
 use engine::format::FileKind;
 use engine::{DirectoryHint, NewNode, Node, RenameFlags, Thread};
 use pmem::Memory;
@@ -37,33 +37,51 @@ fn new(kind: FileKind) -> NewNode<'static> {
     NewNode { kind, permissions, uid: 0, gid: 0, device: 0, target: b"", extended: &[], access_list: false }
 }
 
-impl<M: Memory> Subject for EngineDirectory<'_, '_, M> {
-    fn create(&mut self, name: &CStr) -> Result<()> {
+impl<M: Memory> Directory for EngineDirectory<'_, '_, M> {
+    fn create(&self, name: &CStr) -> Result<()> {
         let node = self.thread.create(self.directory, name.to_bytes(), &new(FileKind::Regular))?;
         self.thread.release(node, 1);
         Ok(())
     }
 
-    fn stat(&mut self, name: &CStr) -> Result<()> {
+    fn stat(&self, name: &CStr) -> Result<()> {
         black_box(self.thread.stat_name(self.directory, name.to_bytes())?);
         Ok(())
     }
 
-    fn unlink(&mut self, name: &CStr) -> Result<()> {
+    fn stat_missing(&self, name: &CStr) -> Result<()> {
+        match self.thread.stat_name(self.directory, name.to_bytes()) {
+            Err(engine::Error::NotFound) => Ok(()),
+            found => bail!("stat of {name:?}, which is not there, gave {found:?}: this is a defect of the engine"),
+        }
+    }
+
+    fn access(&self, name: &CStr) -> Result<()> {
+        // Whether it is allowed is decided above, by the same attributes.
+        self.stat(name)
+    }
+
+    fn open(&self, name: &CStr) -> Result<()> {
+        let node = self.thread.lookup(self.directory, name.to_bytes())?;
+        self.thread.release(node, 1);
+        Ok(())
+    }
+
+    fn unlink(&self, name: &CStr) -> Result<()> {
         Ok(self.thread.unlink(self.directory, name.to_bytes(), |_| Ok(()))?)
     }
 
-    fn mkdir(&mut self, name: &CStr) -> Result<()> {
+    fn mkdir(&self, name: &CStr) -> Result<()> {
         let node = self.thread.create(self.directory, name.to_bytes(), &new(FileKind::Directory))?;
         self.thread.release(node, 1);
         Ok(())
     }
 
-    fn rmdir(&mut self, name: &CStr) -> Result<()> {
+    fn rmdir(&self, name: &CStr) -> Result<()> {
         Ok(self.thread.remove_directory(self.directory, name.to_bytes(), |_| Ok(()))?)
     }
 
-    fn link(&mut self, name: &CStr, other: &CStr) -> Result<()> {
+    fn link(&self, name: &CStr, other: &CStr) -> Result<()> {
         // By name, as link(2) takes it.
         let node = self.thread.lookup(self.directory, name.to_bytes())?;
         let linked = self.thread.link(node, self.directory, other.to_bytes());
@@ -71,12 +89,12 @@ impl<M: Memory> Subject for EngineDirectory<'_, '_, M> {
         Ok(linked?)
     }
 
-    fn rename(&mut self, name: &CStr, other: &CStr) -> Result<()> {
+    fn rename(&self, name: &CStr, other: &CStr) -> Result<()> {
         let (from, to) = ((self.directory, name.to_bytes()), (self.directory, other.to_bytes()));
         Ok(self.thread.rename(from, to, RenameFlags::default(), |_, _| Ok(()))?)
     }
 
-    fn read_directory(&mut self) -> Result<u64> {
+    fn read(&self) -> Result<u64> {
         let mut count = 0;
         let mut hint = DirectoryHint::default();
         self.thread.read_directory(self.directory, 0, &mut hint, &mut |entry| {

@@ -1,0 +1,407 @@
+//! The members of a crew, threads or processes, through the phases of a workload: all begin a phase together, and none goes on before all have
+//! ended it.
+//!
+//! The barrier lies in memory that processes share, so that both kinds run the same code. It waits by yielding: members may outnumber processors.
+//! Whoever fails, or dies, breaks it, and everybody ends.
+
+use super::measure::{Latencies, Stopwatch, now_ns};
+use super::task::{Crew, CrewKind, Outcome, What};
+use crate::interrupt;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// One member: its part of the work is by its number.
+pub struct Member<'b> {
+    /// Its number, from zero.
+    pub index: u32,
+    /// Of how many.
+    pub of: u32,
+    timer_ns: u64,
+    barrier: &'b Barrier,
+    probe: Option<&'b dyn Probe>,
+    phases: Vec<Phase>,
+}
+
+/// Somebody who is told of the phases of a member that is alone, to count what goes on in them.
+pub trait Probe {
+    /// A phase begins.
+    fn begin(&self);
+    /// It has ended.
+    fn end(&self, what: &What, calls: u64);
+}
+
+/// A phase as one member saw it.
+#[derive(Serialize, Deserialize)]
+struct Phase {
+    what: What,
+    calls: u64,
+    batch: u64,
+    started_ns: u64,
+    /// What reading the clock took is off already.
+    ended_ns: u64,
+    latencies: Latencies,
+    user_ns: Option<f64>,
+    refused: Option<String>,
+}
+
+/// What a phase did.
+#[derive(Debug, Clone, Default)]
+pub struct Done {
+    /// Calls.
+    pub calls: u64,
+    /// Calls in each sample; one, if not said.
+    pub batch: u64,
+    /// Processor time of a program outside the kernel.
+    pub user_ns: Option<f64>,
+    /// That there is no such call here, and why.
+    pub refused: Option<String>,
+}
+
+impl Done {
+    /// So many calls.
+    pub fn calls(calls: u64) -> Done {
+        Done { calls, ..Done::default() }
+    }
+}
+
+impl Member<'_> {
+    /// Runs a phase together with the others.
+    pub fn phase(&mut self, what: What, run: impl FnOnce(&mut Stopwatch) -> Result<Done>) -> Result<()> {
+        let mut watch = Stopwatch::new(self.timer_ns);
+        self.meet()?;
+        if let Some(probe) = self.probe {
+            probe.begin();
+        }
+        let started_ns = now_ns();
+        let done = run(&mut watch).with_context(|| format!("while measuring {}", what.words()))?;
+        let ended_ns = now_ns().saturating_sub(watch.overhead_ns()).max(started_ns + 1);
+        if let Some(probe) = self.probe {
+            probe.end(&what, done.calls);
+        }
+        self.meet()?;
+        let Done { calls, batch, user_ns, refused } = done;
+        let latencies = watch.finish();
+        self.phases.push(Phase { what, calls, batch: batch.max(1), started_ns, ended_ns, latencies, user_ns, refused });
+        Ok(())
+    }
+
+    /// Waits for all others.
+    pub fn meet(&self) -> Result<()> {
+        self.barrier.wait(self.of)
+    }
+
+    /// This member's share of so many things: from, to.
+    pub fn share(&self, of: u64) -> std::ops::Range<u64> {
+        share(of, self.index, self.of)
+    }
+
+    /// The share of the next member, round in a circle.
+    pub fn neighbours_share(&self, of: u64) -> std::ops::Range<u64> {
+        share(of, (self.index + 1) % self.of, self.of)
+    }
+}
+
+fn share(total: u64, index: u32, of: u32) -> std::ops::Range<u64> {
+    let at = |index: u32| total * index as u64 / of as u64;
+    at(index)..at(index + 1)
+}
+
+/// Runs `work` in this thread, the only member.
+pub fn alone(
+    timer_ns: u64,
+    probe: Option<&dyn Probe>,
+    work: impl FnOnce(&mut Member) -> Result<()>,
+) -> Result<Vec<Outcome>> {
+    let barrier = Barrier::make()?;
+    let mut member = Member { index: 0, of: 1, timer_ns, barrier: &barrier, probe, phases: Vec::new() };
+    work(&mut member)?;
+    merge(vec![member.phases])
+}
+
+/// Runs `work` in every member; the outcome of each phase.
+pub fn run(crew: Crew, timer_ns: u64, work: &(impl Fn(&mut Member) -> Result<()> + Sync)) -> Result<Vec<Outcome>> {
+    let barrier = Barrier::make()?;
+    let member = |index: u32| -> Result<Vec<Phase>> {
+        let mut member =
+            Member { index, of: crew.members, timer_ns, barrier: &barrier, probe: None, phases: Vec::new() };
+        let result = work(&mut member);
+        if result.is_err() {
+            barrier.break_it();
+        }
+        result.map(|()| member.phases)
+    };
+    let phases = match (crew.members, crew.kind) {
+        // In this thread: a process with a second one is another, slower kind of process, to the kernel and to DirectFS.
+        (1, CrewKind::Threads) => vec![member(0)],
+        (members, CrewKind::Threads) => run_threads(members, &member),
+        (members, CrewKind::Processes) => run_processes(members, &barrier, &member)?,
+    };
+    merge(first_cause(phases)?)
+}
+
+fn run_threads(members: u32, member: &(impl Fn(u32) -> Result<Vec<Phase>> + Sync)) -> Vec<Result<Vec<Phase>>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..members).map(|index| scope.spawn(move || member(index))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<_>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// A process that runs a member, and the pipe on which its result comes.
+struct Process {
+    pid: libc::pid_t,
+    result: File,
+    received: Vec<u8>,
+    open: bool,
+}
+
+fn run_processes(
+    members: u32,
+    barrier: &Barrier,
+    member: &impl Fn(u32) -> Result<Vec<Phase>>,
+) -> Result<Vec<Result<Vec<Phase>>>> {
+    let mut processes = Vec::new();
+    for index in 0..members {
+        match fork(index, member) {
+            Ok(process) => processes.push(process),
+            Err(error) => {
+                barrier.break_it();
+                processes.iter_mut().for_each(Process::wait);
+                return Err(error);
+            }
+        }
+    }
+    while processes.iter().any(|process| process.open) {
+        if interrupt::check().is_err() {
+            barrier.break_it();
+        }
+        for process in ready(&mut processes)? {
+            process.receive()?;
+            // One that died without a word leaves the others waiting for it.
+            if !process.open && process.received.is_empty() {
+                barrier.break_it();
+            }
+        }
+    }
+    processes.iter_mut().for_each(Process::wait);
+    Ok(processes.iter().map(Process::outcome).collect())
+}
+
+/// Starts a member as a process of its own. This one has one thread, so the new one may do whatever this one may.
+fn fork(index: u32, member: &impl Fn(u32) -> Result<Vec<Phase>>) -> Result<Process> {
+    let (result, mut teller) = std::io::pipe().context("cannot make a pipe")?;
+    let parent = std::process::id();
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error())
+            .context("cannot start another process; measure with fewer (--threads) or end other programs"),
+        0 => {
+            drop(result);
+            // SAFETY: asks to be ended with the parent, and looks whether that has happened already.
+            let orphaned = unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::getppid() as u32 != parent
+            };
+            let said: Result<Vec<Phase>, String> = match orphaned {
+                true => Err("the benchmark has ended".into()),
+                false => member(index).map_err(|error| format!("{error:#}")),
+            };
+            let written = serde_json::to_vec(&said).is_ok_and(|text| teller.write_all(&text).is_ok());
+            // SAFETY: ends this process; what the parent has registered for its own end is not repeated.
+            unsafe { libc::_exit(i32::from(!written)) }
+        }
+        pid => {
+            drop(teller);
+            let result = File::from(OwnedFd::from(result));
+            Ok(Process { pid, result, received: Vec::new(), open: true })
+        }
+    }
+}
+
+/// Those that have something to say or have ended; none, when a signal came or some time has passed.
+fn ready(processes: &mut [Process]) -> Result<Vec<&mut Process>> {
+    const LOOK_MS: libc::c_int = 100;
+    let open: Vec<&mut Process> = processes.iter_mut().filter(|process| process.open).collect();
+    let mut polled: Vec<libc::pollfd> = open
+        .iter()
+        .map(|process| libc::pollfd { fd: process.result.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    // SAFETY: a list with its length.
+    let count = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, LOOK_MS) };
+    let interrupted = count < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
+    ensure!(count >= 0 || interrupted, "cannot wait for processes: {}", std::io::Error::last_os_error());
+    Ok(open.into_iter().zip(polled).filter(|(_, polled)| count > 0 && polled.revents != 0).map(|pair| pair.0).collect())
+}
+
+impl Process {
+    fn receive(&mut self) -> Result<()> {
+        let mut buffer = [0; 65536];
+        let length = self.result.read(&mut buffer).context("cannot read what a process measured")?;
+        self.received.extend_from_slice(&buffer[..length]);
+        self.open = length > 0;
+        Ok(())
+    }
+
+    fn wait(&mut self) {
+        let mut status = 0;
+        // SAFETY: a child of this process that was not waited for.
+        unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+    }
+
+    fn outcome(&self) -> Result<Vec<Phase>> {
+        ensure!(!self.received.is_empty(), "a process of the benchmark was killed");
+        let said: Result<Vec<Phase>, String> = serde_json::from_slice(&self.received)
+            .context("a process of the benchmark was killed while it reported")?;
+        said.map_err(|said| anyhow!(said))
+    }
+}
+
+/// The results of all; or the error of the one that failed first, not of those that only learned of it.
+fn first_cause(results: Vec<Result<Vec<Phase>>>) -> Result<Vec<Vec<Phase>>> {
+    let (good, bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let mut errors: Vec<anyhow::Error> = bad.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|error| format!("{error:#}").contains(BROKEN));
+    match errors.into_iter().next() {
+        Some(error) => Err(error),
+        None => Ok(good.into_iter().flatten().collect()),
+    }
+}
+
+/// Puts the members' phases together.
+fn merge(members: Vec<Vec<Phase>>) -> Result<Vec<Outcome>> {
+    let count = members.len() as u32;
+    let phases = members.first().map_or(0, Vec::len);
+    ensure!(members.iter().all(|member| member.len() == phases), "the members of a crew went through different phases");
+    let mut members: Vec<_> = members.into_iter().map(Vec::into_iter).collect();
+    let mut outcomes = Vec::new();
+    for _ in 0..phases {
+        let parts: Vec<Phase> = members.iter_mut().filter_map(Iterator::next).collect();
+        let Some(first) = parts.first() else { bail!("a crew without members") };
+        let mut latencies = Latencies::default();
+        parts.iter().for_each(|part| latencies.merge(&part.latencies));
+        let started = parts.iter().map(|part| part.started_ns).min().unwrap_or(0);
+        let ended = parts.iter().map(|part| part.ended_ns).max().unwrap_or(0);
+        outcomes.push(Outcome {
+            what: first.what.clone(),
+            calls: parts.iter().map(|part| part.calls).sum(),
+            elapsed_ns: (ended - started) as f64,
+            members: count,
+            latencies,
+            batch: first.batch,
+            user_ns: first.user_ns,
+            refused: parts.iter().find_map(|part| part.refused.clone()),
+        });
+    }
+    Ok(outcomes)
+}
+
+const BROKEN: &str = "another member of the crew has failed";
+
+/// In memory that is shared with processes that this one starts.
+struct Barrier {
+    shared: *mut BarrierWords,
+}
+
+#[repr(C)]
+struct BarrierWords {
+    arrived: AtomicU32,
+    turn: AtomicU32,
+    broken: AtomicBool,
+}
+
+// SAFETY: what it points to are atomics, mapped until the value is dropped.
+unsafe impl Sync for Barrier {}
+
+impl Barrier {
+    fn make() -> Result<Barrier> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, of zeros, which are the atomics' initial values.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<BarrierWords>(), protection, flags, -1, 0) };
+        ensure!(address != libc::MAP_FAILED, "cannot map memory: {}", std::io::Error::last_os_error());
+        Ok(Barrier { shared: address.cast() })
+    }
+
+    fn words(&self) -> &BarrierWords {
+        // SAFETY: mapped as long as this value lives, and only ever used as atomics.
+        unsafe { &*self.shared }
+    }
+
+    fn break_it(&self) {
+        self.words().broken.store(true, Ordering::Release);
+    }
+
+    fn wait(&self, members: u32) -> Result<()> {
+        let words = self.words();
+        let turn = words.turn.load(Ordering::Acquire);
+        if words.arrived.fetch_add(1, Ordering::AcqRel) + 1 == members {
+            words.arrived.store(0, Ordering::Relaxed);
+            words.turn.store(turn.wrapping_add(1), Ordering::Release);
+            return interrupt::check();
+        }
+        while words.turn.load(Ordering::Acquire) == turn {
+            ensure!(!words.broken.load(Ordering::Acquire), BROKEN);
+            interrupt::check()?;
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Barrier {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `make` with that length; nobody has a reference any more.
+        unsafe { libc::munmap(self.shared.cast(), size_of::<BarrierWords>()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn crew(members: u32) -> Crew {
+        Crew::threads(members)
+    }
+
+    #[test]
+    fn every_member_does_its_share_and_phases_are_added_up() {
+        let outcomes = run(crew(3), 0, &|member: &mut Member| {
+            let share = member.share(100);
+            member.phase(What::Each("one".into()), |watch| {
+                share.clone().for_each(|_| watch.call(|| ()));
+                Ok(Done::calls(share.end - share.start))
+            })?;
+            member.phase(What::Each("two".into()), |_| Ok(Done::calls(1)))
+        })
+        .unwrap();
+        let said: Vec<_> =
+            outcomes.iter().map(|outcome| (outcome.what.words(), outcome.calls, outcome.members)).collect();
+        assert_eq!(said, [("one", 100, 3), ("two", 3, 3)]);
+        assert!(outcomes[0].latencies.count() >= 18);
+    }
+
+    #[test]
+    fn the_failure_of_one_ends_all_and_is_what_is_told() {
+        let error = run(crew(3), 0, &|member: &mut Member| {
+            let index = member.index;
+            member.phase(What::Each("failing".into()), |_| {
+                ensure!(index != 1, "the cause");
+                Ok(Done::calls(1))
+            })?;
+            member.phase(What::Each("never".into()), |_| Ok(Done::calls(1)))
+        })
+        .unwrap_err();
+        assert!(format!("{error:#}").contains("the cause"), "{error:#}");
+    }
+
+    #[test]
+    fn a_neighbours_share_is_the_next_ones() {
+        assert_eq!(share(10, 0, 3), 0..3);
+        assert_eq!(share(10, 2, 3), 6..10);
+    }
+}

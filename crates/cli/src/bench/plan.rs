@@ -1,0 +1,508 @@
+//! What is measured in a run: the sections of the report with their tasks, sizes and repeats, from what the user asked for; and what they need.
+
+use super::engine;
+use super::scratch::Room;
+use super::task::{Crew, CrewKind, Task, What, Work};
+use super::workloads::filebench::SERVED_BYTES;
+use super::workloads::postmark::BYTES_MAX;
+use crate::arguments::{Bench, BenchGroup as Group};
+use crate::units::{count, counted};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Repeats over so many files take minutes; more than three add nothing but waiting.
+const LARGE_FILES: u64 = 100_000;
+const REPEATS_MAX_LARGE: u32 = 3;
+/// Files of which crews of several members are measured, if no size is asked for.
+const CREW_FILES: u64 = 10_000;
+/// Fewest files for each member of a crew.
+const MEMBER_FILES: u64 = 16;
+const DEPTH_MAX: u32 = 8;
+const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE_QUICK: Duration = Duration::from_secs(3);
+/// Trees that are copied unless the user names one; a full run, a quick one.
+const TREES: [&str; 2] = ["/usr/include", "/usr/include/linux"];
+/// Bytes that a name costs: on a disk at most (a directory takes a block), in memory, in an image (with one that was removed and is not recycled yet), and
+/// in the memory beside an image.
+const NAME_DISK_BYTES: u64 = 4600;
+const NAME_MEMORY_BYTES: u64 = 1300;
+const NAME_IMAGE_BYTES: u64 = 2048;
+const NAME_REGION_BYTES: u64 = 512;
+/// What everything needs beside.
+const BESIDE_BYTES: u64 = 128 << 20;
+
+/// A table of the report.
+pub struct Section {
+    /// What it belongs to.
+    pub group: Group,
+    /// Its heading.
+    pub title: String,
+    /// What a reader must know of it.
+    pub note: Option<String>,
+    /// Files in the directory, where that is what distinguishes it.
+    pub files: Option<u64>,
+    /// Whether the rows of several members are set beside those of one.
+    pub scaling: bool,
+    /// Each workload in it.
+    pub tasks: Vec<Task>,
+    /// How many times.
+    pub repeats: u32,
+    /// Whether it is run once before, uncounted.
+    pub warm_up: bool,
+    /// Longest round over a directory that is waited for again where it is known how long it takes: some disks take milliseconds for a call.
+    pub patience: Duration,
+}
+
+/// Everything that is measured.
+pub struct Plan {
+    /// By workers, on all subjects.
+    pub sections: Vec<Section>,
+    /// In this process: numbers of files; empty: not at all.
+    pub engine_sizes: Vec<u64>,
+    repeats: u32,
+}
+
+/// Room for what a plan does.
+#[derive(Debug, Clone, Default)]
+pub struct Needs {
+    /// Names and bytes of data of each task. They follow each other, so the largest counts.
+    tasks: Vec<(u64, u64)>,
+    engine_bytes: u64,
+}
+
+/// How much of everything is done.
+struct Scale {
+    depth_files: u64,
+    small_files: u64,
+    cold_files: u64,
+    mdtest_files: u64,
+    mail_files: u64,
+    served_files: u64,
+    postmark: (u64, u64),
+    run_ms: u64,
+    data_bytes: u64,
+}
+
+const FULL: Scale = Scale {
+    depth_files: 1000,
+    small_files: 4000,
+    cold_files: 100_000,
+    mdtest_files: 1_000_000,
+    mail_files: 10_000,
+    served_files: 10_000,
+    postmark: (10_000, 50_000),
+    run_ms: 5000,
+    data_bytes: 256 << 20,
+};
+
+const QUICK: Scale = Scale {
+    depth_files: 1000,
+    small_files: 1000,
+    cold_files: 10_000,
+    mdtest_files: 20_000,
+    mail_files: 1000,
+    served_files: 400,
+    postmark: (1000, 5000),
+    run_ms: 300,
+    data_bytes: 64 << 20,
+};
+
+impl Plan {
+    /// From what the user asked for. What cannot be done is refused here, before anything is measured.
+    pub fn make(arguments: &Bench) -> Result<Plan> {
+        let mut maker = Maker::new(arguments);
+        let is_wanted = |group: Group| arguments.only.is_empty() || arguments.only.contains(&group);
+        ensure!(
+            arguments.directories.is_empty()
+                || Group::ALL.into_iter().any(|group| group != Group::Engine && is_wanted(group)),
+            "the engine is measured in this process, not in a directory: leave {} away, or measure something else in it (--only)",
+            arguments.directories[0].display()
+        );
+        for group in Group::ALL.into_iter().filter(|&group| is_wanted(group)) {
+            maker.add(group)?;
+        }
+        let Maker { plan, .. } = maker;
+        Ok(plan)
+    }
+
+    /// How many times so many files are measured.
+    pub fn repeats(&self, files: u64) -> u32 {
+        repeats_over(self.repeats, files)
+    }
+
+    /// Room for all of it.
+    pub fn needs(&self) -> Result<Needs> {
+        let largest = self.engine_sizes.last().copied();
+        let engine_bytes = largest.map_or(0, |files| engine::image_bytes(files) + files * NAME_REGION_BYTES);
+        let tasks = self.sections.iter().flat_map(|section| &section.tasks);
+        let tasks = tasks.map(|task| task.work.size()).collect::<Result<_>>()?;
+        Ok(Needs { tasks, engine_bytes })
+    }
+
+    /// Steps of the progress bar: each task on each subject, each time.
+    pub fn steps(&self, subjects: usize) -> u64 {
+        let of =
+            |section: &Section| section.tasks.len() as u64 * u64::from(section.repeats + u32::from(section.warm_up));
+        self.sections.iter().map(of).sum::<u64>() * subjects as u64
+    }
+}
+
+fn repeats_over(repeats: u32, files: u64) -> u32 {
+    if files > LARGE_FILES { repeats.min(REPEATS_MAX_LARGE) } else { repeats }
+}
+
+struct Maker<'a> {
+    arguments: &'a Bench,
+    scale: Scale,
+    sizes: Vec<u64>,
+    members: Vec<u32>,
+    plan: Plan,
+}
+
+impl Maker<'_> {
+    fn new(arguments: &Bench) -> Maker<'_> {
+        let quick = arguments.quick;
+        let sizes: &[u64] = if quick { &[10_000] } else { &[10_000, 100_000, 1_000_000] };
+        let sizes = sorted(if arguments.sizes.is_empty() { sizes.to_vec() } else { arguments.sizes.clone() });
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let members = if quick { vec![1, 2] } else { vec![1, 2, processors] };
+        let members = sorted(if arguments.threads.is_empty() { members } else { arguments.threads.clone() });
+        let repeats = arguments.repeat.unwrap_or(if quick { 2 } else { 5 });
+        let plan = Plan { sections: Vec::new(), engine_sizes: Vec::new(), repeats };
+        let scale = if quick { QUICK } else { FULL };
+        let mut maker = Maker { arguments, scale, sizes, members, plan };
+        maker.bound();
+        maker
+    }
+
+    /// Nothing has more files than the user asked for, or fewer than its members need.
+    fn bound(&mut self) {
+        let most = self.arguments.sizes.iter().copied().max().unwrap_or(u64::MAX);
+        let fewest = self.fewest_files();
+        let scale = &mut self.scale;
+        for number in [
+            &mut scale.depth_files,
+            &mut scale.small_files,
+            &mut scale.cold_files,
+            &mut scale.mdtest_files,
+            &mut scale.mail_files,
+            &mut scale.served_files,
+            &mut scale.postmark.0,
+            &mut scale.postmark.1,
+        ] {
+            *number = (*number).min(most).max(fewest);
+        }
+    }
+
+    fn add(&mut self, group: Group) -> Result<()> {
+        match group {
+            Group::Calls => self.sizes.clone().into_iter().for_each(|files| self.add_calls(files)),
+            Group::Threads => self.add_crews(group, CrewKind::Threads)?,
+            Group::Processes => self.add_crews(group, CrewKind::Processes)?,
+            Group::Depth => self.add_depth(),
+            Group::Small => self.add_small(),
+            Group::Cold => self.add_cold(),
+            Group::Mdtest | Group::Varmail | Group::Fileserver | Group::Postmark => self.add_mix(group),
+            Group::Tree => self.add_tree()?,
+            Group::Data => self.add_data(),
+            Group::Engine => self.plan.engine_sizes = self.sizes.clone(),
+        }
+        Ok(())
+    }
+
+    fn section(&mut self, group: Group, title: String, tasks: Vec<Task>) -> &mut Section {
+        let repeats = self.plan.repeats;
+        let patience = if self.arguments.quick { PATIENCE_QUICK } else { PATIENCE };
+        let (note, files) = (None, None);
+        let section = Section { group, title, note, files, scaling: false, tasks, repeats, warm_up: true, patience };
+        self.plan.sections.push(section);
+        self.plan.sections.last_mut().expect("just pushed")
+    }
+
+    fn add_calls(&mut self, files: u64) {
+        let title = format!("{} files in one directory, 1 thread", count(files));
+        let repeats = self.plan.repeats(files);
+        let section = self.section(Group::Calls, title, vec![Task { work: Work::Calls { files }, crew: Crew::ONE }]);
+        section.files = Some(files);
+        section.repeats = repeats;
+    }
+
+    fn add_crews(&mut self, group: Group, kind: CrewKind) -> Result<()> {
+        let files = self.sizes.first().copied().unwrap_or(CREW_FILES);
+        let repeats = self.plan.repeats(files);
+        let who = if kind == CrewKind::Threads { "threads" } else { "processes" };
+        let fewest = self.fewest_files();
+        ensure!(
+            files >= fewest,
+            "{files} files are too few for so many {who}, which want {MEMBER_FILES} each: ask for {fewest} (--sizes) or for fewer {who} (--threads)"
+        );
+        for private in [false, true] {
+            let wheres = if private { "each in a directory of its own" } else { "in one shared directory" };
+            let title = format!("{who} {wheres}, {} files in all", count(files));
+            // One member is measured here, too: scaling is told within one table.
+            let members = [1].into_iter().chain(self.members.iter().copied().filter(|&members| members > 1));
+            let crew = |members| Crew { members, kind, private };
+            let tasks = members.map(|members| Task { work: Work::Calls { files }, crew: crew(members) }).collect();
+            let section = self.section(group, title, tasks);
+            section.files = Some(files);
+            section.scaling = true;
+            section.repeats = repeats;
+        }
+        Ok(())
+    }
+
+    /// Enough for every member of the largest crew.
+    fn fewest_files(&self) -> u64 {
+        u64::from(self.members.last().copied().unwrap_or(1)) * MEMBER_FILES
+    }
+
+    fn add_depth(&mut self) {
+        let files = self.scale.depth_files;
+        let work = Work::Depth { depth: DEPTH_MAX, files };
+        let title = format!("stat by path depth, {} files", count(files));
+        let section = self.section(Group::Depth, title, vec![Task { work, crew: Crew::ONE }]);
+        section.note = Some(
+            "depth 1 is a name in the current directory; what a further level adds is told by medians of single calls"
+                .into(),
+        );
+    }
+
+    fn add_small(&mut self) {
+        let files = self.scale.small_files;
+        let members: Vec<u32> = self.members.iter().copied().filter(|&members| members <= 2).collect();
+        let tasks = members.iter().flat_map(|&members| {
+            let work = |kib: u64| Work::SmallFiles { bytes: kib << 10, files };
+            [1, 8, 32].map(|kib| Task { work: work(kib), crew: Crew::threads(members) })
+        });
+        let tasks = tasks.collect();
+        let title = format!("small files: create, write, close, open, read, close; {} of them", count(files));
+        self.section(Group::Small, title, tasks).scaling = true;
+    }
+
+    fn add_cold(&mut self) {
+        let files = self.scale.cold_files;
+        let title = format!("cold: a program's first calls on {} files of 4 KiB", count(files));
+        let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
+        let section = self.section(Group::Cold, title, vec![Task { work: Work::Cold { files }, crew: Crew::ONE }]);
+        section.repeats = repeats;
+        section.warm_up = false;
+    }
+
+    fn add_mix(&mut self, group: Group) {
+        let Scale { mdtest_files, mail_files, served_files, postmark: (pooled, transactions), run_ms, .. } = self.scale;
+        let (work, title, note) = match group {
+            Group::Mdtest => (
+                Work::Mdtest { files: mdtest_files },
+                format!("mdtest-like: {} files in one shared directory", count(mdtest_files)),
+                "each member works on what its neighbour has made",
+            ),
+            Group::Varmail => (
+                Work::Varmail { files: mail_files, run_ms },
+                format!("varmail-like: {} files of 16 KiB on average", count(mail_files)),
+                "remove; create, append, fsync; read, append, fsync; read",
+            ),
+            Group::Fileserver => (
+                Work::Fileserver { files: served_files, run_ms },
+                format!("fileserver-like: {} files of 128 KiB on average", count(served_files)),
+                "create and write; append; read; remove; stat; directories of 20 files",
+            ),
+            _ => (
+                Work::Postmark { files: pooled, transactions },
+                format!(
+                    "postmark-like: {} files of 500 bytes to 9.77 KiB, {} transactions",
+                    count(pooled),
+                    count(transactions)
+                ),
+                "create or remove, and read or append, in pieces of 512 bytes",
+            ),
+        };
+        let tasks = self.members.iter().map(|&members| Task { work: work.clone(), crew: Crew::threads(members) });
+        let tasks = tasks.collect();
+        let repeats =
+            if group == Group::Mdtest { repeats_over(self.plan.repeats, mdtest_files) } else { self.plan.repeats };
+        let section = self.section(group, title, tasks);
+        section.note = Some(note.into());
+        section.scaling = true;
+        // Each repeat makes its files anew, which warms what there is to warm.
+        section.warm_up = false;
+        section.repeats = repeats.min(REPEATS_MAX_LARGE);
+    }
+
+    fn add_tree(&mut self) -> Result<()> {
+        let Some(source) = self.tree()? else { return Ok(()) };
+        let (names, bytes) = size_of_tree(&source)?;
+        let shown = source.display();
+        let title =
+            format!("programs on a real tree: {shown}, {}, {}", counted(names, "file"), crate::units::size(bytes));
+        let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
+        let section = self.section(Group::Tree, title, vec![Task { work: Work::Tree { source }, crew: Crew::ONE }]);
+        section.note = Some(
+            "whole programs, started each time; \"beyond own\": without the program's own time, which is its time outside the kernel on tmpfs".into(),
+        );
+        section.repeats = repeats;
+        section.warm_up = false;
+        Ok(())
+    }
+
+    /// The tree to copy: the user's; else one that most machines have, or none.
+    fn tree(&self) -> Result<Option<PathBuf>> {
+        let Some(named) = &self.arguments.tree else {
+            let tree = Path::new(TREES[usize::from(self.arguments.quick)]);
+            let asked_for = self.arguments.only.contains(&Group::Tree);
+            ensure!(!asked_for || tree.is_dir(), "there is no {} here; name a tree with --tree", tree.display());
+            return Ok(tree.is_dir().then(|| tree.to_owned()));
+        };
+        let tree = named
+            .canonicalize()
+            .with_context(|| format!("cannot find the tree {}; name another with --tree", named.display()))?;
+        ensure!(tree.is_dir(), "{} is not a directory; name another with --tree", named.display());
+        Ok(Some(tree))
+    }
+
+    fn add_data(&mut self) {
+        let bytes = self.scale.data_bytes;
+        let title = format!("data: one file of {}, beside memcpy", crate::units::size(bytes));
+        let section = self.section(Group::Data, title, vec![Task { work: Work::Data { bytes }, crew: Crew::ONE }]);
+        section.note = Some("the project aims at 90 % of memcpy by 1 MiB; it has no aim for random access".into());
+        section.warm_up = false;
+    }
+}
+
+fn sorted<T: Ord>(mut numbers: Vec<T>) -> Vec<T> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// Files and directories in a tree, and their bytes in blocks.
+fn size_of_tree(root: &Path) -> Result<(u64, u64)> {
+    let (mut names, mut bytes, mut left) = (0, 0, vec![root.to_owned()]);
+    while let Some(directory) = left.pop() {
+        let read = || format!("cannot read {}; name a tree that you may read with --tree", directory.display());
+        for entry in std::fs::read_dir(&directory).with_context(read)? {
+            let entry = entry.with_context(read)?;
+            let metadata = entry.metadata().with_context(read)?;
+            names += 1;
+            bytes += metadata.len().next_multiple_of(4096);
+            if metadata.is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    Ok((names, bytes))
+}
+
+impl Work {
+    /// Names and bytes of data that it has at a time, at most.
+    fn size(&self) -> Result<(u64, u64)> {
+        Ok(match self {
+            Work::Calls { files } | Work::Mdtest { files } => (*files, 0),
+            Work::Depth { depth, files } => (u64::from(*depth) * files, 0),
+            Work::SmallFiles { bytes, files } => (*files, files * bytes.next_multiple_of(4096)),
+            Work::Prepare { files } | Work::Cold { files } => (*files, files * 4096),
+            Work::Varmail { files, .. } => (*files, files * (64 << 10)),
+            Work::Fileserver { files, .. } => (*files, files * SERVED_BYTES * 3 / 2),
+            Work::Postmark { files, transactions } => {
+                let names = files + transactions;
+                (names, names * 2 * BYTES_MAX.next_multiple_of(4096))
+            }
+            Work::Data { bytes } => (1, bytes * 2),
+            Work::Tree { source } => {
+                let (names, bytes) = size_of_tree(source)?;
+                // The tree, two copies of it, an archive, and a repository.
+                (names * 5, bytes * 5)
+            }
+        })
+    }
+}
+
+impl Needs {
+    /// Of a directory of the kernel's file systems.
+    pub fn kernel(&self, in_memory: bool) -> Room {
+        let name_bytes = if in_memory { NAME_MEMORY_BYTES } else { NAME_DISK_BYTES };
+        Room { bytes: self.most(|names, data| data + names * name_bytes), files: self.most(|names, _| names) }
+    }
+
+    /// Of the image.
+    pub fn image(&self) -> Room {
+        let bytes = self.most(|names, data| data * 5 / 4 + names * NAME_IMAGE_BYTES);
+        Room { bytes: bytes + BESIDE_BYTES, files: self.most(|names, _| names) * 3 + 4096 }
+    }
+
+    /// Of memory, beside what is in file systems: what the engine has in this process, and workers in theirs; with an image, its region.
+    pub fn memory(&self, with_image: bool) -> u64 {
+        let region = if with_image { self.most(|names, _| names) * NAME_REGION_BYTES } else { 0 };
+        self.engine_bytes + region + BESIDE_BYTES * 4
+    }
+
+    fn most(&self, of: impl Fn(u64, u64) -> u64) -> u64 {
+        self.tasks.iter().map(|&(names, data)| of(names, data)).max().unwrap_or(0)
+    }
+}
+
+/// How many times faster than tmpfs the project wants this to be.
+pub fn times_wanted(group: Group, what: &What, crew: Crew) -> Option<f64> {
+    let several = crew.members > 1;
+    match (group, what) {
+        (_, What::Call(call)) if !crew.private && crew.members <= 2 => Some(call.times_wanted(crew.members)),
+        (Group::Small, _) => Some(if several { 5.0 } else { 3.0 }),
+        (Group::Varmail | Group::Fileserver, _) => Some(4.0),
+        (Group::Postmark, _) => Some(3.0),
+        (Group::Tree, _) => Some(2.0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Cli;
+    use clap::Parser;
+
+    fn plan(words: &str) -> Plan {
+        let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
+            Cli::try_parse_from(["directfs", "bench"].into_iter().chain(words.split_whitespace()))
+        else {
+            panic!("{words} is no use of bench")
+        };
+        Plan::make(&arguments).unwrap()
+    }
+
+    #[test]
+    fn a_selection_is_all_that_is_measured() {
+        let plan = plan("--only calls,engine --sizes 300,200 --repeat 1");
+        let titles: Vec<_> = plan.sections.iter().map(|section| section.title.as_str()).collect();
+        assert_eq!(titles, ["200 files in one directory, 1 thread", "300 files in one directory, 1 thread"]);
+        assert_eq!(plan.engine_sizes, [200, 300]);
+        assert_eq!(plan.steps(3), 2 * 3 * 2);
+    }
+
+    #[test]
+    fn no_workload_has_more_files_than_the_largest_size() {
+        let needs = plan("--sizes 200 --only mdtest,cold,varmail,fileserver,postmark,small").needs().unwrap();
+        assert!(needs.kernel(true).files <= 600, "{needs:?}");
+    }
+
+    #[test]
+    fn every_member_has_something_to_do() {
+        let crowd = plan("--quick --threads 64 --only fileserver,postmark,varmail,mdtest,small");
+        assert!(crowd.needs().unwrap().kernel(true).files >= 64 * MEMBER_FILES);
+        let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
+            Cli::try_parse_from("directfs bench --only threads --sizes 100 --threads 64".split(' '))
+        else {
+            panic!("a use of bench")
+        };
+        let error = Plan::make(&arguments).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("--sizes") && error.contains("1024"), "{error}");
+    }
+
+    #[test]
+    fn scaling_is_told_beside_one_member() {
+        let plan = plan("--only threads --threads 2,3 --sizes 100");
+        for section in &plan.sections {
+            let members: Vec<_> = section.tasks.iter().map(|task| task.crew.members).collect();
+            assert_eq!(members, [1, 2, 3]);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! What the benchmark says: one [`Report`], shown as tables ([`table`]), as JSON (its serialisation) and as a page with plots ([`html`]).
+
+mod html;
+mod svg;
+mod table;
+
+pub use html::page;
+pub use table::print;
+
+use super::engine::{self, Scale, Written};
+use super::plan::{Section, times_wanted};
+use super::statistics::{Figure, Repeats, Summary, TaskRepeats};
+use super::subject::Subject;
+use super::task::{Crew, CrewKind, What};
+use super::workloads::calls::Call;
+use super::workloads::data;
+use crate::arguments::BenchGroup;
+use crate::units::{counted, size};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Load above which a run says that it was disturbed.
+pub const LOAD_QUIET: f64 = 0.5;
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of this program.
+    pub version: &'static str,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The floor P: one store, flush and fence.
+    pub floor: Summary,
+    /// What reading the clock twice costs in this process: taken off.
+    pub timer_ns: u64,
+    /// What was measured.
+    pub subjects: Vec<SubjectReport>,
+    /// What was not, for want of it.
+    pub absent: Vec<String>,
+    /// Its tables.
+    pub sections: Vec<SectionReport>,
+    /// The engine in this process.
+    pub engine: Option<EngineReport>,
+    /// The load when all was done, this benchmark's own included.
+    pub load_after: Option<f64>,
+    /// How long it took.
+    pub took_s: f64,
+}
+
+/// The machine, to set figures in relation.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// How many.
+    pub processors: u32,
+    /// Bytes of memory.
+    pub memory_bytes: Option<u64>,
+    /// The kernel's version.
+    pub kernel: String,
+    /// How many programs wanted a processor on average in the minute before: others' work makes figures worse.
+    pub load_before: Option<f64>,
+}
+
+/// A file system that was measured.
+#[derive(Debug, Serialize)]
+pub struct SubjectReport {
+    /// What it is called in tables.
+    pub name: String,
+    /// What it is, and where.
+    pub place: String,
+    /// What cold means there.
+    pub cold: &'static str,
+    /// What reading the clock costs in its worker: taken off.
+    pub timer_ns: u64,
+}
+
+/// A table.
+#[derive(Debug, Serialize)]
+pub struct SectionReport {
+    /// What it belongs to.
+    pub group: BenchGroup,
+    /// Its heading.
+    pub title: String,
+    /// What a reader must know of it.
+    pub note: Option<String>,
+    /// Files in the directory, where that distinguishes it.
+    pub files: Option<u64>,
+    /// Repeats of which the median is shown.
+    pub repeats: u32,
+    /// Whether rows of several members are set beside those of one.
+    #[serde(skip)]
+    pub scaling: bool,
+    /// A row for each phase.
+    pub rows: Vec<Row>,
+    /// What is missing.
+    pub left_out: BTreeSet<LeftOut>,
+}
+
+/// Something that a subject was not, or not as often, measured by.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct LeftOut {
+    /// The subject.
+    pub subject: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// One phase on all subjects.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub what: String,
+    /// Which of the calls, if it is one.
+    pub call: Option<Call>,
+    /// How it is told.
+    pub unit: Unit,
+    /// Members that worked at the same time.
+    pub members: u32,
+    /// As threads or processes.
+    pub kind: CrewKind,
+    /// Each in a directory of its own.
+    pub private: bool,
+    /// In the order of the subjects.
+    pub cells: Vec<Cell>,
+    /// How many times faster DirectFS is than tmpfs.
+    pub times_tmpfs: Option<f64>,
+    /// The same by the medians of single calls, which other programs' work hardly touches.
+    pub times_tmpfs_p50: Option<f64>,
+    /// DirectFS's bandwidth in that of memcpy in the same direction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_of_memcpy: Option<f64>,
+    /// How many times faster without the program's own time: what it spends outside the kernel on tmpfs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times_beyond_own: Option<f64>,
+    /// How many times faster the project wants it to be.
+    pub times_wanted: Option<f64>,
+}
+
+/// How a figure is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Time per call.
+    Call,
+    /// Duration.
+    Duration,
+    /// Operations in a second.
+    Rate,
+    /// Bytes in a second.
+    Bandwidth,
+}
+
+/// One phase on one subject.
+#[derive(Debug, Serialize)]
+pub struct Cell {
+    /// The subject.
+    pub subject: String,
+    /// What was measured.
+    #[serde(flatten)]
+    pub figure: Option<Figure>,
+    /// Calls of all members in a second, in those of one member.
+    pub scaling: Option<f64>,
+}
+
+impl SubjectReport {
+    /// Of a subject.
+    pub fn of(subject: &Subject) -> SubjectReport {
+        let (name, place) = (subject.name.clone(), subject.place.clone());
+        SubjectReport { name, place, cold: subject.cold, timer_ns: subject.timer_ns() }
+    }
+}
+
+impl Machine {
+    /// This one, now.
+    pub fn look() -> Machine {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+        Machine {
+            processor: model.map_or("unknown processor", |(_, name)| name).to_owned(),
+            processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+            memory_bytes: total.and_then(|kib| kib.parse::<u64>().ok()).map(|kib| kib << 10),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            load_before: load(),
+        }
+    }
+
+    /// In a line.
+    pub fn words(&self) -> String {
+        let memory = self.memory_bytes.map_or_else(String::new, |bytes| format!("{} of memory, ", size(bytes)));
+        let processors = counted(self.processors.into(), "processor");
+        format!("{}, {processors}, {memory}Linux {}", self.processor, self.kernel)
+    }
+}
+
+/// The average load of the last minute.
+pub fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+impl SectionReport {
+    /// From what was measured: by task and subject, the repeats of each phase.
+    pub fn new(section: &Section, subjects: &[Subject], measured: &[Vec<TaskRepeats>]) -> SectionReport {
+        let find = |wanted: &dyn Fn(&Subject) -> bool| subjects.iter().position(wanted);
+        let pair = find(&Subject::is_directfs).zip(find(&|subject| subject.name == "tmpfs"));
+        let (mut rows, mut left_out) = (Vec::new(), BTreeSet::new());
+        for (task, measured) in section.tasks.iter().zip(measured) {
+            for (subject, task) in subjects.iter().zip(measured) {
+                let reasons = task.phases().iter().filter_map(Repeats::refused).chain(task.left_out());
+                let tell = |reason: &str| LeftOut { subject: subject.name.clone(), reason: reason.to_owned() };
+                left_out.extend(reasons.map(tell));
+            }
+            let phases = measured.iter().map(TaskRepeats::phases).max_by_key(|phases| phases.len()).unwrap_or_default();
+            for (index, phase) in phases.iter().enumerate() {
+                let cells = subjects.iter().zip(measured).map(|(subject, task)| Cell::new(subject, task, index));
+                let mut row = Row::new(&phase.what, task.crew, cells.collect());
+                row.times_wanted = times_wanted(section.group, &phase.what, task.crew);
+                row.compare(pair);
+                rows.push(row);
+            }
+        }
+        if section.scaling {
+            scale(&mut rows);
+        }
+        if let (BenchGroup::Data, Some(ours)) = (section.group, find(&Subject::is_directfs)) {
+            compare_with_memcpy(&mut rows, ours);
+        }
+        if section.group == BenchGroup::Depth {
+            rows.extend(growth(&rows));
+        }
+        SectionReport {
+            group: section.group,
+            title: section.title.clone(),
+            note: section.note.clone(),
+            files: section.files,
+            repeats: section.repeats,
+            scaling: section.scaling,
+            rows,
+            left_out,
+        }
+    }
+}
+
+impl Row {
+    fn new(what: &What, crew: Crew, cells: Vec<Cell>) -> Row {
+        let (call, unit) = match what {
+            What::Call(call) => (Some(*call), Unit::Call),
+            What::Each(_) => (None, Unit::Call),
+            What::Once(_) => (None, Unit::Duration),
+            What::Rate(_) => (None, Unit::Rate),
+            What::Bandwidth(_) => (None, Unit::Bandwidth),
+        };
+        Row {
+            what: what.words().to_owned(),
+            call,
+            unit,
+            members: crew.members,
+            kind: crew.kind,
+            private: crew.private,
+            cells,
+            times_tmpfs: None,
+            times_tmpfs_p50: None,
+            share_of_memcpy: None,
+            times_beyond_own: None,
+            times_wanted: None,
+        }
+    }
+
+    /// Sets DirectFS beside tmpfs.
+    fn compare(&mut self, pair: Option<(usize, usize)>) {
+        let figure = |at: usize| self.cells.get(at)?.figure.as_ref();
+        let Some((ours, theirs)) = pair.and_then(|(ours, theirs)| figure(ours).zip(figure(theirs))) else { return };
+        let (our_ns, their_ns) = (ours.time.median_ns, theirs.time.median_ns);
+        self.times_tmpfs = Some(their_ns / our_ns);
+        let median = |figure: &Figure| figure.latency?.p50_ns.filter(|&ns| ns > 0.0);
+        self.times_tmpfs_p50 = median(theirs).zip(median(ours)).map(|(theirs, ours)| theirs / ours);
+        // Where hardly anything is left the quotient means nothing.
+        let beyond = theirs.user_ns.map(|own| (their_ns - own, our_ns - own));
+        self.times_beyond_own =
+            beyond.filter(|(theirs, ours)| theirs.min(*ours) > their_ns / 50.0).map(|(theirs, ours)| theirs / ours);
+    }
+
+    /// What it is called where rows of different crews stand below each other.
+    pub fn words(&self) -> String {
+        let kind = if self.kind == CrewKind::Threads { "thread" } else { "process" };
+        match (self.members, self.kind) {
+            (1, CrewKind::Threads) => self.what.clone(),
+            (members, CrewKind::Processes) if members > 1 => format!("{}, {members} processes", self.what),
+            (members, _) => format!("{}, {}", self.what, counted(members.into(), kind)),
+        }
+    }
+}
+
+impl Cell {
+    fn new(subject: &Subject, task: &TaskRepeats, phase: usize) -> Cell {
+        let figure = task.phases().get(phase).and_then(Repeats::figure);
+        Cell { subject: subject.name.clone(), figure, scaling: None }
+    }
+}
+
+/// Sets rows of several members beside those of one, and puts rows of the same work next to each other.
+fn scale(rows: &mut Vec<Row>) {
+    let mut ordered: Vec<Row> = Vec::new();
+    while !rows.is_empty() {
+        let what = rows[0].what.clone();
+        let (same, others) = std::mem::take(rows).into_iter().partition(|row| row.what == what);
+        ordered.extend::<Vec<Row>>(same);
+        *rows = others;
+    }
+    let rate = |row: &Row, at: usize| row.cells.get(at)?.figure.as_ref().map(|figure| figure.per_second);
+    for index in 0..ordered.len() {
+        let Some(one) = ordered.iter().find(|row| row.what == ordered[index].what && row.members == 1) else {
+            continue;
+        };
+        let cells = 0..ordered[index].cells.len();
+        let quotient = |at| Some(rate(&ordered[index], at)? / rate(one, at)?);
+        let scaling: Vec<Option<f64>> = cells.map(quotient).collect();
+        if ordered[index].members > 1 {
+            ordered[index].cells.iter_mut().zip(scaling).for_each(|(cell, scaling)| cell.scaling = scaling);
+        }
+    }
+    *rows = ordered;
+}
+
+/// Sets reads and writes beside memcpy, which is no file system's and so not compared itself.
+fn compare_with_memcpy(rows: &mut [Row], ours: usize) {
+    let rate = |row: &Row| row.cells.get(ours)?.figure.as_ref().map(|figure| figure.per_second);
+    let copied = |rows: &[Row], what: &str| rows.iter().find(|row| row.what == what).and_then(rate);
+    let (to, from) = (copied(rows, data::MEMCPY_TO), copied(rows, data::MEMCPY_FROM));
+    for row in rows {
+        if [data::MEMCPY_TO, data::MEMCPY_FROM].contains(&row.what.as_str()) {
+            (row.times_tmpfs, row.times_tmpfs_p50) = (None, None);
+        } else {
+            let memcpy = if row.what.starts_with("write") { to } else { from };
+            row.share_of_memcpy = rate(row).zip(memcpy).map(|(rate, memcpy)| rate / memcpy);
+        }
+    }
+}
+
+/// What each level of a path adds on average, from the first depth to the last: by medians of single calls, since the difference is small.
+fn growth(rows: &[Row]) -> Option<Row> {
+    let (first, last) = (rows.first()?, rows.last()?);
+    let levels = rows.len().checked_sub(1).filter(|&levels| levels > 0)? as f64;
+    let median = |cell: &Cell| cell.figure.as_ref()?.latency?.p50_ns;
+    let cells = first.cells.iter().zip(&last.cells).map(|(first, last)| {
+        let added = median(last).zip(median(first)).map(|(last, first)| (last - first) / levels);
+        let time = |ns| Summary { median_ns: ns, min_ns: ns, max_ns: ns };
+        let figure = added.map(|ns| Figure { time: time(ns), latency: None, per_second: 0.0, user_ns: None });
+        Cell { subject: first.subject.clone(), figure, scaling: None }
+    });
+    Some(Row::new(&What::Each("each further level".into()), Crew::ONE, cells.collect()))
+}
+
+/// The engine in this process.
+#[derive(Debug, Serialize)]
+pub struct EngineReport {
+    /// Over each number of files.
+    pub directories: Vec<EngineDirectoryReport>,
+    /// Footprints and recovery.
+    pub scale: Option<Scale>,
+}
+
+/// Calls of the engine over one number of files.
+#[derive(Debug, Serialize)]
+pub struct EngineDirectoryReport {
+    /// Files in the directory.
+    pub files: u64,
+    /// Each call.
+    pub calls: Vec<EngineCall>,
+}
+
+/// One call of the engine.
+#[derive(Debug, Serialize)]
+pub struct EngineCall {
+    /// Which.
+    pub call: Call,
+    /// Its times.
+    #[serde(flatten)]
+    pub figure: Figure,
+    /// The median in multiples of the floor.
+    pub floors: f64,
+    /// What the design aims at, in multiples of the floor.
+    pub floors_wanted: Option<f64>,
+    /// What it writes, recycling included.
+    pub written: Option<Written>,
+    /// How many lines the design allows.
+    pub lines_wanted: Option<f64>,
+}
+
+impl EngineReport {
+    /// From what was measured.
+    pub fn new(measured: engine::Measured, floor: Summary) -> EngineReport {
+        let written = |call: Call| measured.written.iter().find(|(counted, _)| *counted == call).map(|pair| pair.1);
+        let directory = |(files, calls): (u64, Vec<Repeats>)| {
+            let calls = calls.iter().filter_map(|repeats| {
+                let What::Call(call) = repeats.what else { return None };
+                let figure = repeats.figure()?;
+                let floors = figure.time.median_ns / floor.median_ns;
+                let floors_wanted = engine::floors_wanted(call, files);
+                let lines_wanted = engine::lines_wanted(call);
+                Some(EngineCall { call, figure, floors, floors_wanted, written: written(call), lines_wanted })
+            });
+            EngineDirectoryReport { files, calls: calls.collect() }
+        };
+        EngineReport { directories: measured.calls.into_iter().map(directory).collect(), scale: measured.scale }
+    }
+}

@@ -1,0 +1,236 @@
+//! The report as tables for a terminal.
+
+use super::{EngineDirectoryReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, Unit};
+use crate::arguments::BenchGroup;
+use crate::bench::engine::Scale;
+use crate::bench::statistics::Figure;
+use crate::terminal::{Table, bold, dim};
+use crate::units::{count, counted, duration};
+
+/// Prints all of it.
+pub fn print(report: &Report) {
+    print_head(report);
+    for section in &report.sections {
+        print_section(section, report);
+    }
+    if let Some(engine) = &report.engine {
+        for directory in &engine.directories {
+            print_engine(directory);
+        }
+        if let Some(scale) = &engine.scale {
+            print_scale(scale);
+        }
+    }
+    for absent in &report.absent {
+        anstream::println!("\nnot measured: {absent}");
+    }
+    anstream::println!("\n{}", dim(format!("took {}", duration(report.took_s * 1e9))));
+}
+
+fn print_head(report: &Report) {
+    let machine = &report.machine;
+    anstream::println!("{}", bold(format!("directfs {} bench", report.version)));
+    anstream::println!("{}", machine.words());
+    anstream::println!(
+        "floor P (store, flush, fence of one line): {}; reading the clock: {} (taken off)",
+        bold(duration(report.floor.median_ns)),
+        duration(report.timer_ns as f64)
+    );
+    for subject in &report.subjects {
+        anstream::println!("{}", format_args!("{}: {}", bold(&subject.name), subject.place));
+    }
+    if let Some(load) = machine.load_before.filter(|&load| load > LOAD_QUIET) {
+        let note = format!(
+            "note: the machine was busy before this run (load {load}); times are worse than on a quiet one; medians of single calls suffer least"
+        );
+        anstream::println!("{}", bold(note));
+    }
+}
+
+fn print_section(section: &SectionReport, report: &Report) {
+    let repeats = format!("median of {}", counted(section.repeats.into(), "repeat"));
+    anstream::println!("\n{}  {}", bold(&section.title), dim(repeats));
+    if let Some(note) = &section.note {
+        anstream::println!("{}", dim(note));
+    }
+    if section.group == BenchGroup::Cold {
+        for subject in &report.subjects {
+            anstream::println!("{}", dim(format!("cold on {}: {}", subject.name, subject.cold)));
+        }
+    }
+    times(section, report).print();
+    for LeftOut { subject, reason } in &section.left_out {
+        anstream::println!("{}", dim(format!("- on {subject}: {reason}")));
+    }
+    if let Some(table) = distributions(section, report) {
+        anstream::println!("{}", dim("single calls: median / 99 of 100 / 999 of 1000 take at most so long"));
+        table.print();
+        if section.rows.iter().any(is_batched) {
+            anstream::println!("{}", dim("~ means of 16 calls in a row: one alone is too short for the clock"));
+        }
+    }
+}
+
+/// The times of whole phases, per call.
+fn times(section: &SectionReport, report: &Report) -> Table {
+    let has_own = section.rows.iter().any(|row| row.times_beyond_own.is_some());
+    let is_compared = section.rows.iter().any(|row| row.times_tmpfs.is_some());
+    let has_aims = is_compared && section.rows.iter().any(|row| row.times_wanted.is_some());
+    let names = report.subjects.iter().map(|subject| subject.name.as_str());
+    let mut headings: Vec<String> = [heading(section)].into_iter().chain(names.map(str::to_owned)).collect();
+    if is_compared {
+        headings.push("x tmpfs".into());
+    }
+    if has_own {
+        headings.push("beyond own".into());
+    }
+    let has_memcpy = section.rows.iter().any(|row| row.share_of_memcpy.is_some());
+    if has_memcpy {
+        headings.push("of memcpy".into());
+    }
+    if has_aims {
+        headings.push("aim".into());
+    }
+    let scales = section.scaling && section.rows.iter().any(|row| row.members > 1);
+    if scales {
+        headings.extend(report.subjects.iter().map(|subject| format!("{} scales", subject.name)));
+    }
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let mut table = Table::new(&headings);
+    for row in &section.rows {
+        let mut cells = vec![row.words()];
+        cells.extend(
+            row.cells.iter().map(|cell| cell.figure.as_ref().map_or("-".into(), |figure| told(figure, row.unit))),
+        );
+        if is_compared {
+            cells.push(optional(row.times_tmpfs));
+        }
+        if has_own {
+            cells.push(optional(row.times_beyond_own));
+        }
+        if has_memcpy {
+            cells.push(row.share_of_memcpy.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0)));
+        }
+        if has_aims {
+            cells.push(row.times_wanted.map_or_else(|| "-".into(), |times| format!("≥ {times}")));
+        }
+        if scales {
+            cells.extend(row.cells.iter().map(|cell| optional(cell.scaling)));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+fn heading(section: &SectionReport) -> String {
+    match section.rows.first().map(|row| row.unit) {
+        Some(Unit::Duration) if section.group == BenchGroup::Tree => "program".into(),
+        Some(Unit::Rate) => "operations per second".into(),
+        Some(Unit::Bandwidth) => "GB per second".into(),
+        _ => "time per call".into(),
+    }
+}
+
+/// A figure in its row's unit.
+pub fn told(figure: &Figure, unit: Unit) -> String {
+    match unit {
+        // What a level adds may be less than nothing.
+        Unit::Call if (0.0..1e5).contains(&figure.time.median_ns) => {
+            format!("{} ns", count(figure.time.median_ns.round() as u64))
+        }
+        Unit::Call | Unit::Duration => duration(figure.time.median_ns),
+        Unit::Rate => count(figure.per_second.round() as u64),
+        Unit::Bandwidth => format!("{:.2}", figure.per_second / 1e9),
+    }
+}
+
+fn optional(times: Option<f64>) -> String {
+    times.map_or_else(|| "-".into(), |times| format!("{times:.2}"))
+}
+
+fn is_batched(row: &Row) -> bool {
+    row.cells.iter().filter_map(|cell| cell.figure.as_ref()?.latency).any(|latency| latency.batch > 1)
+}
+
+/// The distributions of single calls, where there are any.
+fn distributions(section: &SectionReport, report: &Report) -> Option<Table> {
+    let mut headings = vec!["µs"];
+    headings.extend(report.subjects.iter().map(|subject| subject.name.as_str()));
+    let is_compared = section.rows.iter().any(|row| row.times_tmpfs_p50.is_some());
+    if is_compared {
+        headings.push("median x tmpfs");
+    }
+    let mut table = Table::new(&headings);
+    let mut any = false;
+    for row in section.rows.iter().filter(|row| row.unit != Unit::Bandwidth) {
+        let mut cells: Vec<String> = row.cells.iter().map(|cell| distribution(cell.figure.as_ref())).collect();
+        if is_compared {
+            cells.push(optional(row.times_tmpfs_p50));
+        }
+        if cells.iter().any(|cell| cell != "-") {
+            any = true;
+            table.row([row.words()].into_iter().chain(cells).collect());
+        }
+    }
+    any.then_some(table)
+}
+
+fn distribution(figure: Option<&Figure>) -> String {
+    let Some(latency) = figure.and_then(|figure| figure.latency) else { return "-".into() };
+    let micros = |ns: Option<f64>| match ns.map(|ns| ns / 1e3) {
+        None => "?".into(),
+        Some(micros) if micros < 10.0 => format!("{micros:.2}"),
+        Some(micros) if micros < 100.0 => format!("{micros:.1}"),
+        Some(micros) => count(micros.round() as u64),
+    };
+    let mark = if latency.batch > 1 { "~" } else { "" };
+    format!("{mark}{} / {} / {}", micros(latency.p50_ns), micros(latency.p99_ns), micros(latency.p999_ns))
+}
+
+fn print_engine(directory: &EngineDirectoryReport) {
+    let title = format!("the engine in this process, {} files in one directory", count(directory.files));
+    anstream::println!(
+        "\n{}  {}",
+        bold(title),
+        dim("no system calls, paths, permissions or descriptors; P: the floor")
+    );
+    let mut table = Table::new(&["call", "time", "best", "worst", "in P", "aim", "lines", "aim", "fences"]);
+    for call in &directory.calls {
+        let time = &call.figure.time;
+        let at_most = |aim: Option<f64>| aim.map_or_else(|| "-".into(), |aim| format!("≤ {aim}"));
+        let written = |pick: fn(&crate::bench::engine::Written) -> f64| {
+            call.written.as_ref().map_or_else(|| "-".into(), |written| format!("{:.1}", pick(written)))
+        };
+        table.row(vec![
+            call.call.words().to_owned(),
+            duration(time.median_ns),
+            duration(time.min_ns),
+            duration(time.max_ns),
+            format!("{:.2}", call.floors),
+            at_most(call.floors_wanted),
+            written(|written| written.lines),
+            at_most(call.lines_wanted),
+            written(|written| written.fences),
+        ]);
+    }
+    table.print();
+}
+
+fn print_scale(scale: &Scale) {
+    anstream::println!("\n{}", bold(format!("the engine in this process, {} files, all of them", count(scale.files))));
+    let beside = scale.pm_bytes_per_file - scale.name_bytes as f64;
+    let recovery = format!("recovery after a crash, {}", counted(scale.recovery_threads as u64, "thread"));
+    // Aims that were set for a million files.
+    let aim = |aim: &'static str| if scale.files == 1_000_000 { aim } else { "-" };
+    let mut table = Table::new(&["", "measured", "aim"]);
+    for (what, measured, aim) in [
+        ("image bytes per empty file beside its name", format!("{beside:.0}"), "≤ 384"),
+        ("memory bytes per cached file", format!("{:.0}", scale.dram_bytes_per_file), "≤ 192"),
+        ("attach, left clean", duration(scale.attach_ns), "-"),
+        ("first access to the directory, 1 thread", duration(scale.index_ns), aim("≤ 200 ms")),
+        (recovery.as_str(), duration(scale.recovery_ns), aim("≤ 1 s")),
+    ] {
+        table.row(vec![what.to_owned(), measured, aim.to_owned()]);
+    }
+    table.print();
+}

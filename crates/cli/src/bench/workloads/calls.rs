@@ -1,0 +1,243 @@
+//! The calls that are measured by themselves, and one round of all of them over a number of files in one directory.
+//!
+//! The round is written for a [`Directory`], which system calls and the engine in this process both are.
+
+use super::names::Names;
+use crate::bench::crew::{Done, Member};
+use crate::bench::measure::Stopwatch;
+use crate::bench::task::What;
+use crate::interrupt;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::ffi::CStr;
+
+/// Names of the hot set.
+pub const HOT_FILES: u64 = 16;
+/// Most calls on the hot set in a round.
+const HOT_CALLS_MAX: u64 = 200_000;
+/// Calls between two looks at the interrupt flag: rare enough to cost nothing, often enough to react within some milliseconds.
+const BATCH: usize = 1024;
+
+/// One directory to work in. Each call does what a program would wait for, and nothing else.
+pub trait Directory {
+    /// Makes an empty file and closes it.
+    fn create(&self, name: &CStr) -> Result<()>;
+    /// Asks for a file's attributes.
+    fn stat(&self, name: &CStr) -> Result<()>;
+    /// Asks for the attributes of a file that is not there.
+    fn stat_missing(&self, name: &CStr) -> Result<()>;
+    /// Asks whether a file may be read.
+    fn access(&self, name: &CStr) -> Result<()>;
+    /// Opens a file and closes it.
+    fn open(&self, name: &CStr) -> Result<()>;
+    /// Removes a file.
+    fn unlink(&self, name: &CStr) -> Result<()>;
+    /// Makes a directory.
+    fn mkdir(&self, name: &CStr) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, name: &CStr) -> Result<()>;
+    /// Gives a file another name.
+    fn link(&self, name: &CStr, other: &CStr) -> Result<()>;
+    /// Renames.
+    fn rename(&self, name: &CStr, other: &CStr) -> Result<()>;
+    /// Reads the whole directory; how many names there are, `.` and `..` not counted.
+    fn read(&self) -> Result<u64>;
+}
+
+/// A call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// Make empty files, and close them.
+    Create,
+    /// stat over all files, in random order.
+    Stat,
+    /// stat of names that are not there.
+    StatMissing,
+    /// access over all files, in random order.
+    Access,
+    /// stat of sixteen files, again and again.
+    StatHot,
+    /// access of sixteen files, again and again.
+    AccessHot,
+    /// Open files and close them, in random order.
+    Open,
+    /// Reading the directory, per name.
+    Readdir,
+    /// Renames within the directory, in random order.
+    Rename,
+    /// Second names.
+    Link,
+    /// Remove files, in random order.
+    Unlink,
+    /// Make directories.
+    Mkdir,
+    /// Remove empty directories, in random order.
+    Rmdir,
+}
+
+impl Call {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Call::Create => "create+close",
+            Call::Stat => "stat",
+            Call::StatMissing => "stat, no such name",
+            Call::Access => "access",
+            Call::StatHot => "stat, 16 hot files",
+            Call::AccessHot => "access, 16 hot files",
+            Call::Open => "open+close",
+            Call::Readdir => "readdir, per name",
+            Call::Rename => "rename",
+            Call::Link => "link",
+            Call::Unlink => "unlink",
+            Call::Mkdir => "mkdir",
+            Call::Rmdir => "rmdir",
+        }
+    }
+
+    /// How many times faster than tmpfs the project wants it to be, for one thread and for several in one directory.
+    pub fn times_wanted(self, members: u32) -> f64 {
+        let (one, several) = match self {
+            Call::StatHot | Call::AccessHot => (6.0, 6.0),
+            Call::Stat | Call::StatMissing | Call::Access | Call::Open => (4.0, 5.0),
+            Call::Create | Call::Rename => (5.0, 10.0),
+            Call::Unlink | Call::Link => (5.0, 7.0),
+            Call::Mkdir => (4.0, 9.0),
+            Call::Rmdir => (5.0, 7.0),
+            Call::Readdir => (8.0, 8.0),
+        };
+        if members > 1 { several } else { one }
+    }
+}
+
+/// All names that a round needs, made before.
+pub struct Round {
+    ascending: Names,
+    shuffled: Names,
+    others: Names,
+    others_ascending: Names,
+    missing: Names,
+}
+
+impl Round {
+    /// For files of those numbers, with names that begin with `place`: a directory and a slash, or nothing.
+    pub fn new(place: &str, numbers: std::ops::Range<u64>) -> Round {
+        let [file, other, missing] = ["f", "g", "x"].map(|letter| format!("{place}{letter}"));
+        Round {
+            ascending: Names::ascending(&file, numbers.clone()),
+            shuffled: Names::shuffled(&file, numbers.clone()),
+            others: Names::shuffled(&other, numbers.clone()),
+            others_ascending: Names::ascending(&other, numbers.clone()),
+            missing: Names::shuffled(&missing, numbers),
+        }
+    }
+
+    /// How many files.
+    pub fn files(&self) -> u64 {
+        self.ascending.count()
+    }
+
+    /// Makes the files and leaves them there.
+    pub fn fill(&self, directory: &impl Directory, watch: &mut Stopwatch) -> Result<Done> {
+        over(&self.ascending, watch, |name| directory.create(name))
+    }
+
+    /// Runs all calls. The directory has none of these files before and after; `in_directory` is how many names it has with those of all members.
+    pub fn run(&self, member: &mut Member, directory: &impl Directory, in_directory: u64) -> Result<()> {
+        let Round { ascending, shuffled, others, others_ascending, missing } = self;
+        member.phase(What::Call(Call::Create), |watch| self.fill(directory, watch))?;
+        member.phase(What::Call(Call::Stat), |watch| over(shuffled, watch, |name| directory.stat(name)))?;
+        member
+            .phase(What::Call(Call::StatMissing), |watch| over(missing, watch, |name| directory.stat_missing(name)))?;
+        member.phase(What::Call(Call::Access), |watch| over(shuffled, watch, |name| directory.access(name)))?;
+        member.phase(What::Call(Call::StatHot), |watch| self.over_hot(watch, |name| directory.stat(name)))?;
+        member.phase(What::Call(Call::AccessHot), |watch| self.over_hot(watch, |name| directory.access(name)))?;
+        member.phase(What::Call(Call::Open), |watch| over(shuffled, watch, |name| directory.open(name)))?;
+        member.phase(What::Call(Call::Readdir), |_| read(directory, in_directory))?;
+        member.phase(What::Call(Call::Rename), |watch| {
+            pairs(shuffled, others, watch, |name, other| directory.rename(name, other))
+        })?;
+        // Back, so that names and files lie in the same order again; not counted.
+        pairs(others, shuffled, &mut Stopwatch::new(0), |name, other| directory.rename(name, other))?;
+        self.link(member, directory, ascending, others_ascending)?;
+        member.phase(What::Call(Call::Unlink), |watch| over(shuffled, watch, |name| directory.unlink(name)))?;
+        member.phase(What::Call(Call::Mkdir), |watch| over(ascending, watch, |name| directory.mkdir(name)))?;
+        member.phase(What::Call(Call::Rmdir), |watch| over(shuffled, watch, |name| directory.rmdir(name)))
+    }
+
+    /// Second names, and away with them. Some file systems have none.
+    fn link(&self, member: &mut Member, directory: &impl Directory, names: &Names, others: &Names) -> Result<()> {
+        let mut linked = true;
+        member.phase(What::Call(Call::Link), |watch| {
+            if let Err(error) = directory.link(names.get(0), others.get(0)) {
+                linked = false;
+                return refusal(error);
+            }
+            directory.unlink(others.get(0))?;
+            pairs(names, others, watch, |name, other| directory.link(name, other))
+        })?;
+        if linked {
+            // These are not the last names: another, cheaper thing than removing a file.
+            over(others, &mut Stopwatch::new(0), |name| directory.unlink(name))?;
+        }
+        Ok(())
+    }
+
+    fn over_hot(&self, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<Done> {
+        let hot: Vec<&CStr> = self.ascending.iter().take(HOT_FILES as usize).collect();
+        let rounds = (self.files() * 4).clamp(HOT_FILES, HOT_CALLS_MAX) / HOT_FILES;
+        for round in 0..rounds {
+            if (round as usize).is_multiple_of(BATCH) {
+                interrupt::check()?;
+            }
+            // Too short to be timed one by one.
+            watch.call(|| hot.iter().try_for_each(|name| call(name)))?;
+        }
+        Ok(Done { calls: rounds * hot.len() as u64, batch: hot.len() as u64, ..Done::default() })
+    }
+}
+
+/// Runs `call` on all names.
+pub fn over(names: &Names, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<Done> {
+    for (index, name) in names.iter().enumerate() {
+        if index.is_multiple_of(BATCH) {
+            interrupt::check()?;
+        }
+        watch.call(|| call(name))?;
+    }
+    Ok(Done::calls(names.count()))
+}
+
+/// Runs `call` on names two by two.
+fn pairs(
+    names: &Names,
+    others: &Names,
+    watch: &mut Stopwatch,
+    mut call: impl FnMut(&CStr, &CStr) -> Result<()>,
+) -> Result<Done> {
+    let mut other = others.iter();
+    over(names, watch, |name| call(name, other.next().context("as many names as others")?))
+}
+
+/// Reads the directory and requires that it has so many names.
+pub fn read(directory: &impl Directory, files: u64) -> Result<Done> {
+    let found = directory.read()?;
+    ensure!(
+        found == files,
+        "the directory has {files} names and reading it gave {found}: this is a defect of the file system"
+    );
+    interrupt::check()?;
+    Ok(Done::calls(files))
+}
+
+/// What a file system without such a call answers is no failure of the benchmark's.
+fn refusal(error: anyhow::Error) -> Result<Done> {
+    let refused = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    match refused {
+        Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS | libc::EMLINK) => {
+            Ok(Done { refused: Some("no second names here".into()), ..Done::default() })
+        }
+        _ => Err(error),
+    }
+}

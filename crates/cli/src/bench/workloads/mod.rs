@@ -1,0 +1,69 @@
+//! The workloads. Each is written once and runs on whatever file system the current directory is on; only [`calls`] also runs on the engine in
+//! this process, through its trait.
+//!
+//! A workload finds its directory empty and leaves it to the worker to remove.
+
+pub mod calls;
+pub mod names;
+pub mod system;
+
+mod cold;
+pub mod data;
+mod depth;
+pub mod filebench;
+mod mdtest;
+pub mod postmark;
+mod small_files;
+mod tree;
+
+use super::crew::{self, Member};
+use super::task::{Crew, Task, Work};
+use anyhow::{Context, Result};
+use calls::Round;
+use system::{Outcomes, SystemDirectory};
+
+/// Runs a workload in the current directory.
+pub fn run(task: &Task, timer_ns: u64) -> Outcomes {
+    let Task { work, crew } = task;
+    let crew = *crew;
+    match work {
+        Work::Calls { files } => run_calls(*files, crew, timer_ns),
+        Work::Depth { depth, files } => depth::run(*depth, *files, crew, timer_ns),
+        Work::SmallFiles { bytes, files } => small_files::run(*bytes, *files, crew, timer_ns),
+        Work::Prepare { files } => cold::prepare(*files),
+        Work::Cold { files } => cold::run(*files, timer_ns),
+        Work::Mdtest { files } => mdtest::run(*files, crew, timer_ns),
+        Work::Varmail { files, run_ms } => filebench::run_varmail(*files, *run_ms, crew, timer_ns),
+        Work::Fileserver { files, run_ms } => filebench::run_fileserver(*files, *run_ms, crew, timer_ns),
+        Work::Postmark { files, transactions } => postmark::run(*files, *transactions, crew, timer_ns),
+        Work::Data { bytes } => data::run(*bytes, timer_ns),
+        Work::Tree { source } => tree::run(source, timer_ns),
+    }
+}
+
+fn run_calls(files: u64, crew: Crew, timer_ns: u64) -> Outcomes {
+    make_private_directories(crew)?;
+    crew::run(crew, timer_ns, &|member: &mut Member| {
+        let numbers = member.share(files);
+        let (round, directory, in_directory) = match crew.private {
+            true => {
+                let count = numbers.end - numbers.start;
+                let place = private_directory(member.index);
+                (Round::new(&format!("{place}/"), numbers), SystemDirectory::named(&place)?, count)
+            }
+            false => (Round::new("", numbers), SystemDirectory::CURRENT, files),
+        };
+        round.run(member, &directory, in_directory)
+    })
+}
+
+fn private_directory(member: u32) -> String {
+    format!("t{member}")
+}
+
+fn make_private_directories(crew: Crew) -> Result<()> {
+    for member in (0..crew.members).filter(|_| crew.private) {
+        std::fs::create_dir(private_directory(member)).context("cannot make a directory for a member")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Names to work with, packed in the order in which they are used: a program has its names at hand, so reading them must not cost cache
+//! misses that would be counted as the file system's.
+
+use std::ffi::CStr;
+use std::ops::Range;
+
+/// Digits of the number in a name.
+const DIGITS: usize = 8;
+
+/// Bytes of a name without its prefix and zero: what a file costs beside its name is said for these.
+pub const NAME_BYTES: u64 = DIGITS as u64 + 1;
+
+/// Names of one kind in one order.
+#[derive(Clone)]
+pub struct Names {
+    packed: Vec<u8>,
+    stride: usize,
+}
+
+impl Names {
+    /// Names that begin with `prefix` and end in a number of that range, in ascending order.
+    pub fn ascending(prefix: &str, numbers: Range<u64>) -> Names {
+        Names::pack(prefix, numbers)
+    }
+
+    /// The same names in an order that is random but the same in every run.
+    pub fn shuffled(prefix: &str, numbers: Range<u64>) -> Names {
+        let mut order: Vec<u64> = numbers.collect();
+        Random::new(order.len() as u64).shuffle(&mut order);
+        Names::pack(prefix, order.into_iter())
+    }
+
+    fn pack(prefix: &str, order: impl Iterator<Item = u64>) -> Names {
+        let mut packed = Vec::new();
+        for number in order {
+            packed.extend_from_slice(format!("{prefix}{number:0DIGITS$}\0").as_bytes());
+        }
+        Names { packed, stride: prefix.len() + DIGITS + 1 }
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        (self.packed.len() / self.stride) as u64
+    }
+
+    /// One of them.
+    pub fn get(&self, index: u64) -> &CStr {
+        self.name(&self.packed[index as usize * self.stride..][..self.stride])
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &CStr> {
+        self.packed.chunks_exact(self.stride).map(|name| self.name(name))
+    }
+
+    fn name<'n>(&self, name: &'n [u8]) -> &'n CStr {
+        CStr::from_bytes_with_nul(name).expect("packed with one zero, at the end")
+    }
+}
+
+/// Numbers that look random and are the same in every run (xorshift): speed and repeatability are all that is asked for.
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence by a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// The next number, below `limit`.
+    #[inline]
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit.max(1)
+    }
+
+    /// Puts things in random order.
+    pub fn shuffle<T>(&mut self, things: &mut [T]) {
+        for index in (1..things.len()).rev() {
+            things.swap(index, self.below(index as u64 + 1) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn shuffled_names_are_the_same_names() {
+        let (ascending, shuffled) = (Names::ascending("f", 0..1000), Names::shuffled("f", 0..1000));
+        assert_eq!(ascending.get(0).to_bytes(), b"f00000000");
+        assert_ne!(ascending.packed, shuffled.packed);
+        assert_eq!(ascending.iter().collect::<BTreeSet<_>>(), shuffled.iter().collect::<BTreeSet<_>>());
+        assert_eq!(shuffled.count(), 1000);
+    }
+
+    #[test]
+    fn names_in_a_directory_have_it_before_them() {
+        let names = Names::ascending("t3/f", 7..9);
+        assert_eq!(names.iter().map(CStr::to_bytes).collect::<Vec<_>>(), [b"t3/f00000007", b"t3/f00000008"]);
+    }
+}

@@ -1,0 +1,84 @@
+//! Programs on a real tree: cp, du, find, ls, tar, git and rm as they are installed, each from its start to its end.
+
+use super::system::Outcomes;
+use crate::bench::crew::{self, Done, Member};
+use crate::bench::task::{Crew, What};
+use crate::interrupt;
+use anyhow::{Context, Result, ensure};
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What is run, in this order: what it is called, and the words. `SOURCE` stands for the tree outside.
+const PROGRAMS: [(&str, &[&str]); 12] = [
+    ("cp -r, into it", &["cp", "-r", "SOURCE", "tree"]),
+    ("du -s", &["du", "-s", "tree"]),
+    ("find -name test.c", &["find", "tree", "-name", "test.c"]),
+    ("ls -lR", &["ls", "-lR", "tree"]),
+    ("cp -r, within it", &["cp", "-r", "tree", "copy"]),
+    ("tar -cf", &["tar", "-cf", "tree.tar", "tree"]),
+    ("tar -xf", &["tar", "-xf", "tree.tar", "-C", "unpacked"]),
+    ("git add", &["git", "-C", "tree", "add", "--all", "--force"]),
+    ("git commit", &["git", "-C", "tree", "commit", "--quiet", "--message", "tree"]),
+    ("git status", &["git", "-C", "tree", "status", "--short"]),
+    ("rm -rf copy", &["rm", "-rf", "copy"]),
+    ("rm -rf all", &["rm", "-rf", "tree", "unpacked", "tree.tar"]),
+];
+
+/// Measures with a copy of that tree.
+pub fn run(source: &Path, timer_ns: u64) -> Outcomes {
+    std::fs::create_dir("unpacked").context("cannot make a directory")?;
+    let has_git = has("git");
+    crew::run(Crew::ONE, timer_ns, &|member: &mut Member| {
+        for (words, program) in PROGRAMS {
+            if program[0] == "git" && !has_git {
+                continue;
+            }
+            if words == "git add" {
+                start(&["git", "init", "--quiet", "tree"], source)?;
+            }
+            member.phase(What::Once(words.into()), |_| {
+                let user_ns = Some(start(program, source)?);
+                Ok(Done { calls: 1, user_ns, ..Done::default() })
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Whether a program is installed.
+pub fn has(program: &str) -> bool {
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&places).any(|place| place.join(program).is_file())
+}
+
+/// Runs a program to its end; its processor time outside the kernel.
+fn start(words: &[&str], source: &Path) -> Result<f64> {
+    let shown = words.join(" ");
+    let mut command = Command::new(words[0]);
+    for word in &words[1..] {
+        command.arg(if *word == "SOURCE" { source.as_os_str() } else { OsStr::new(word) });
+    }
+    let who = "directfs bench";
+    command
+        .env("LC_ALL", "C")
+        .env("HOME", "/nonexistent")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        // Nothing that goes on behind the command.
+        .envs([("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "gc.auto"), ("GIT_CONFIG_VALUE_0", "0")])
+        .envs(["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"].map(|name| (name, who)))
+        .envs(["GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"].map(|name| (name, "bench@localhost")))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let child = command.spawn().with_context(|| format!("cannot start {}; is it installed?", words[0]))?;
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: a child of this process that nobody else waits for, and places for the answers.
+    let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, usage.as_mut_ptr()) };
+    interrupt::check()?;
+    ensure!(waited > 0, "cannot wait for {shown}: {}", std::io::Error::last_os_error());
+    ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{shown} failed; its message is above");
+    // SAFETY: filled by the call, and plain numbers in any case.
+    let user = unsafe { usage.assume_init() }.ru_utime;
+    Ok(user.tv_sec as f64 * 1e9 + user.tv_usec as f64 * 1e3)
+}

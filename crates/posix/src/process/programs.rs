@@ -1,0 +1,75 @@
+//! Which files run as programs: nobody opens one for writing meanwhile, and nobody runs what is open for writing (ETXTBSY).
+//!
+//! There are no counts that a death could leave behind: a process names its program in its slot, and whoever wants to know looks at all slots. That is asked seldom, of files that
+//! may be executed only.
+
+use super::areas::{Kind, SLOTS};
+use super::{Process, Processes};
+use crate::errno::Result;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use engine::{Attributes, Thread};
+use pmem::Memory;
+
+/// A file that runs: inode number and generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Program {
+    number: u64,
+    generation: u32,
+}
+
+impl Program {
+    /// The program in a file.
+    pub fn of(file: &Attributes) -> Program {
+        Program { number: file.number, generation: file.generation }
+    }
+}
+
+impl<'f, M: Memory> Processes<'f, M> {
+    /// Whether a living process runs this program.
+    pub fn runs(&self, thread: &Thread<'f, M>, program: Program) -> Result<bool> {
+        // Who died without a word still seems to run it.
+        Ok(self.seems_to_run(program)? && (self.reap(thread)? == 0 || self.seems_to_run(program)?))
+    }
+
+    fn seems_to_run(&self, program: Program) -> Result<bool> {
+        for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+            let [number, generation] = &self.areas.slot(index)?.program;
+            if number.load(Acquire) == program.number && generation.load(Relaxed) == u64::from(program.generation) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether somebody living has a file open for writing.
+    pub fn is_written(&self, thread: &Thread<'f, M>, number: u64) -> Result<bool> {
+        Ok(self.seems_written(number)? && (self.reap(thread)? == 0 || self.seems_written(number)?))
+    }
+
+    fn seems_written(&self, number: u64) -> Result<bool> {
+        let mut found = false;
+        self.areas.each_claimed(Kind::File, &mut |index| {
+            let file = self.areas.file(index)?;
+            found |= file.node().number == number && file.writes();
+            Ok(())
+        })?;
+        Ok(found)
+    }
+}
+
+impl<M: Memory> Process<'_, M> {
+    /// The program that it runs, if that is in the mount.
+    pub fn program(&self) -> Option<Program> {
+        let [number, generation] = &self.slot.program;
+        let number = Some(number.load(Acquire)).filter(|&number| number != 0)?;
+        Some(Program { number, generation: generation.load(Relaxed) as u32 })
+    }
+
+    /// Before exec, which keeps the slot: the program that it is about to run.
+    pub fn set_program(&self, program: Option<Program>) {
+        let [number, generation] = &self.slot.program;
+        number.store(0, Release);
+        generation.store(program.map_or(0, |program| u64::from(program.generation)), Relaxed);
+        number.store(program.map_or(0, |program| program.number), Release);
+    }
+}

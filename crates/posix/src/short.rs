@@ -1,0 +1,137 @@
+//! The short way along a path: every component but the last is a plain directory that may be searched, and nothing on the way gets a reference.
+//!
+//! Nearly all paths are of this kind. Of the others (symbolic links, `..`, dots and slashes at the end, refusals, directories whose names have to be read first)
+//! nothing is decided here: the answer is "not like this", and the walk of [`crate::path`] begins anew and says what is the matter.
+
+use crate::caller::{Caller, Held};
+use crate::credentials::Capabilities;
+use crate::errno::{Errno, Result};
+use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, Place};
+use engine::format::{FileKind, NAME_BYTES_MAX};
+use engine::{Attributes, Error, Protection, Seen, Visit};
+use pmem::Memory;
+
+/// The first component of a path that does not begin with a slash, and what follows the slashes behind it. None: it has no other behind it, or is a dot or two.
+#[inline]
+fn first(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().position(|&byte| byte == b'/')?;
+    let (component, after) = path.split_at(end);
+    let slashes = after.iter().take_while(|&&byte| byte == b'/').count();
+    Some((component, &after[slashes..]))
+}
+
+#[inline]
+fn is_dots(component: &[u8]) -> bool {
+    matches!(component, b"." | b"..")
+}
+
+impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+    /// Whether this is a directory that may be searched, as far as its mode and the caller's capabilities say.
+    #[inline]
+    fn plainly_searches(&self, directory: &Protection) -> bool {
+        let Protection { mode, uid, gid, access_list } = *directory;
+        if mode & libc::S_IFMT != libc::S_IFDIR {
+            return false;
+        }
+        let credentials = &self.credentials;
+        let overrides = Capabilities(Capabilities::DAC_OVERRIDE.0 | Capabilities::DAC_READ_SEARCH.0);
+        if credentials.checked || credentials.capabilities.0 & overrides.0 != 0 {
+            return true;
+        }
+        let class = match () {
+            () if credentials.uid == uid => 6,
+            () if access_list => return false,
+            () if credentials.is_in_group(gid) => 3,
+            () => 0,
+        };
+        mode >> class & 1 != 0
+    }
+
+    /// Goes along a path; where its last component is to be looked for, and that component.
+    #[inline]
+    fn along<'p>(&self, visit: &Visit<'t, 'f, M>, place: &Place, path: &'p [u8]) -> Option<(Seen<'f>, &'p [u8])> {
+        let (start, mut rest) = match path {
+            [b'/', rest @ ..] => (place.root, rest),
+            _ => (place.start, path),
+        };
+        let mut here = visit.begin_at(start).ok()?;
+        while let Some((component, next)) = first(rest) {
+            if is_dots(component) || next.is_empty() || !self.plainly_searches(&visit.protection(here).ok()?) {
+                return None;
+            }
+            // A slash behind another, or in front of all.
+            if !component.is_empty() {
+                here = visit.find(here, component).ok()??;
+            }
+            rest = next;
+        }
+        let is_name = !rest.is_empty() && rest.len() <= NAME_BYTES_MAX && !is_dots(rest);
+        (is_name && path.len() < PATH_BYTES_MAX).then_some((here, rest))
+    }
+
+    /// The directory of a path's last component, and that component. Whether the directory may be searched is not looked at.
+    #[inline]
+    pub(crate) fn short_parent<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
+        if !path.is_empty() && path.len() <= NAME_BYTES_MAX && !path.contains(&b'/') {
+            return (!is_dots(path)).then(|| (Held::borrowed(self.thread, place.start), path));
+        }
+        let visit = self.thread.visit();
+        let (directory, name) = self.along(&visit, place, path)?;
+        let node = visit.take(directory)?;
+        Some((Held::owned(self.thread, node), name))
+    }
+
+    /// The file of a path, with its attributes, for as long as `call` lasts.
+    #[inline]
+    fn at_short<T>(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        call: impl FnOnce(&Visit<'t, 'f, M>, Seen<'f>, Seen<'f>, &Attributes) -> Option<Result<T>>,
+    ) -> Option<Result<T>> {
+        let visit = self.thread.visit();
+        let (directory, name) = self.along(&visit, place, path)?;
+        if !self.plainly_searches(&visit.protection(directory).ok()?) {
+            return None;
+        }
+        let file = match visit.find(directory, name) {
+            Ok(found) => found?,
+            Err(Error::NotFound) => return Some(Err(Errno::ENOENT)),
+            Err(_) => return None,
+        };
+        let attributes = visit.stat(file).ok()?;
+        if attributes.kind == FileKind::Symlink && last_link == LastLink::Follow {
+            return None;
+        }
+        call(&visit, directory, file, &attributes)
+    }
+
+    /// What `call` says of the attributes of a path's file, if the path is a short way. It must not call the engine.
+    ///
+    /// The front may be on a [`Visit`] of its own meanwhile, so that the directory where the path begins needs no reference.
+    #[inline]
+    pub fn stat_short<T>(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        call: impl FnOnce(&Attributes) -> Result<T>,
+    ) -> Option<Result<Outcome<T>>> {
+        self.at_short(place, path, last_link, |_, _, _, attributes| Some(call(attributes).map(Outcome::Inside)))
+    }
+
+    /// The file of a path with a reference, its attributes, and the number of the directory in which its name was found.
+    #[inline]
+    pub(crate) fn take_short(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+    ) -> Option<Result<(Held<'t, 'f, M>, Attributes, u64)>> {
+        self.at_short(place, path, last_link, |visit, directory, file, attributes| {
+            let node = visit.take(file)?;
+            Some(Ok((Held::owned(self.thread, node), *attributes, directory.node().number)))
+        })
+    }
+}
