@@ -431,7 +431,7 @@ All systems run in this process, on images in memory that vanish with it. Number
 Examples:
   directfs lab list
   directfs lab directfs-table2
-  directfs lab all --quick --out report      every experiment, within a minute or so
+  directfs lab all --quick --out report      every experiment, in small sizes
   directfs lab all --out report              the papers' sizes")]
 pub struct Lab {
     /// An experiment, `all`, or `list`.
