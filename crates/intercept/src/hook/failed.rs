@@ -8,7 +8,7 @@
 use super::call::{Call, Handler};
 use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, FDS_MAX, Verdict};
-use super::{descriptors, user};
+use super::{descriptors, numbers, user};
 use crate::routes::{self, Route};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{
@@ -23,6 +23,8 @@ use posix::{Errno, Result};
 pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
     let number = call.frame.number as u32;
     let fd = call.frame.rdi as u32;
+    // Nothing is opened here any more.
+    numbers::give_back();
     match i64::from(number) {
         // What is given back is given back by whoever finds this process dead, if there is anything left to give back to.
         SYS_exit | SYS_exit_group | SYS_recvmsg | SYS_recvmmsg | SYS_bind | SYS_connect => Ok(NATIVE),
@@ -52,10 +54,10 @@ fn concerns_us(call: &Call<'_>, number: u32) -> bool {
     let path = |address: u64| names_us(call, address);
     let at = |fd: u64, address: u64| is_ours(fd as u32) || path(address);
     match routes::of(u64::from(number)) {
-        Route::Native | Route::Mask => false,
-        Route::Fd => is_ours(a as u32),
-        Route::Path => path(a),
-        Route::At => at(a, b),
+        Route::Native | Route::Mask | Route::Numbers => false,
+        Route::Fd | Route::Close | Route::FdNumbers => is_ours(a as u32),
+        Route::Path | Route::PathNumbers => path(a),
+        Route::At | Route::AtNumbers => at(a, b),
         Route::FdFifth => is_ours(e as u32),
         Route::FdFd => is_ours(a as u32) || is_ours(b as u32),
         Route::PathPath => path(a) || path(b),
