@@ -1,5 +1,6 @@
 //! Flushing of cache lines by the best instruction that the processor has, and the fence.
 
+#[cfg(not(miri))]
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -68,6 +69,7 @@ std::thread_local! {
 /// The range lies in mapped memory.
 #[inline(always)]
 pub(crate) unsafe fn flush_lines(address: *const u8, length: usize) {
+    #[cfg(not(miri))]
     let kind = FlushKind::best();
     let mut line = address as usize & !63;
     let end = address as usize + length;
