@@ -297,7 +297,7 @@ pub struct Dump {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The same measured program runs under `directfs run`, on tmpfs and on the disk, in turn. With DIR it runs in those (empty) directories instead of on the disk: \
-any file system can be set beside the others so. A full run takes about half an hour, 8 GB of memory and 5 GB of disk; --quick about a minute.
+any file system can be set beside the others so. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk; --quick about a minute on a quiet machine.
 
 Everything that is made is removed again, also after an interrupt. Times are worse while other programs work: the report says how busy the machine was.
 
@@ -431,7 +431,7 @@ All systems run in this process, on images in memory that vanish with it. Number
 Examples:
   directfs lab list
   directfs lab directfs-table2
-  directfs lab all --quick --out report      every experiment, within a minute or so
+  directfs lab all --quick --out report      every experiment, in small sizes
   directfs lab all --out report              the papers' sizes")]
 pub struct Lab {
     /// An experiment, `all`, or `list`.

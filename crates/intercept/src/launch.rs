@@ -82,20 +82,23 @@ impl Serving<'_> {
         }
         command.env_remove("DIRECTFS_EARLY");
         let library = command.get_envs().find(|(name, _)| *name == "DIRECTFS_RUN").and_then(|(_, value)| value);
-        if let Some(library) = library.map(Path::new).filter(|_| self.is_needed_early(command)) {
+        let (is_needed, has_paths) = self.is_needed_early(command);
+        if let Some(library) = library.map(Path::new).filter(|_| is_needed) {
             let list = list_with(library, "LD_AUDIT");
             command.env("LD_AUDIT", list).env("DIRECTFS_EARLY", "0000000000000000");
             let mut tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or_default();
             if !tunables.is_empty() {
                 tunables.push(":");
             }
-            tunables.push("glibc.rtld.optional_static_tls=65536");
+            let ours = early::tunables(has_paths);
+            let ours = ours.strip_suffix(b"\0").unwrap_or(ours);
+            tunables.push(OsStr::from_bytes(ours.strip_prefix(b"GLIBC_TUNABLES=").unwrap_or(ours)));
             command.env("GLIBC_TUNABLES", tunables);
         }
     }
 
-    /// Whether the loader needs the mount before the program begins.
-    fn is_needed_early(&self, command: &Command) -> bool {
+    /// Whether the loader needs the mount before the program begins; and whether paths to libraries are built into that.
+    fn is_needed_early(&self, command: &Command) -> (bool, bool) {
         let mount = self.mount.as_os_str().as_bytes();
         let inside = early::Inside { program: false, directory: self.start.is_some() };
         let by_environment = ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"].into_iter().any(|name| {
@@ -104,14 +107,19 @@ impl Serving<'_> {
                 early::entry_leads_in(&[name.as_bytes(), b"=", value.as_bytes()].concat(), mount, inside)
             })
         });
-        let by_program = || {
+        let mut has_paths = false;
+        let mut by_program = || {
             let file = std::fs::File::open(command.get_program()).ok()?;
             let mut read = |offset: u64, into: &mut [u8]| file.read_at(into, offset).unwrap_or(0);
             let mut head = [0; HEAD_BYTES];
             let bytes = read(0, &mut head);
-            Some(needs::any_path(&head[..bytes], &mut read, &mut |path| early::leads_in(path, mount, inside)))
+            Some(needs::any_path(&head[..bytes], &mut read, &mut |path| {
+                has_paths = true;
+                early::leads_in(path, mount, inside)
+            }))
         };
-        by_environment || by_program().unwrap_or(false)
+        let by_program = by_program().unwrap_or(false);
+        (by_environment || by_program, has_paths)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use crate::arguments::Lab;
 use crate::interrupt::{self, Interrupted};
-use crate::terminal::{Table, bold, dim};
+use crate::terminal::{bold, dim};
 use crate::units;
+use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail};
 use lab::experiments::report::{self, Circumstances};
 use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, chart, find};
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// The report of a directory.
 const REPORT: &str = "index.html";
+/// To the beginning of a terminal's line, which becomes empty.
+const CLEAR_LINE: &str = "\r\x1b[2K";
 
 /// Lists experiments, or carries some out.
 pub fn run(arguments: &Lab) -> Result<()> {
@@ -27,12 +30,26 @@ pub fn run(arguments: &Lab) -> Result<()> {
     interrupt::catch()?;
     let size = if arguments.quick { Size::Quick } else { Size::Full };
     let begun = std::time::Instant::now();
+    let is_terminal = std::io::stderr().is_terminal();
     let mut done = Vec::new();
     for (index, experiment) in chosen.iter().enumerate() {
         let name = format!("[{}/{}] {}", index + 1, chosen.len(), experiment.name);
-        let progress = |step: &str| eprintln!("{} {}", bold(&name), dim(step));
+        let progress = |step: &str| {
+            if is_terminal {
+                // One line, written again and again.
+                eprint!("{CLEAR_LINE}");
+                anstream::eprint!("{} {}", bold(&name), dim(step));
+            }
+        };
+        if !is_terminal {
+            eprintln!("{name} ...");
+        }
         let bench = Bench { size, stop: &|| interrupt::check().is_err(), progress: &progress };
-        let findings = experiment.carry_out(&bench).map_err(|failure| match failure {
+        let carried_out = experiment.carry_out(&bench);
+        if is_terminal {
+            eprint!("{CLEAR_LINE}");
+        }
+        let findings = carried_out.map_err(|failure| match failure {
             Failure::Interrupted => anyhow::Error::new(Interrupted),
             other => anyhow::Error::new(other).context(format!("{} could not be carried out", experiment.name)),
         })?;
@@ -58,11 +75,10 @@ fn names() -> String {
 }
 
 fn list() -> Result<()> {
-    let mut table = Table::new(&["EXPERIMENT", "QUESTION"]);
+    let width = CATALOGUE.iter().map(|experiment| experiment.name.len()).max().unwrap_or(0);
     for experiment in CATALOGUE {
-        table.row(vec![experiment.name.to_owned(), experiment.question.to_owned()]);
+        anstream::println!("{}  {}", bold(format_args!("{:width$}", experiment.name)), experiment.question);
     }
-    table.print();
     Ok(())
 }
 

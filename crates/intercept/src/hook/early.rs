@@ -38,9 +38,17 @@ static PREDECESSOR: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Digits of the address in the environment.
 const DIGITS: usize = 16;
-/// The entry with which the loader leaves more room for the words of threads. It lays them out when there is an audit module, before it knows what libraries want; by
-/// itself it leaves half a kilobyte, which compilers' libraries exceed.
-pub const TUNABLES: &[u8] = b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536\0";
+/// Entries with which the loader leaves more room for the words of threads. It lays them out when there is an audit module, before it knows what libraries want; by itself it
+/// leaves half a kilobyte. The room is taken from the stack of every thread, the smallest of which have 16 KiB: so much is left only for programs that have paths to libraries of
+/// their own (a compiler's takes 24 KiB).
+pub const TUNABLES: [&[u8]; 2] =
+    [b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192\0", b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=25600\0"];
+
+/// The one for a program.
+pub fn tunables(has_own_paths: bool) -> &'static [u8] {
+    TUNABLES[usize::from(has_own_paths)]
+}
+
 /// The entry as whoever starts a program sets it.
 pub const UNTAKEN: &[u8] = b"DIRECTFS_EARLY=0000000000000000\0";
 

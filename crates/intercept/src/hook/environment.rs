@@ -95,7 +95,7 @@ pub struct Adopted {
 /// # Safety
 /// As for [`entries`]; and this is the constructor.
 pub unsafe fn restore(environment: *mut *const u8) {
-    let is_for_loader = |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || entry == super::early::TUNABLES;
+    let is_for_loader = |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || super::early::TUNABLES.contains(&entry);
     let mut first = None;
     // SAFETY: by the caller's promise.
     for (index, entry) in unsafe { entries(environment) }.enumerate() {
@@ -207,7 +207,7 @@ pub fn sync_image() -> Result<i64> {
 
 /// Whether an entry of an environment is one of ours, and not for the program to hand on.
 pub fn is_ours(entry: &[u8]) -> bool {
-    OURS.iter().any(|name| entry.starts_with(name)) || entry == super::early::TUNABLES
+    OURS.iter().any(|name| entry.starts_with(name)) || super::early::TUNABLES.contains(&entry)
 }
 
 /// The entries that every program is told again, as they are.

@@ -149,6 +149,8 @@ struct Plan {
 struct Early {
     /// The program says so.
     by_program: bool,
+    /// Paths to libraries are built into it.
+    has_paths: bool,
     /// What of it is in the mount.
     inside: early::Inside,
     /// Lists of paths that are built into a program of the mount, if they name its directory.
@@ -194,8 +196,11 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
         let is_anchored = anchor.is_some();
         let directory_inside = who.process.directory().is_some();
         let inside = early::Inside { program: matches!(file, File::Ours(_)), directory: directory_inside };
-        let mut leads_in = |path: &[u8]| early::leads_in(path, server.mount(), inside);
-        let mut by_program = false;
+        let (mut by_program, mut has_paths) = (false, false);
+        let mut leads_in = |path: &[u8]| {
+            has_paths = true;
+            early::leads_in(path, server.mount(), inside)
+        };
         let kind = match &file {
             File::Ours(held) => {
                 anchor = None;
@@ -254,7 +259,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             },
         };
         let process = who.process.index();
-        let mut early = Early { by_program, inside, own_paths: None };
+        let mut early = Early { by_program, has_paths, inside, own_paths: None };
         if !unfit.is_empty() && names_mount(server, &who, &target, &before) {
             let name = before.keep(&[&path[..length]])?;
             let Some(binary) = environment::value(contract::BINARY) else {
@@ -649,7 +654,8 @@ impl Start<'_> {
         }
         let own = own.map(|_| library_path.as_ptr());
         let taken = is_early.then_some(early::UNTAKEN.as_ptr());
-        let tunables = is_early.then_some(early::TUNABLES.as_ptr());
+        let has_paths = self.early.is_some_and(|early| early.has_paths);
+        let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
         let slot = self.process.map(|process| {
             slot[..contract::PROCESS.len()].copy_from_slice(contract::PROCESS);
             contract::write_number(u64::from(process), &mut slot[contract::PROCESS.len()..]);

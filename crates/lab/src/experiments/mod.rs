@@ -52,7 +52,7 @@ pub fn memory_name(delays: Delays) -> String {
 pub enum Size {
     /// For tests: whether it works at all.
     Tiny,
-    /// All experiments within a minute.
+    /// To see how it comes out.
     Quick,
     /// The papers' sizes, as far as memory and two processors allow.
     Full,

@@ -68,3 +68,24 @@ LD_AUDIT=$PWD/audit.so /bin/echo with an audit module
 LD_AUDIT=$PWD/audit.so bin/origin lib/libshared.so
 LD_LIBRARY_PATH=$PWD/lib sh -c 'bin/plain lib/libshared.so; echo "$LD_LIBRARY_PATH"; env -u LD_LIBRARY_PATH bin/origin lib/libshared.so'
 bin/plain lib/libshared.so 2>/dev/null || echo "not found: $?"
+# Threads with the smallest stacks there are, in programs that are loaded so; and a library that wants much room for the words of threads.
+cat >threads.c <<'C'
+#include <pthread.h>
+#include <stdio.h>
+static void *nothing(void *of) { return of; }
+int main(void) {
+    for (int kib = KIB; kib <= 64; kib *= 2) {
+        pthread_attr_t attributes;
+        pthread_t thread;
+        pthread_attr_init(&attributes);
+        pthread_attr_setstacksize(&attributes, kib * 1024);
+        int made = pthread_create(&thread, &attributes, nothing, 0);
+        printf("%d KiB: %d\n", kib, made);
+        if (!made) pthread_join(thread, 0);
+    }
+}
+C
+gcc -O1 -DKIB=16 -o bin/small threads.c; LD_LIBRARY_PATH=$PWD/lib bin/small
+gcc -O1 -DKIB=32 -o bin/own threads.c -Wl,-rpath,"$PWD/lib"; bin/own
+echo '__attribute__((tls_model("initial-exec"))) static __thread char words[20000]; int twice(int x) { words[x] = 2; return x * words[x]; }' >words.c
+gcc -shared -fPIC -o lib/libwords.so words.c; gcc -o bin/words few.c -Llib -lwords -Wl,-rpath,"$PWD/lib"; bin/words && echo words
