@@ -16,8 +16,8 @@ use core::arch::global_asm;
 pub const FDS_MAX: usize = 65536;
 /// Bytes of a slot: site address last.
 pub const SLOT_BYTES: usize = 64;
-/// Slots that there are: twice what glibc 2.36 and its loader need.
-pub const SLOTS: usize = 640;
+/// Slots that there are: for the C library and its loader twice, since with a loader that audits there are two of the former.
+pub const SLOTS: usize = 1280;
 /// Where in a slot the address of the instruction behind the original call is.
 pub const SLOT_RETURN: usize = SLOT_BYTES - 8;
 /// Longest path of a mount.
