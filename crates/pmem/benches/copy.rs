@@ -2,6 +2,7 @@
 //! `src/copy.rs` come from here.
 
 // The copies are internal; measuring each by itself needs the modules rather than the crate.
+#[allow(dead_code)]
 #[path = "../src/copy.rs"]
 mod copy;
 #[path = "../src/flush.rs"]

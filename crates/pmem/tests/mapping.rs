@@ -238,7 +238,7 @@ fn a_file_that_becomes_shorter_reads_as_zeros_and_says_so() {
     let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
     let made = |name: &str| {
         let mapping = Arc::new(Mapping::create(scratch.path().join(name), 4 * 4096, 0o600).unwrap());
-        mapping.region(Direct).unwrap().write_bytes(3 * 4096, b"text").unwrap();
+        let _ = mapping.region(Direct).unwrap().write_bytes(3 * 4096, b"text").unwrap();
         mapping
     };
     let (cut, whole) = (made("cut"), made("whole"));
@@ -252,7 +252,7 @@ fn a_file_that_becomes_shorter_reads_as_zeros_and_says_so() {
     assert!(cut.is_cut() && !cut.has_lost_pages(), "by its length alone");
     assert_eq!((read(&cut), cut.has_lost_pages()), ([0; 4], true));
     // What is stored there is gone with the mapping, and nobody dies of it.
-    cut.region(Direct).unwrap().write_bytes(2 * 4096, b"more").unwrap();
+    let _ = cut.region(Direct).unwrap().write_bytes(2 * 4096, b"more").unwrap();
     assert_eq!((&read(&whole), whole.is_cut()), (b"text", false));
     assert!(pmem::has_any_been_cut());
     // A mapping that takes the same place in the table begins anew.
