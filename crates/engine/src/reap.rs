@@ -110,6 +110,10 @@ impl<M: Memory> Fs<M> {
     /// Puts the work of a slot in order that the calling thread has claimed, and frees it.
     fn reap(&self, index: u32) -> Result<()> {
         let thread = self.as_thread(index)?;
+        if thread.may_have_shared()? {
+            // A pointer to a shared block may be gone or made, and not counted: the next attach counts anew.
+            thread.lose();
+        }
         step();
         if self.untouched {
             thread.release_all();
@@ -731,6 +735,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let owner = owned_by_slot(self.ticket());
         self.mark_queued(owner)?;
         self.sweep_blocks(owner)
+    }
+
+    /// Whether the dead one may have been at making or dropping a pointer to a shared block: with a file locked, or a removed one's body in hand.
+    fn may_have_shared(&self) -> Result<bool> {
+        let recycles = self.slot.recycling.load(Acquire) != 0 && self.slot.recycling_marked.load(Acquire) != 0;
+        let holds = self.slot.held.iter().any(|record| record.load(Acquire) != 0);
+        Ok((recycles || holds) && self.fs.header()?.blocks_shared.load(Acquire) != 0)
     }
 
     /// References that the dead one noted are given back.

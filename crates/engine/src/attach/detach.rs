@@ -33,10 +33,7 @@ impl<M: Memory> Fs<M> {
                 shard.give_back_inodes()?;
             }
         }
-        let header = self.header()?;
-        // Whoever died may have had a pointer to a shared block in hand.
-        let doubtful = header.reaped.load(Acquire) != 0 && header.blocks_shared.load(Acquire) != 0;
-        if doubtful || header.abandoned.load(Acquire) != 0 {
+        if self.header()?.abandoned.load(Acquire) != 0 {
             return Ok(());
         }
         let snapshot = self.pm.fence(snapshot::write(&self)?);

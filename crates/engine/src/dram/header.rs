@@ -116,7 +116,7 @@ pub struct DramHeader {
     pub overflow_waiters: AtomicU32,
     /// Slots that were reaped.
     pub reaped: AtomicU64,
-    /// 1 once a block had several pointers.
+    /// 1 once a block had several pointers, whose number a death in the wrong moment leaves in doubt.
     pub blocks_shared: AtomicU64,
     /// Zero to the end of the page.
     pub reserved3: [AtomicU64; 451],

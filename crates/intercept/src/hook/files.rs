@@ -35,17 +35,14 @@ fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile)
 
 // Content.
 
-/// Reads into the program's buffer, at the position if there is no offset. Whatever else is wrong comes before a buffer that cannot be there, as does the end of the file.
+/// Reads into the program's buffer, at the position if there is no offset. What is wrong with the file comes before a buffer that cannot be there.
 fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     let before = file.position();
     // SAFETY: used for this call only, and filled from the image.
     let count = match (unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX)) }, offset) {
         (Ok(into), Some(offset)) => caller.read_at(file, offset, into)?,
         (Ok(into), None) => caller.read(file, into)?,
-        (Err(refused), _) => match caller.read_at(file, offset.unwrap_or(before as i64), &mut [0])? {
-            0 => 0,
-            _ => return Err(refused),
-        },
+        (Err(refused), _) => return caller.read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused)),
     };
     if faults::take() {
         if offset.is_none() {
