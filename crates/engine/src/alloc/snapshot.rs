@@ -147,9 +147,6 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     let mut pages = FreeBlocks { fs, next: geometry.data_block };
     let wanted = entries.div_ceil(LIST_PAGE_ENTRIES as u64);
     let listed = FreeBlocks { fs, next: geometry.data_block }.take(wanted as usize).count() as u64 == wanted;
-    if any_shared && !listed {
-        return Ok(set_figures(pm, fs.superblock()?, &Snapshot::default()));
-    }
     let mut crc = 0;
     let mut flushed = write_words(pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |index| {
         block_codes(fs, index, listed)
@@ -157,6 +154,9 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     flushed = flushed.and(write_words(pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |index| {
         Ok(fs.dram.inode_word(index)?.load(Acquire))
     })?);
+    if any_shared && !listed {
+        return Ok(flushed.and(set_figures(pm, fs.superblock()?, &Snapshot::default())));
+    }
     let mut figures = Snapshot {
         blocks_free: fs.blocks_free()?,
         inodes_used: fs.inodes_used()?,
