@@ -297,7 +297,7 @@ pub struct Dump {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The same measured program runs under `directfs run`, on tmpfs and on the disk, in turn. With DIR it runs in those (empty) directories instead of on the disk: \
-any file system can be set beside the others so. A full run takes about half an hour, 8 GB of memory and 5 GB of disk; --quick about a minute.
+any file system can be set beside the others so. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk; --quick about a minute on a quiet machine.
 
 Everything that is made is removed again, also after an interrupt. Times are worse while other programs work: the report says how busy the machine was.
 
@@ -341,6 +341,9 @@ pub struct Bench {
     /// Where the image of DirectFS is made: a directory in memory, or on a DAX file system.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     pub image_in: PathBuf,
+    /// Flush changes also where that makes nothing safer, as they are flushed on persistent memory.
+    #[arg(long)]
+    pub always_flush: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
