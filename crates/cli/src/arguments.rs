@@ -341,6 +341,9 @@ pub struct Bench {
     /// Where the image of DirectFS is made: a directory in memory, or on a DAX file system.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     pub image_in: PathBuf,
+    /// Flush changes also where that makes nothing safer, as they are flushed on persistent memory.
+    #[arg(long)]
+    pub always_flush: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -39,7 +39,19 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
     let (images, elsewhere) = (scratch(), scratch());
     let (tree, page) = (elsewhere.path().join("tree"), elsewhere.path().join("page.html"));
     make_tree(&tree);
-    let arguments = ["bench", "--quick", "--sizes", "64", "--threads", "1,2", "--repeat", "1", "--json", "--image-in"];
+    let arguments = [
+        "bench",
+        "--quick",
+        "--always-flush",
+        "--sizes",
+        "64",
+        "--threads",
+        "1,2",
+        "--repeat",
+        "1",
+        "--json",
+        "--image-in",
+    ];
     let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
     command.args(arguments).arg(images.path()).arg("--tree").arg(&tree).arg("--html").arg(&page);
     let bench = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -50,6 +62,7 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
     let subjects: Vec<&str> =
         report["subjects"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
     assert_eq!(subjects[..2], ["directfs", "tmpfs"], "{subjects:?}");
+    assert!(report["subjects"][0]["place"].as_str().unwrap().contains("changes are flushed"), "{}", report["subjects"]);
     assert!(report["floor"]["median_ns"].as_f64().unwrap() > 0.0);
     let sections = report["sections"].as_array().unwrap();
     let mut groups: Vec<&str> = sections.iter().map(|section| section["group"].as_str().unwrap()).collect();

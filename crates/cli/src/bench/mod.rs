@@ -116,7 +116,7 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     // Those first whose refusal the user can do something about.
     let named = arguments.directories.iter().map(|path| Subject::named(path)).collect::<Result<Vec<_>>>()?;
     if wanted.contains(&BenchSubject::Directfs) {
-        subjects.push(Subject::directfs(&arguments.image_in)?);
+        subjects.push(Subject::directfs(&arguments.image_in, arguments.always_flush)?);
     }
     for (kind, found, what) in [
         (

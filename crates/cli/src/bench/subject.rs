@@ -41,14 +41,14 @@ pub struct Subject {
 /// How the worker reaches it.
 enum Front {
     /// With an image inside it.
-    Run { image: PathBuf },
+    Run { image: PathBuf, always_flush: bool },
     /// By the kernel.
     Kernel { in_memory: bool },
 }
 
 impl Subject {
-    /// DirectFS, with an image on a directory in memory or wherever the user says.
-    pub fn directfs(at: &Path) -> Result<Subject> {
+    /// DirectFS, with an image in a directory in memory or wherever the user says.
+    pub fn directfs(at: &Path, always_flush: bool) -> Result<Subject> {
         ensure!(
             std::env::var_os("DIRECTFS_IMAGE").is_none(),
             "this runs under directfs run already, and a program can have one image: start it outside, or measure without DirectFS (--beside)"
@@ -59,7 +59,7 @@ impl Subject {
             name: "directfs".into(),
             place: format!("directfs run, with its image on {kind} in {}", at.display()),
             cold: "the image is attached anew: nothing is indexed or cached in DRAM",
-            front: Front::Run { image: scratch.path().join("image") },
+            front: Front::Run { image: scratch.path().join("image"), always_flush },
             session: None,
             timer_ns: 0,
             round_per_file: None,
@@ -134,9 +134,9 @@ impl Subject {
         }
     }
 
-    /// Makes the image, if it has one. Its blocks are taken as they are used.
+    /// Makes the image, if it has one, and says whether changes are flushed there. Its blocks are taken as they are used.
     pub fn prepare(&mut self, needs: &Needs) -> Result<()> {
-        if let Front::Run { image } = &self.front {
+        if let Front::Run { image, always_flush } = &self.front {
             let Room { bytes, files } = needs.image();
             let options = MakeOptions {
                 length: bytes.next_multiple_of(2 << 20),
@@ -145,7 +145,11 @@ impl Subject {
                 sparse: true,
                 ..MakeOptions::default()
             };
-            make(image, &options).context("cannot make an image to measure")?;
+            let made = make(image, &options).context("cannot make an image to measure")?;
+            self.place += match *always_flush || made.backing.needs_flushes() {
+                true => "; changes are flushed from the processor's caches",
+                false => "; nothing is flushed there, since that would make nothing safer (--always-flush)",
+            };
         }
         Ok(())
     }
@@ -197,7 +201,7 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        if let (Some(session), Front::Run { image }) = (self.session.take(), &self.front) {
+        if let (Some(session), Front::Run { image, .. }) = (self.session.take(), &self.front) {
             drop(session);
             // The launcher may have been killed with its programs; then the memory that they shared is still there. The last one out removes it.
             if let Ok(left) = Image::open(image, &OpenImage::default()) {
@@ -213,8 +217,14 @@ impl Front {
         let own = std::env::current_exe().context("cannot find this program's own file; is /proc mounted?")?;
         let mut command = Command::new(&own);
         let place = match self {
-            Front::Run { image } => {
-                command.arg("run").arg("--image").arg(image).args(["--at", MOUNT, "--"]).arg(&own);
+            Front::Run { image, always_flush } => {
+                command
+                    .arg("run")
+                    .args(always_flush.then_some("--always-flush"))
+                    .arg("--image")
+                    .arg(image)
+                    .args(["--at", MOUNT, "--"])
+                    .arg(&own);
                 Path::new(MOUNT)
             }
             Front::Kernel { .. } => scratch,
