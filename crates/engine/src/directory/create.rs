@@ -6,7 +6,7 @@
 
 use super::log::ClaimedSlot;
 use super::{LINKS_MAX, NewNode, check_name};
-use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
+use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
@@ -118,9 +118,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Claims what a new name needs. Counting it first keeps the directory from being removed meanwhile.
     pub(super) fn prepare_name(&self, directory: &'f Cachelet, parent: u64, length: usize) -> Result<PreparedName<'f>> {
-        let before = directory.entries.fetch_add(1, AcqRel);
-        if before & ENTRIES_DEAD != 0 {
-            directory.entries.fetch_sub(1, AcqRel);
+        if !directory.add_name() {
             return Err(Error::NotFound);
         }
         let lines = dentry_lines(length);
@@ -135,15 +133,14 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         });
         if claimed.is_err() {
-            directory.entries.fetch_sub(1, AcqRel);
+            directory.take_name();
         }
         claimed
     }
 
     /// Gives back what `prepare_name` claimed; the slot stays a hole. Returns the error that led here.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
-        prepared.directory.entries.fetch_sub(1, AcqRel);
-        prepared.directory.add_holes(1);
+        prepared.directory.lose_name();
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
             Err(worse) => worse,
@@ -384,7 +381,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.retry_when_full(|| {
             let (_pin, parent) = self.pin_indexed(directory)?;
-            if parent.entries.load(Acquire) & ENTRIES_DEAD != 0 {
+            if parent.is_removed() {
                 return Err(Error::NotFound);
             }
             self.intend(IntentKind::Create, [0; 2], [self.fs.hash_name(0, b""); 2]);

@@ -5,9 +5,7 @@
 
 use super::check_name;
 use crate::attributes::Attributes;
-use crate::dram::{
-    Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind,
-};
+use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind};
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
@@ -162,9 +160,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// A directory has one name less and one hole more in its log.
     pub(super) fn count_removal(&self, directory: &Cachelet, moment_ns: i64) {
-        directory.entries.fetch_sub(1, AcqRel);
+        directory.lose_name();
         step();
-        directory.add_holes(1);
         self.touch_directory(directory, moment_ns);
     }
 
@@ -253,7 +250,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit(&self.attributes(victim)?)?;
         self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
         // From here on nothing can be made in it.
-        if victim.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).is_err() {
+        if !victim.end_names() {
             self.end_intent();
             return Err(Error::NotEmpty);
         }

@@ -10,7 +10,7 @@ use super::create::{Named, PreparedName};
 use super::remove::{CountWaits, DroppedLink};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, IntentKind, References};
+use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, slot_word};
 use crate::fs::{Node, Thread};
@@ -19,7 +19,7 @@ use crate::lock::Held;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
 use crate::reap::Patience;
 use crate::step::step;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory};
 
 /// One side of a rename: a name in an indexed directory.
@@ -439,7 +439,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory
-            && replaced.cachelet.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).is_err()
+            && !replaced.cachelet.end_names()
         {
             self.end_renaming(source, victim);
             return Err(Error::NotEmpty);
