@@ -104,6 +104,34 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
+        name: "open and close by a thread beside others",
+        prepare: |process, thread, scene| {
+            process.set_threads();
+            install(process, thread, 10, scene.files[0]);
+        },
+        operate: |process, thread, scene| {
+            let own = process.for_thread().expect("room for a thread");
+            install(&own, thread, 11, scene.files[1]);
+            assert!(own.remove(thread, 10));
+            own.end_thread();
+        },
+        own_references: 1,
+    },
+    Operation {
+        name: "close by a thread beside others, of what another uses",
+        prepare: |process, thread, scene| {
+            process.set_threads();
+            install(process, thread, 10, scene.files[0]);
+        },
+        operate: |process, thread, _| {
+            let own = process.for_thread().expect("room for a thread");
+            let using = process.file(thread, 10).unwrap();
+            assert!(own.remove(thread, 10));
+            drop(using);
+        },
+        own_references: 0,
+    },
+    Operation {
         name: "duplicate in place of another",
         prepare: |process, thread, scene| {
             install(process, thread, 10, scene.files[0]);
