@@ -17,8 +17,8 @@
 //! | --- | --- |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`links`] | whose a path is, on whatever side it begins and ends |
-//! | [`names`], [`open`], [`special`], [`sockets`] | calls by path |
-//! | [`descriptors`], [`numbers`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
+//! | [`names`], [`renames`], [`open`], [`special`], [`sockets`] | calls by path |
+//! | [`descriptors`], [`numbers`], [`files`], [`copies`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
 //! | [`early`], [`needs`] | the loader, before the program has anything |
 //! | [`signals`], [`faults`], [`failed`] | handlers that interrupt all this; bad pointers; an image that was cut off |
@@ -49,6 +49,7 @@
 pub mod attributes;
 pub mod call;
 pub mod context;
+pub mod copies;
 pub mod counts;
 pub mod descriptors;
 pub mod dispatch;
@@ -72,6 +73,7 @@ pub mod patch;
 pub mod paths;
 pub mod processes;
 pub mod programs;
+pub mod renames;
 pub mod server;
 pub mod signals;
 pub mod sockets;
