@@ -120,6 +120,16 @@ fn handlers_of_signals_may_make_any_call() {
     assert_eq!(told(output(&mut system.command(&signals))), expected);
 }
 
+/// What a handler has on an alternate stack is its own, also while it makes calls and further signals come to that stack.
+#[test]
+fn handlers_on_a_stack_of_their_own_keep_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(alternate) = program(scratch.path(), "alternate") else { return };
+    let expected = told(output(Command::new(&alternate).current_dir(scratch.path())));
+    let system = FileSystem::new();
+    assert_eq!(told(output(&mut system.command(&alternate))), expected);
+}
+
 /// Paths that lead into the mount from outside, and out of it, in all forms.
 #[test]
 fn paths_lead_into_the_mount_and_out() {

@@ -4,7 +4,7 @@
 
 use super::call::{Call, Handler};
 use super::context::{self, Context};
-use super::entry::{Frame, Next, Verdict, thread_words};
+use super::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
 use super::{
     attributes, copies, counts, descriptors, exec, failed, faults, files, locks, mapping, names, open, processes,
     renames, server, signals, sockets, stack, sys, transit,
@@ -215,6 +215,16 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
 /// # Safety
 /// `frame` is the caller's frame, which nobody else uses meanwhile.
 pub unsafe extern "C" fn directfs_dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
+    if own_stack & FROM_ALTERNATE != 0 {
+        // SAFETY: we are on the thread's own stack, with all signals blocked.
+        return unsafe { signals::without_alternate(|| dispatch(frame, own_stack)) };
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { dispatch(frame, own_stack) }
+}
+
+#[inline(always)]
+unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
     if own_stack == 0 && stack::prepare() {
         return Verdict { result: 0, next: Next::Again };
     }
