@@ -38,19 +38,33 @@ fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile)
 /// Reads into the program's buffer, at the position if there is no offset. What is wrong with the file comes before a buffer that cannot be there.
 fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     let before = file.position();
-    // SAFETY: used for this call only, and filled from the image.
-    let count = match (unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX)) }, offset) {
-        (Ok(into), Some(offset)) => caller.read_at(file, offset, into)?,
-        (Ok(into), None) => caller.read(file, into)?,
-        (Err(refused), _) => return caller.read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused)),
+    let length = length.min(LENGTH_MAX);
+    let read = |into: &mut [u8]| match offset {
+        Some(offset) => caller.read_at(file, offset, into),
+        None => caller.read(file, into),
     };
-    if faults::take() {
-        if offset.is_none() {
-            file.set_position(before);
-        }
-        return Err(user::EFAULT);
+    // SAFETY: used for this call only, and filled from the image.
+    let count = match unsafe { user::bytes_to_fill(buffer, length) } {
+        Ok(into) => read(into)?,
+        Err(refused) => return caller.read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused)),
+    };
+    if !faults::take() {
+        return Ok(count);
     }
-    Ok(count)
+    if offset.is_none() {
+        file.set_position(before);
+    }
+    // As far as the buffer is good.
+    // SAFETY: as above.
+    let count = read(unsafe { user::bytes_writable(buffer, length)? })?;
+    if !faults::take() {
+        return Ok(count);
+    }
+    // Another thread takes it away meanwhile.
+    if offset.is_none() {
+        file.set_position(before);
+    }
+    Err(user::EFAULT)
 }
 
 /// Writes from the program's buffer, at the position if there is no offset. What else is wrong comes first.
@@ -460,7 +474,7 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Opt
     let (buffer, room) = (call.frame.rsi, call.frame.rdx as u32);
     with_file(call, |caller, file| {
         // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(buffer, u64::from(room))? };
+        let into = unsafe { user::bytes_writable(buffer, u64::from(room)).unwrap_or_default() };
         let mut length = 0;
         let mut too_small = false;
         caller.read_directory(file, &mut |entry| match write(&mut into[length..], &entry) {
@@ -473,7 +487,11 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Opt
                 false
             }
         })?;
-        if too_small { Err(Errno::EINVAL) } else { Ok(length as i64) }
+        match too_small {
+            true if into.len() < room as usize => Err(user::EFAULT),
+            true => Err(Errno::EINVAL),
+            false => Ok(length as i64),
+        }
     })
 }
 

@@ -41,8 +41,7 @@
 //!   from the lowest to the highest of the C library, this library and the loader, which the loader puts together. Until then such code works on the machine's own files.
 //! - *Libraries of the mount that only libraries of the system need* (by a path that is built into those) are not found when a program starts: nobody looks so far ahead.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
-//! - *Bad pointers.* A buffer of which a part can be accessed gets EFAULT where the kernel would say how far it came. One that another thread takes away while it is being written
-//!   from costs the program a signal.
+//! - *Bad pointers.* A buffer that another thread takes away while it is being written from costs the program a signal.
 //! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
 //! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
 

@@ -361,8 +361,14 @@ fn readlink_by(call: &mut Call<'_>, by: By, into: u64, room: u64) -> Result<Verd
             return Err(Errno::EINVAL);
         }
         // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(into, room as u64)? };
-        caller.readlink(node, into).map(|length| length as i64)
+        if let Ok(into) = unsafe { user::bytes_mut(into, room as u64) } {
+            return caller.readlink(node, into).map(|length| length as i64);
+        }
+        // Perhaps there is as much of it as comes.
+        let mut target = [0u8; user::PATH_BYTES_MAX];
+        let room = target.len().min(room as usize);
+        let length = caller.readlink(node, &mut target[..room])?;
+        user::fill(into, &target[..length]).map(|()| length as i64)
     };
     if empty {
         let directory = by.directory(&call.arguments());
