@@ -1,6 +1,7 @@
 //! The directory with the preload library and the tables.
 //!
-//! Invariants: the directory and everything in it belongs to this user and nobody else can write it (a library from there runs in every program);
+//! Invariants: the directory and everything in it belongs to this user and nobody else can write it (a library from there runs in every program), while everybody can
+//! read it, since programs may go on as another user;
 //! files appear whole, by rename, under names that say what they are (build-id, checksum of the library), so that old and new versions and several launchers
 //! do not disturb each other.
 
@@ -8,9 +9,9 @@ use crate::analysis;
 use crate::elf::{BadElf, Elf};
 use crate::table::{self, Header};
 use crate::{TABLE_ENDING, launch::LaunchError};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The library that goes into programs.
@@ -33,7 +34,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The first place that exists or can be made, is ours alone, and from which code can be run.
+    /// The first place that exists or can be made, is ours alone, and from which code can be run. For root, whose programs act for others too, if there is one to which
+    /// everybody gets.
     pub fn open() -> Result<Cache, LaunchError> {
         // SAFETY: asks only.
         let user = unsafe { libc::geteuid() };
@@ -41,7 +43,10 @@ impl Cache {
         let in_home = || variable("HOME").map(|home| home.join(".cache"));
         let caches = variable("XDG_CACHE_HOME").or_else(in_home).filter(|path| path.is_absolute());
         let own = |parent: &str| PathBuf::from(format!("{parent}/directfs-{user}"));
-        let places = caches.map(|path| path.join("directfs")).into_iter().chain([own("/dev/shm"), own("/tmp")]);
+        let home = caches.map(|path| path.join("directfs"));
+        let for_all = (user == 0).then(|| PathBuf::from("/var/cache/directfs"));
+        let (first, late) = home.into_iter().partition::<Vec<_>, _>(|home| user != 0 || everybody_gets_to(home));
+        let places = first.into_iter().chain(for_all).chain([own("/dev/shm"), own("/tmp")]).chain(late);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for place in places {
             match Cache::at(&place) {
@@ -55,7 +60,11 @@ impl Cache {
     /// A cache in that directory, which is made if it is not there.
     pub fn at(directory: &Path) -> io::Result<Cache> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        check_ours(&fs::symlink_metadata(directory)?, true)?;
+        let metadata = fs::symlink_metadata(directory)?;
+        check_ours(&metadata, true)?;
+        if metadata.mode() & READ_BY_ALL != READ_BY_ALL {
+            fs::set_permissions(directory, Permissions::from_mode(metadata.mode() | READ_BY_ALL))?;
+        }
         // The loader splits its list at these.
         if directory.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -108,7 +117,7 @@ impl Cache {
             // What a launcher of the same process id left behind.
             let _ = fs::remove_file(&scratch);
             let mut file = File::create_new(&scratch)?;
-            file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+            file.set_permissions(Permissions::from_mode(0o755))?;
             file.write_all(content)?;
             fs::rename(&scratch, path)
         })();
@@ -158,6 +167,17 @@ fn fingerprint(bytes: &[u8]) -> u64 {
     table::checksum(&bytes.chunks(8).map(word).collect::<Vec<_>>())
 }
 
+/// What everybody may do with a directory that everybody reads.
+const READ_BY_ALL: u32 = 0o555;
+
+/// Whether the directories above a place let everybody pass.
+fn everybody_gets_to(place: &Path) -> bool {
+    const PASS_FOR_ALL: u32 = 0o111;
+    let lets_pass =
+        |directory: &Path| fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & PASS_FOR_ALL == PASS_FOR_ALL);
+    place.ancestors().skip(1).all(lets_pass)
+}
+
 /// That something is what it should be, ours, and nobody else's to write.
 fn check_ours(metadata: &fs::Metadata, is_directory: bool) -> io::Result<()> {
     const OTHERS_WRITE: u32 = 0o022;
@@ -189,7 +209,6 @@ fn check_runs(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_table_is_made_once_and_again_when_torn() {
@@ -229,7 +248,7 @@ mod tests {
     #[test]
     fn a_directory_that_others_write_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
         assert_eq!(Cache::at(directory.path()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }

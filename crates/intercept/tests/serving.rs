@@ -11,11 +11,12 @@ const MOUNT: &str = "/mnt/directfs-test";
 
 /// A file system in memory, for as long as this lives.
 struct FileSystem {
-    _image: Image,
-    _lent: Lent,
     image: (OwnedFd, u64),
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
+    _lent: Lent,
+    /// Left when nobody has it any more.
+    _image: Image,
 }
 
 impl FileSystem {
@@ -120,6 +121,16 @@ fn handlers_of_signals_may_make_any_call() {
     assert_eq!(told(output(&mut system.command(&signals))), expected);
 }
 
+/// What a handler has on an alternate stack is its own, also while it makes calls and further signals come to that stack.
+#[test]
+fn handlers_on_a_stack_of_their_own_keep_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(alternate) = program(scratch.path(), "alternate") else { return };
+    let expected = told(output(Command::new(&alternate).current_dir(scratch.path())));
+    let system = FileSystem::new();
+    assert_eq!(told(output(&mut system.command(&alternate))), expected);
+}
+
 /// Paths that lead into the mount from outside, and out of it, in all forms.
 #[test]
 fn paths_lead_into_the_mount_and_out() {
@@ -138,6 +149,18 @@ fn paths_lead_into_the_mount_and_out() {
     assert_eq!(inside, 15, "{told}");
     assert!(told.contains(&format!("{MOUNT}/a/b\n")) && told.contains("/etc"), "{told}");
     assert!(!Path::new("/mnt/directfs-test").exists(), "nothing is made on the machine itself");
+}
+
+/// The kernel's pipes behind those of the mount go with the file system.
+#[test]
+fn pipes_go_with_the_file_system() {
+    let system = FileSystem::new();
+    let script = "mkfifo pipe; exec 7<>pipe; echo through >&7; read -r line <&7; echo $line; readlink /proc/self/fd/7";
+    let told = told(output(system.command(Path::new("sh")).args(["-c", script])));
+    let (line, pipe) = told.trim_end().split_once('\n').unwrap();
+    assert!(line == "through" && pipe.contains(".pipes/") && Path::new(pipe).exists(), "{told}");
+    drop(system);
+    assert!(!Path::new(pipe).parent().unwrap().exists(), "{pipe}");
 }
 
 /// What a program cannot know of: the descriptors that the library needs.

@@ -1,4 +1,4 @@
-//! Programs into which nothing can be loaded: static ones, and those of another C library. The kernel shows them the image, as a mount that only they and
+//! Programs into which nothing can be loaded: static ones, those of another C library, and those of users who do not get to the preload library. The kernel shows them the image, as a mount that only they and
 //! what they start see.
 //!
 //! The preload library starts this program in their place, and it becomes them in four steps: it steps into a mount namespace of its own, leaves a
@@ -56,8 +56,8 @@ pub fn run(words: &[OsString]) -> Failure {
         Ok(()) => {}
         Err(error) => {
             let error = error.context(format!(
-                "{shown}: not run, since nothing can be loaded into it (a static program, or one of another C library) and the kernel cannot \
-                 show it the image"
+                "{shown}: not run, since nothing can be loaded into it (a static program, one of another C library, or one for a user who does not get \
+                 to the preload library) and the kernel cannot show it the image"
             ));
             return Failure { exit_code: EXIT_NOT_RUN, error };
         }

@@ -44,6 +44,10 @@ fn assert_sees_the_image(directory: &Path, program: &Path) {
     let output = directfs(&["run", "--image", image, "-C", "/mnt/directfs/sub", "--", program]);
     assert_eq!(stdout(&output), "in sub\nread \nby the outsider\n", "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(5));
+    // The server of the program's mount may end after it.
+    let patient =
+        posix::image::OpenImage { alone: true, patience: std::time::Duration::from_secs(60), ..Default::default() };
+    drop(posix::image::Image::open(Path::new(image), &patient).unwrap());
     let check = directfs(&["fsck", "-n", image]);
     assert!(stdout(&check).contains("left cleanly;"), "{}{}", stdout(&check), stderr(&check));
     assert!(!Path::new("/mnt/directfs").exists(), "nothing of it is seen outside");
@@ -205,4 +209,78 @@ fn a_program_that_changes_the_user_is_refused() {
     let script = format!("{privileged} --help $DIRECTFS_MOUNT/file; echo status $?");
     let Some(output) = as_nobody(directory.path(), &["--", "sh", "-c", &script]) else { return };
     assert!(stdout(&output).contains("status 126"), "{}{}", stdout(&output), stderr(&output));
+}
+
+/// A run by root, which becomes another user on the way, with the cache in a directory that has this mode.
+fn as_root_then_nobody(directory: &Path, cache_mode: u32, script: &str) -> Option<Output> {
+    let can = rustix::process::geteuid().as_raw() == 0
+        && Command::new("setpriv").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!("\n*** SKIPPED: this needs root and setpriv ***\n");
+        return None;
+    }
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let cache = directory.join("cache");
+    if !cache.exists() {
+        fs::create_dir(&cache).unwrap();
+    }
+    fs::set_permissions(&cache, fs::Permissions::from_mode(cache_mode)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "--", "sh", "-c", script]).env("XDG_CACHE_HOME", cache);
+    Some(command.output().unwrap())
+}
+
+const BECOME_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+
+#[test]
+fn a_program_that_goes_on_as_another_user_sees_the_mount_with_that_users_rights() {
+    let directory = scratch();
+    let script = format!(
+        "cd $DIRECTFS_MOUNT && echo secret >mine && chmod 600 mine && echo text >all && mkdir -m 1777 tmp && \
+         {BECOME_NOBODY} sh -c 'cat all; cat mine || echo refused; echo own >tmp/own; id -u; cat tmp/own' 2>/dev/null; \
+         stat -c %u tmp/own; {BECOME_NOBODY} env -i /bin/cat $DIRECTFS_MOUNT/tmp/own"
+    );
+    // Where nobody else gets to root's own cache, the library lies elsewhere.
+    for cache_mode in [0o755, 0o700] {
+        let Some(output) = as_root_then_nobody(directory.path(), cache_mode, &script) else { return };
+        let wanted = format!("text\nrefused\n{NOBODY}\nown\n{NOBODY}\nown\n");
+        assert_eq!(stdout(&output), wanted, "{cache_mode:o}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_program_that_does_not_get_to_the_library_any_more_is_refused() {
+    let directory = scratch();
+    let script = format!(
+        "echo text >$DIRECTFS_MOUNT/file; chmod 700 ${{DIRECTFS_RUN%/*}}; \
+         {BECOME_NOBODY} cat $DIRECTFS_MOUNT/file; echo status $?; {BECOME_NOBODY} echo elsewhere"
+    );
+    let Some(output) = as_root_then_nobody(directory.path(), 0o755, &script) else { return };
+    let refused = stdout(&output);
+    assert!(refused == "status 126\nelsewhere\n", "{refused}{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("preload library") && !said.contains("LD_PRELOAD"), "{said}");
+}
+
+#[test]
+fn a_program_below_another_root_is_refused_where_it_would_not_see_the_mount() {
+    let directory = scratch();
+    let root = directory.path().join("root");
+    for file in ["bin/cat", "lib64/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu/libc.so.6"] {
+        fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        if fs::copy(Path::new("/").join(file), root.join(file)).is_err() {
+            eprintln!("\n*** SKIPPED: /{file} is not on this machine ***\n");
+            return;
+        }
+    }
+    fs::write(root.join("file"), "below the root\n").unwrap();
+    let root = root.display();
+    let script = format!(
+        "echo text >$DIRECTFS_MOUNT/file; chroot {root} cat $DIRECTFS_MOUNT/file; echo status $?; chroot {root} cat /file; \
+         chroot $DIRECTFS_MOUNT cat /file || echo status $?"
+    );
+    let Some(output) = as_root_then_nobody(directory.path(), 0o755, &script) else { return };
+    assert_eq!(stdout(&output), "status 126\nbelow the root\nstatus 125\n", "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("preload library") && said.contains("not supported"), "{said}");
 }

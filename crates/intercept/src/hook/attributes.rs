@@ -191,16 +191,23 @@ pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, fla
 /// getxattr of a file.
 pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64; 3]) -> Result<i64> {
     let name = AttributeName::copy(name)?;
+    into_part(value, room, |value| caller.get_attribute(node, name.bytes(), value))
+}
+
+/// Fills a buffer, of which so much has to be good as comes.
+fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<i64> {
+    let room = room.min(posix::VALUE_BYTES_MAX as u64);
     // SAFETY: used for this call only.
-    let value = unsafe { user::bytes_mut(value, room.min(posix::VALUE_BYTES_MAX as u64))? };
-    caller.get_attribute(node, name.bytes(), value).map(|length| length as i64)
+    let into = unsafe { user::bytes_writable(address, room)? };
+    match fill(into) {
+        Err(Errno::ERANGE) if (into.len() as u64) < room => Err(user::EFAULT),
+        told => told.map(|length| length as i64),
+    }
 }
 
 /// listxattr of a file.
 pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
-    // SAFETY: used for this call only.
-    let names = unsafe { user::bytes_mut(names, room.min(posix::VALUE_BYTES_MAX as u64))? };
-    caller.list_attributes(node, names).map(|length| length as i64)
+    into_part(names, room, |names| caller.list_attributes(node, names))
 }
 
 /// removexattr of a file.

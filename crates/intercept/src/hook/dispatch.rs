@@ -4,10 +4,10 @@
 
 use super::call::{Call, Handler};
 use super::context::{self, Context};
-use super::entry::{Frame, Next, Verdict, thread_words};
+use super::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
 use super::{
-    attributes, counts, descriptors, exec, failed, faults, files, locks, mapping, names, open, processes, server,
-    signals, sockets, stack, sys, transit,
+    attributes, copies, counts, descriptors, exec, failed, faults, files, locks, mapping, names, open, processes,
+    renames, server, signals, sockets, stack, sys, transit,
 };
 use crate::routes::{NUMBERS, ROUTES, Route};
 use posix::Errno;
@@ -51,11 +51,11 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_rmdir, names::rmdir),
         (SYS_unlink, names::unlink),
         (SYS_unlinkat, names::unlinkat),
-        (SYS_rename, names::rename),
-        (SYS_renameat, names::renameat),
-        (SYS_renameat2, names::renameat2),
-        (SYS_link, names::link),
-        (SYS_linkat, names::linkat),
+        (SYS_rename, renames::rename),
+        (SYS_renameat, renames::renameat),
+        (SYS_renameat2, renames::renameat2),
+        (SYS_link, renames::link),
+        (SYS_linkat, renames::linkat),
         (SYS_chmod, attributes::chmod),
         (SYS_fchmodat, attributes::fchmodat),
         (FCHMODAT2, attributes::fchmodat2),
@@ -148,11 +148,11 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_fadvise64, files::advise),
         (SYS_getdents, files::getdents),
         (SYS_getdents64, files::getdents64),
-        (SYS_copy_file_range, files::copy_file_range),
-        (SYS_sendfile, files::sendfile),
-        (SYS_splice, files::splice),
-        (SYS_tee, files::not_a_pipe),
-        (SYS_vmsplice, files::not_a_pipe),
+        (SYS_copy_file_range, copies::copy_file_range),
+        (SYS_sendfile, copies::sendfile),
+        (SYS_splice, copies::splice),
+        (SYS_tee, copies::not_a_pipe),
+        (SYS_vmsplice, copies::not_a_pipe),
         (SYS_finit_module, files::unsupported),
         (SYS_quotactl_fd, files::quotactl_fd),
         (CACHESTAT, files::unsupported),
@@ -215,6 +215,16 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
 /// # Safety
 /// `frame` is the caller's frame, which nobody else uses meanwhile.
 pub unsafe extern "C" fn directfs_dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
+    if own_stack & FROM_ALTERNATE != 0 {
+        // SAFETY: we are on the thread's own stack, with all signals blocked.
+        return unsafe { signals::without_alternate(|| dispatch(frame, own_stack)) };
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { dispatch(frame, own_stack) }
+}
+
+#[inline(always)]
+unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
     if own_stack == 0 && stack::prepare() {
         return Verdict { result: 0, next: Next::Again };
     }

@@ -112,6 +112,8 @@ pub static DIRECTFS_PREFIX: Prefix = Prefix(core::cell::UnsafeCell::new({
     bytes
 }));
 
+/// Added to what the dispatcher is told of its stack: the call is by a handler on the program's stack for signals, and all signals are blocked.
+pub const FROM_ALTERNATE: u64 = 1;
 /// Room for the vector registers.
 const SAVE_BYTES: usize = 16 * 16;
 
@@ -439,7 +441,9 @@ directfs_entry_native:
 60: // On the thread's own stack, if it has one and is not on it already.
     mov rbp, qword ptr [rip + directfs_words@GOTTPOFF]
     mov rsi, qword ptr fs:[rbp]
-    mov qword ptr fs:[rbp], 0
+    cmp qword ptr fs:[rbp + {alternate}], 0
+    jne 69f
+62: mov qword ptr fs:[rbp], 0
     test rsi, rsi
     cmovnz rsp, rsi
     and rsp, -64
@@ -455,7 +459,9 @@ directfs_entry_native:
     mov rsp, rbx
     test rcx, rcx
     jz 65f
+    btr rcx, 0
     mov qword ptr fs:[rbp], rcx
+    jc 63f
 65: cmp qword ptr fs:[rbp + {deferred}], 0
     jne 68f
 66: cmp esi, 1
@@ -497,6 +503,40 @@ directfs_entry_native:
     pop rsi
     pop rdi
     jmp 66b
+69: // Perhaps from a handler on the program's stack for signals. Once we are off that, the kernel would begin anew at its top with the next signal, over the
+    // handler's own frame: so none may come until the dispatcher has put that stack out of use, for which one has to be off it. The lowest bit says so.
+    test rsi, rsi
+    jz 62b
+    cmp rbx, qword ptr fs:[rbp + {alternate}]
+    jb 62b
+    cmp rbx, qword ptr fs:[rbp + {alternate_end}]
+    jae 62b
+    or rsi, {from_alternate}
+    push rsi
+    push -1
+    mov eax, {rt_sigprocmask}
+    mov edi, {sig_setmask}
+    mov rsi, rsp
+    mov rdx, qword ptr fs:[0]
+    lea rdx, [rdx + rbp + {held}]
+    mov r10d, 8
+    syscall
+    pop rsi
+    pop rsi
+    jmp 62b
+63: // On it again, and it is in use again.
+    push rdi
+    push rsi
+    mov eax, {rt_sigprocmask}
+    mov edi, {sig_setmask}
+    mov rsi, qword ptr fs:[0]
+    lea rsi, [rsi + rbp + {held}]
+    xor edx, edx
+    mov r10d, 8
+    syscall
+    pop rsi
+    pop rdi
+    jmp 65b
     .cfi_endproc
     .size directfs_entry, . - directfs_entry
     "#,
@@ -519,6 +559,12 @@ directfs_entry_native:
     deliver = sym crate::hook::signals::directfs_deliver,
     deferred = const crate::hook::stack::DEFERRED_OFFSET,
     masked = const crate::hook::stack::MASKED_OFFSET,
+    alternate = const crate::hook::stack::ALTERNATE_OFFSET,
+    alternate_end = const crate::hook::stack::ALTERNATE_END_OFFSET,
+    held = const crate::hook::stack::HELD_OFFSET,
+    from_alternate = const FROM_ALTERNATE,
+    rt_sigprocmask = const libc::SYS_rt_sigprocmask,
+    sig_setmask = const libc::SIG_SETMASK,
     fault_signals = const crate::hook::signals::FAULTS,
 );
 

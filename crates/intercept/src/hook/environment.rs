@@ -227,9 +227,14 @@ fn find(name: &[u8]) -> Option<&'static [u8]> {
     get(&ENTRIES[index])
 }
 
-/// The value of an entry, without the zero behind it.
+/// The value of an entry, with the zero behind it.
+pub fn string(name: &[u8]) -> Option<&'static [u8]> {
+    find(name).map(|entry| &entry[name.len()..])
+}
+
+/// The same without the zero.
 pub fn value(name: &[u8]) -> Option<&'static [u8]> {
-    find(name).map(|entry| &entry[name.len()..entry.len() - 1])
+    string(name).map(|value| &value[..value.len() - 1])
 }
 
 /// The first program's working directory in the mount.

@@ -1,7 +1,7 @@
 //! Programs that start others: those get the library too, whatever environment they are given.
 //!
 //! A program that lies in the mount is copied to memory and run from there; a script is given to its interpreter here, if the kernel could not find the one or the
-//! other. Into some programs nothing can be loaded (static ones, those of another C library, those that change the user), and some make system calls by code of their own
+//! other. Into some programs nothing can be loaded (static ones, those of another C library, those that change the user, those of a user who does not get to the library), and some make system calls by code of their own
 //! (Go): they would not see the mount, and work on another directory without a word. If anything in what they are given names the mount, they are started by the launcher's helper, or refused with a line.
 //! (What such a program finds out by itself is not seen here.)
 //!
@@ -20,7 +20,7 @@ use super::paths::{self, Directory, Spot};
 use super::processes::{self, Who};
 use super::programs::{HEAD_BYTES, Kind, kind_of};
 use super::server::Server;
-use super::{early, links, needs, numbers, server, signals, stack, sys, user};
+use super::{early, identity, links, needs, numbers, server, signals, stack, sys, user};
 use crate::contract;
 use core::mem::MaybeUninit;
 use engine::Node;
@@ -57,7 +57,16 @@ pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
 /// Starts a program with an environment in which the library is named, and nothing else done.
 pub fn inject(frame: &Frame, which: usize) -> Verdict {
     let target = Target { number: i64::from(frame.number as u32), arguments: frame.arguments(), lists: which - 1 };
-    Start { target, before: &[], skip: 0, process: None, program: None, early: None }.go()
+    Start {
+        target,
+        before: &[],
+        skip: 0,
+        process: None,
+        program: None,
+        early: None,
+        has_library: gets_to(environment::RUN),
+    }
+    .go()
 }
 
 /// The call that starts a program.
@@ -118,8 +127,9 @@ fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict>
     // The new program enters by itself; if there is none after all, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
-    let Plan { target, process, program, early, .. } = plan;
-    let verdict = Start { target, before, skip: plan.skip, process: Some(process), program, early: Some(early) }.go();
+    let Plan { target, process, program, early, has_library, .. } = plan;
+    let early = Some(early).filter(|_| has_library);
+    let verdict = Start { target, before, skip: plan.skip, process: Some(process), program, early, has_library }.go();
     if let Ok(inside) = call.begin() {
         inside.who.process.set_program(running);
     }
@@ -142,6 +152,8 @@ struct Plan {
     runs: Option<Program>,
     copied: Option<i32>,
     early: Early,
+    /// Whether the program gets to the library.
+    has_library: bool,
 }
 
 /// Whether the loader needs the mount before the program begins.
@@ -169,6 +181,8 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
     // What the kernel can do by itself from there on.
     let mut anchor: Option<(Target, usize)> = None;
     let mut target = Target { number: i64::from(frame.number as u32), arguments: original, lists };
+    // Since it started, this program may have become another user's, or gone to another root.
+    let has_library = gets_to(environment::RUN);
     for depth in 0..=INTERPRETERS_MAX {
         let file = match (depth, is_empty, directory) {
             (0, true, Directory::Descriptor(fd)) => match who.process.file(who.caller.thread, fd) {
@@ -255,6 +269,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             Kind::Own => b"a program that makes system calls by itself",
             Kind::Unknown | Kind::Dynamic => match &file {
                 File::Theirs if is_privileged(&target) => b"a program that changes the user or has capabilities",
+                _ if !has_library => b"a program for a user (or below a root) that does not get to the preload library",
                 _ => b"",
             },
         };
@@ -262,7 +277,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
         let mut early = Early { by_program, has_paths, inside, own_paths: None };
         if !unfit.is_empty() && names_mount(server, &who, &target, &before) {
             let name = before.keep(&[&path[..length]])?;
-            let Some(binary) = environment::value(contract::BINARY) else {
+            let Some(binary) = environment::value(contract::BINARY).filter(|_| gets_to(contract::BINARY)) else {
                 let mount = server.mount();
                 sys::say(&[&path[..length], b": ", unfit, b", which would not see ", mount, b": not started"]);
                 return Err(Errno::EACCES);
@@ -275,7 +290,8 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             let arguments = [binary, original[lists], original[lists + 1], 0, 0, 0];
             let target = Target { number: libc::SYS_execve, arguments, lists: 1 };
             let (before, start) = (before.list, before.start);
-            return Ok(Plan { target, before, start, skip, process, program: None, runs: None, copied: None, early });
+            let (program, runs, copied) = (None, None, None);
+            return Ok(Plan { target, before, start, skip, process, program, runs, copied, early, has_library });
         }
         let runs = match &file {
             File::Ours(held) => Some(Program::of(&who.caller.stat(held.node())?)),
@@ -306,7 +322,8 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             }
         };
         let skip = usize::from(start < BEFORE_MAX);
-        return Ok(Plan { target, before: before.list, start, skip, process, program, runs, copied, early });
+        let before = before.list;
+        return Ok(Plan { target, before, start, skip, process, program, runs, copied, early, has_library });
     }
     Err(Errno::ELOOP)
 }
@@ -462,6 +479,15 @@ fn is_privileged(target: &Target) -> bool {
     }
 }
 
+/// Whether a program that is started now, by whoever we are now, gets to a file that an entry of the environment names.
+fn gets_to(name: &[u8]) -> bool {
+    let kept_from = [libc::EACCES, libc::EPERM, libc::ENOENT, libc::ENOTDIR, libc::ELOOP];
+    let Some(path) = environment::string(name) else { return false };
+    // Of other errors (no number is free) the loader will see nothing.
+    let opened = identity::as_after_exec(|| sys::open(path, libc::O_RDONLY));
+    !opened.is_err_and(|error| kept_from.contains(&(-error as i32)))
+}
+
 /// Whether anything that a program is given leads into the mount.
 fn names_mount(server: &Server, who: &Who<'_>, target: &Target, before: &Before<'_>) -> bool {
     /// Where a shell was before: not a place where anybody goes.
@@ -573,6 +599,7 @@ struct Start<'a> {
     program: Option<*const u8>,
     /// None: there is no mount.
     early: Option<Early>,
+    has_library: bool,
 }
 
 impl Start<'_> {
@@ -640,11 +667,12 @@ impl Start<'_> {
             }
         }
         let audits = if is_early || without_us(audits) != b"" { Some(audits) } else { None };
-        if !write_list(&mut preload, LD_PRELOAD, true, others)
+        if !write_list(&mut preload, LD_PRELOAD, self.has_library, others)
             || audits.is_some_and(|audits| !write_list(&mut audit, LD_AUDIT, is_early, audits))
         {
             return done(-i64::from(libc::E2BIG));
         }
+        let preload = (self.has_library || without_us(others) != b"").then_some(preload.as_ptr());
         let audits = audits.map(|_| audit.as_ptr());
         let own = self.early.and_then(|early| early.own_paths);
         // SAFETY: kept in the thread's context, with a zero behind it.
@@ -662,7 +690,7 @@ impl Start<'_> {
             slot.as_ptr()
         });
         // What is for the loader alone comes right before the early copy's: so the program finds what to take away.
-        let added = [Some(preload.as_ptr()), audits, own, tunables, taken, slot, self.program].into_iter().flatten();
+        let added = [preload, audits, own, tunables, taken, slot, self.program].into_iter().flatten();
         for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;

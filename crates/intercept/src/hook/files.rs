@@ -2,7 +2,7 @@
 //!
 //! Invariant: a descriptor that the table of this process does not know goes to the kernel, which has the truth about it.
 
-use super::call::{Call, waiting};
+use super::call::Call;
 use super::context::{COPY_BYTES, Inside};
 use super::descriptors::theirs;
 use super::dispatch::{NATIVE, done};
@@ -10,12 +10,12 @@ use super::entry::{Next, Verdict};
 use super::names::Calling;
 use super::open::LARGE_FILE;
 use super::processes::Who;
-use super::{attributes, descriptors, environment, faults, locks, numbers, status, sys, user};
+use super::{attributes, copies, descriptors, environment, faults, locks, numbers, status, sys, user};
 use engine::format::FileKind;
 use posix::{Append, Errno, OpenFile, Result, Whence};
 
 /// What one call reads or writes at most, as in the kernel.
-const LENGTH_MAX: u64 = 0x7fff_f000;
+pub const LENGTH_MAX: u64 = 0x7fff_f000;
 
 /// Does something with the description behind the first argument.
 #[inline]
@@ -38,19 +38,33 @@ fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile)
 /// Reads into the program's buffer, at the position if there is no offset. What is wrong with the file comes before a buffer that cannot be there.
 fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     let before = file.position();
-    // SAFETY: used for this call only, and filled from the image.
-    let count = match (unsafe { user::bytes_to_fill(buffer, length.min(LENGTH_MAX)) }, offset) {
-        (Ok(into), Some(offset)) => caller.read_at(file, offset, into)?,
-        (Ok(into), None) => caller.read(file, into)?,
-        (Err(refused), _) => return caller.read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused)),
+    let length = length.min(LENGTH_MAX);
+    let read = |into: &mut [u8]| match offset {
+        Some(offset) => caller.read_at(file, offset, into),
+        None => caller.read(file, into),
     };
-    if faults::take() {
-        if offset.is_none() {
-            file.set_position(before);
-        }
-        return Err(user::EFAULT);
+    // SAFETY: used for this call only, and filled from the image.
+    let count = match unsafe { user::bytes_to_fill(buffer, length) } {
+        Ok(into) => read(into)?,
+        Err(refused) => return caller.read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused)),
+    };
+    if !faults::take() {
+        return Ok(count);
     }
-    Ok(count)
+    if offset.is_none() {
+        file.set_position(before);
+    }
+    // As far as the buffer is good.
+    // SAFETY: as above.
+    let count = read(unsafe { user::bytes_writable(buffer, length)? })?;
+    if !faults::take() {
+        return Ok(count);
+    }
+    // Another thread takes it away meanwhile.
+    if offset.is_none() {
+        file.set_position(before);
+    }
+    Err(user::EFAULT)
 }
 
 /// Writes from the program's buffer, at the position if there is no offset. What else is wrong comes first.
@@ -346,210 +360,6 @@ pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-// From one to the other.
-
-/// One end of a copy.
-enum End<'a> {
-    Ours(&'a OpenFile),
-    /// The kernel's.
-    Theirs(u32),
-}
-
-/// The offset that a program gave by address, if it did.
-fn offset_at(address: u64) -> Result<Option<i64>> {
-    if address == 0 { Ok(None) } else { user::read(address).map(Some) }
-}
-
-fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut [u8]) -> Result<usize> {
-    match (end, offset) {
-        (End::Ours(file), Some(offset)) => caller.read_at(file, offset, into),
-        (End::Ours(file), None) => caller.read(file, into),
-        (End::Theirs(fd), offset) => {
-            kernel_copy(libc::SYS_read, libc::SYS_pread64, *fd, offset, into.as_ptr(), into.len())
-        }
-    }
-}
-
-fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u8]) -> Result<usize> {
-    match (end, offset) {
-        (End::Ours(file), Some(offset)) => caller.write_at(file, offset, from),
-        (End::Ours(file), None) => caller.write(file, from),
-        (End::Theirs(fd), offset) => {
-            kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len())
-        }
-    }
-}
-
-fn kernel_copy(
-    plain: i64,
-    placed: i64,
-    fd: u32,
-    offset: Option<i64>,
-    bytes: *const u8,
-    length: usize,
-) -> Result<usize> {
-    let number = if offset.is_some() { placed } else { plain };
-    let arguments = [u64::from(fd), bytes as u64, length as u64, offset.unwrap_or(0) as u64, 0, 0];
-    // SAFETY: the kernel reads or writes a buffer of the caller's.
-    let result = unsafe { waiting(number, arguments) };
-    usize::try_from(result).map_err(|_| Errno(-result as i32))
-}
-
-/// Copies through a buffer, until the length, the end of the source, or an error after the first piece. What was read and could not be written goes
-/// back to where it came from, if that is a file.
-fn transfer(
-    caller: &Calling<'_>,
-    (source, mut source_offset): (&End<'_>, Option<i64>),
-    (target, mut target_offset): (&End<'_>, Option<i64>),
-    length: u64,
-    buffer: &mut [u8],
-) -> Result<(u64, Option<i64>, Option<i64>)> {
-    let mut sum = 0u64;
-    while sum < length {
-        let step = (length - sum).min(buffer.len() as u64) as usize;
-        let read = match read_end(caller, source, source_offset, &mut buffer[..step]) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(_) if sum > 0 => break,
-            Err(error) => return Err(error),
-        };
-        let written = write_end(caller, target, target_offset, &buffer[..read]);
-        let count = *written.as_ref().unwrap_or(&0);
-        if let (true, End::Ours(file), None) = (count < read, source, source_offset) {
-            file.set_position(file.position() - (read - count) as u64);
-        }
-        source_offset = source_offset.map(|offset| offset + count as i64);
-        target_offset = target_offset.map(|offset| offset + count as i64);
-        sum += count as u64;
-        match written {
-            Ok(count) if count == read => {}
-            Ok(_) => break,
-            Err(_) if sum > 0 => break,
-            Err(error) => return Err(error),
-        }
-        // A pipe gives what it has; more may never come.
-        if matches!(source, End::Theirs(_)) {
-            break;
-        }
-    }
-    Ok((sum, source_offset, target_offset))
-}
-
-/// copy_file_range(source, its offset, target, its offset, length, flags).
-pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
-    let [source, source_offset, target, target_offset, length, flags] = call.arguments();
-    let Inside { who, copy, .. } = call.begin()?;
-    let thread = who.caller.thread;
-    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
-    let (Some(from), Some(to)) = (&from, &to) else {
-        if from.is_none() && to.is_none() {
-            return theirs(source as u32);
-        }
-        let other = if from.is_none() { source } else { target };
-        // Programs fall back to reading and writing.
-        return Err(sys::status(other as u32 as i32).map_or_else(|error| Errno(-error as i32), |_| Errno::EXDEV));
-    };
-    if flags != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
-    let at = |given: Option<i64>, file: &OpenFile| match given {
-        Some(offset) if (offset as u64).checked_add(length).is_none() => Err(Errno::EOVERFLOW),
-        Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
-        None => Ok(file.position()),
-    };
-    let (source_start, target_start) = (at(places.0, from)?, at(places.1, to)?);
-    let length = length.min(LENGTH_MAX);
-    let copied = who.caller.copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
-    move_on(source_offset, from, source_start + copied)?;
-    move_on(target_offset, to, target_start + copied)?;
-    Ok(done(copied as i64))
-}
-
-/// Tells where a copy ended: at the place that the program named, or in the description.
-fn move_on(address: u64, file: &OpenFile, position: u64) -> Result<()> {
-    match address {
-        0 => file.set_position(position),
-        address => user::write(address, &position)?,
-    }
-    Ok(())
-}
-
-fn end_of<'a>(file: Option<&'a OpenFile>, fd: u64) -> End<'a> {
-    file.map_or(End::Theirs(fd as u32), End::Ours)
-}
-
-/// sendfile(target, source, its offset, length).
-pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
-    let [target, source, offset_address, length, ..] = call.arguments();
-    let Inside { who, copy, .. } = call.begin()?;
-    let thread = who.caller.thread;
-    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
-    if from.is_none() && to.is_none() {
-        return theirs(source as u32);
-    }
-    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
-        return Err(Errno::EINVAL);
-    }
-    let offset = offset_at(offset_address)?;
-    let source = end_of(from.as_deref(), source);
-    let target = end_of(to.as_deref(), target);
-    let (sum, offset, _) =
-        transfer(&who.caller, (&source, offset), (&target, None), length.min(LENGTH_MAX), &mut copy[..])?;
-    if let Some(offset) = offset {
-        user::write(offset_address, &offset)?;
-    }
-    Ok(done(sum as i64))
-}
-
-/// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is the kernel's.
-pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
-    let [source, source_offset, target, target_offset, length, _] = call.arguments();
-    let Inside { who, copy, .. } = call.begin()?;
-    let thread = who.caller.thread;
-    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
-    match (&from, &to) {
-        (None, None) => return theirs(source as u32),
-        (Some(_), Some(_)) => return Err(Errno::EINVAL),
-        (None, Some(_)) if source_offset != 0 => return Err(Errno::ESPIPE),
-        (Some(_), None) if target_offset != 0 => return Err(Errno::ESPIPE),
-        _ => {}
-    }
-    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
-        return Err(Errno::EINVAL);
-    }
-    let pipe = if from.is_some() { target } else { source };
-    let is_pipe =
-        sys::status(pipe as u32 as i32).map_err(|error| Errno(-error as i32))?.st_mode & libc::S_IFMT == libc::S_IFIFO;
-    if !is_pipe {
-        return Err(Errno::EINVAL);
-    }
-    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
-    let source = end_of(from.as_deref(), source);
-    let target = end_of(to.as_deref(), target);
-    // One piece: a pipe that is full in the middle would keep us waiting with something done.
-    let length = length.min(4096);
-    let (sum, source_end, target_end) =
-        transfer(&who.caller, (&source, places.0), (&target, places.1), length, &mut copy[..])?;
-    for (address, end) in [(source_offset, source_end), (target_offset, target_end)] {
-        if let (true, Some(end)) = (address != 0, end) {
-            user::write(address, &end)?;
-        }
-    }
-    Ok(done(sum as i64))
-}
-
-/// tee and vmsplice want pipes, finit_module a file of the kernel's: EINVAL.
-pub fn not_a_pipe(call: &mut Call<'_>) -> Result<Verdict> {
-    for fd in [call.frame.rdi, call.frame.rsi] {
-        let who = call.begin()?.who;
-        if who.process.descriptor(fd as u32).is_some() {
-            return Err(Errno::EINVAL);
-        }
-    }
-    Ok(NATIVE)
-}
-
 // What a file is.
 
 /// fstat(fd, status).
@@ -664,7 +474,7 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Opt
     let (buffer, room) = (call.frame.rsi, call.frame.rdx as u32);
     with_file(call, |caller, file| {
         // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(buffer, u64::from(room))? };
+        let into = unsafe { user::bytes_writable(buffer, u64::from(room)).unwrap_or_default() };
         let mut length = 0;
         let mut too_small = false;
         caller.read_directory(file, &mut |entry| match write(&mut into[length..], &entry) {
@@ -677,7 +487,11 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Opt
                 false
             }
         })?;
-        if too_small { Err(Errno::EINVAL) } else { Ok(length as i64) }
+        match too_small {
+            true if into.len() < room as usize => Err(user::EFAULT),
+            true => Err(Errno::EINVAL),
+            false => Ok(length as i64),
+        }
     })
 }
 
@@ -726,41 +540,6 @@ fn flags_told(file: &OpenFile) -> i32 {
     flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC) | LARGE_FILE
 }
 
-const FICLONE: u32 = 0x4004_9409;
-const FICLONERANGE: u32 = 0x4020_940d;
-
-/// What FICLONERANGE is given.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CloneRange {
-    source: i64,
-    source_offset: u64,
-    length: u64,
-    target_offset: u64,
-}
-
-/// ioctl(fd, FICLONE, source) and ioctl(fd, FICLONERANGE, range).
-fn clone_range(call: &mut Call<'_>, target: u32, request: u32, argument: u64) -> Result<Verdict> {
-    let Inside { who, copy, .. } = call.begin()?;
-    let thread = who.caller.thread;
-    let Some(to) = who.process.file(thread, target) else { return theirs(target) };
-    let range = match request {
-        FICLONE => CloneRange { source: argument as i32 as i64, source_offset: 0, length: 0, target_offset: 0 },
-        _ => user::read::<CloneRange>(argument)?,
-    };
-    let source = u32::try_from(range.source).map_err(|_| Errno::EBADF)?;
-    let Some(from) = who.process.file(thread, source) else {
-        return Err(if who.process.descriptor(source).is_some() { Errno::EBADF } else { Errno::EXDEV });
-    };
-    if from.is_path() || to.is_path() {
-        return Err(Errno::EBADF);
-    }
-    let length = (range.length != 0).then_some(range.length);
-    let (from, to) = ((&*from, range.source_offset), (&*to, range.target_offset));
-    who.caller.clone_range(from, to, length, &mut copy[..])?;
-    Ok(done(0))
-}
-
 /// ioctl(fd, request, argument).
 pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIOCLEX: u32 = 0x5451;
@@ -776,8 +555,8 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     if request >> 8 & 0xff != u32::from(b'T') || request == TIOCGPTPEER {
         numbers::give_back();
     }
-    if let FICLONE | FICLONERANGE = request {
-        return clone_range(call, fd, request, argument);
+    if let copies::FICLONE | copies::FICLONERANGE = request {
+        return copies::clone_range(call, fd, request, argument);
     }
     if let FIOCLEX | FIONCLEX = request {
         let who: Who<'_> = call.begin()?.who;

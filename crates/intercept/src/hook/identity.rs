@@ -96,6 +96,32 @@ pub fn forget() {
     PRESENT.store(0, Release);
 }
 
+/// Version 3 of the calls about capabilities: two words of each set.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// Does something with the rights that a program has when it begins: of capabilities only root's go with it. (Ambient ones do, too; who has those is taken for somebody
+/// without.)
+pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
+    let credentials = credentials();
+    if credentials.uid == 0 || credentials.capabilities.0 == 0 {
+        return act();
+    }
+    let header = [CAPABILITY_VERSION, 0];
+    let mut sets = [[0u32; 3]; 2];
+    // SAFETY: the first call writes two sets, for which there is room; the others change this thread's capabilities in effect, and change them back.
+    unsafe {
+        let call = |number, sets: *const [u32; 3]| sys::call(number, [header.as_ptr() as u64, sets as u64, 0, 0, 0, 0]);
+        if call(libc::SYS_capget, sets.as_mut_ptr()) != 0 {
+            return act();
+        }
+        let without = sets.map(|[_, permitted, inheritable]| [0, permitted, inheritable]);
+        call(libc::SYS_capset, without.as_ptr());
+        let result = act();
+        call(libc::SYS_capset, sets.as_ptr());
+        result
+    }
+}
+
 #[cold]
 fn ask() -> usize {
     let turn = NEXT.fetch_add(1, AcqRel) % TURNS;
@@ -113,9 +139,7 @@ fn ask() -> usize {
     identity.real.1 = real;
     identity.effective.0 = ask(libc::SYS_setfsuid, [unchanged, 0, 0]) as u32;
     identity.effective.1 = ask(libc::SYS_setfsgid, [unchanged, 0, 0]) as u32;
-    /// Version 3 of the call: two words of each set.
-    const VERSION: u32 = 0x2008_0522;
-    let header = [VERSION, 0];
+    let header = [CAPABILITY_VERSION, 0];
     let mut sets = [[0u32; 3]; 2];
     ask(libc::SYS_capget, [header.as_ptr() as u64, sets.as_mut_ptr() as u64, 0]);
     identity.capabilities = u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32;

@@ -17,8 +17,8 @@
 //! | --- | --- |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`links`] | whose a path is, on whatever side it begins and ends |
-//! | [`names`], [`open`], [`special`], [`sockets`] | calls by path |
-//! | [`descriptors`], [`numbers`], [`files`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
+//! | [`names`], [`renames`], [`open`], [`special`], [`sockets`] | calls by path |
+//! | [`descriptors`], [`numbers`], [`files`], [`copies`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
 //! | [`early`], [`needs`] | the loader, before the program has anything |
 //! | [`signals`], [`faults`], [`failed`] | handlers that interrupt all this; bad pointers; an image that was cut off |
@@ -41,14 +41,14 @@
 //!   from the lowest to the highest of the C library, this library and the loader, which the loader puts together. Until then such code works on the machine's own files.
 //! - *Libraries of the mount that only libraries of the system need* (by a path that is built into those) are not found when a program starts: nobody looks so far ahead.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
-//! - *Bad pointers.* A buffer of which a part can be accessed gets EFAULT where the kernel would say how far it came. One that another thread takes away while it is being written
-//!   from costs the program a signal.
+//! - *Bad pointers.* A buffer that another thread takes away while it is being written from costs the program a signal.
 //! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
 //! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
 
 pub mod attributes;
 pub mod call;
 pub mod context;
+pub mod copies;
 pub mod counts;
 pub mod descriptors;
 pub mod dispatch;
@@ -72,6 +72,7 @@ pub mod patch;
 pub mod paths;
 pub mod processes;
 pub mod programs;
+pub mod renames;
 pub mod server;
 pub mod signals;
 pub mod sockets;

@@ -3,19 +3,18 @@
 //! Invariant: what the kernel would refuse before it looks at a path is left to the kernel where the path is the kernel's; so flags are looked at only once the
 //! path is known to be ours.
 
-use super::call::{Call, native_by, native_with};
-use super::context::{Inside, PATH_ROOM_BYTES};
+use super::call::{Call, native_by};
+use super::context::Inside;
 use super::descriptors::theirs;
 use super::dispatch::{NATIVE, done};
-use super::entry::{Frame, Next, Verdict};
+use super::entry::{Next, Verdict};
 use super::paths::{self, Directory, Spot};
 use super::server::Server;
-use super::{identity, status, sys, user};
+use super::{identity, status, user};
 use engine::{Attributes, Node};
-use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
-use pmem::Direct;
-use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, Place};
-use posix::{Caller, Credentials, Errno, Held, Result, Want};
+use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
+use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, Place};
+use posix::{Caller, Credentials, Errno, Result, Want};
 
 /// A thread acting for somebody, here.
 pub type Calling<'c> = Caller<'c, 'static>;
@@ -102,7 +101,7 @@ fn walk_inside(
 }
 
 /// Whether a call names a descriptor itself, by an empty path.
-fn is_empty(flags: i32, address: u64) -> Result<bool> {
+pub(super) fn is_empty(flags: i32, address: u64) -> Result<bool> {
     Ok(flags & AT_EMPTY_PATH != 0 && user::read::<u8>(address)? == 0)
 }
 
@@ -158,6 +157,13 @@ fn descriptor_behind(call: &mut Call<'_>, by: By, last_link: LastLink) -> Result
     let Some(fd) = may_be.then(|| descriptor_by_name(address)).flatten() else { return Ok(None) };
     let Inside { who, .. } = call.begin()?;
     Ok(who.process.file(who.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
+}
+
+/// The descriptor that a path in /proc or /dev names.
+pub fn descriptor_by_name(address: u64) -> Option<u32> {
+    let mut text = [0u8; 48];
+    let length = user::copy_string(address, &mut text).ok()?;
+    super::links::descriptor_of(&text[..length])
 }
 
 pub(super) fn follow(flags: i32, if_set: i32, then: LastLink) -> LastLink {
@@ -355,8 +361,14 @@ fn readlink_by(call: &mut Call<'_>, by: By, into: u64, room: u64) -> Result<Verd
             return Err(Errno::EINVAL);
         }
         // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_mut(into, room as u64)? };
-        caller.readlink(node, into).map(|length| length as i64)
+        if let Ok(into) = unsafe { user::bytes_mut(into, room as u64) } {
+            return caller.readlink(node, into).map(|length| length as i64);
+        }
+        // Perhaps there is as much of it as comes.
+        let mut target = [0u8; user::PATH_BYTES_MAX];
+        let room = target.len().min(room as usize);
+        let length = caller.readlink(node, &mut target[..room])?;
+        user::fill(into, &target[..length]).map(|()| length as i64)
     };
     if empty {
         let directory = by.directory(&call.arguments());
@@ -521,258 +533,6 @@ pub fn unlinkat(call: &mut Call<'_>) -> Result<Verdict> {
             _ => caller.rmdir_path(place, path, walk)?,
         })
     })
-}
-
-// Two names.
-
-/// What one of two paths came to.
-enum Side<T> {
-    Ours(T),
-    /// The kernel's; true: its path was rewritten.
-    Theirs(bool),
-}
-
-/// Walks one of two paths.
-#[allow(clippy::too_many_arguments)]
-fn side<T>(
-    server: &'static Server,
-    who: &super::processes::Who<'_>,
-    mut directory: Directory,
-    address: u64,
-    path: &mut [u8; PATH_ROOM_BYTES],
-    host: &mut [u8; PATH_ROOM_BYTES],
-    walk: &mut PathBuffer,
-    mut act: impl FnMut(&Place, &[u8], &mut PathBuffer) -> Result<Outcome<T>>,
-) -> Result<Side<T>> {
-    let mut length = user::copy_string(address, &mut path[..user::PATH_BYTES_MAX])?;
-    let mut rewritten = false;
-    for _ in 0..=LINKS_FOLLOWED_MAX {
-        let Spot::Ours { place, offset, end, retained } = paths::locate(server, who, directory, path, length, host)?
-        else {
-            return Ok(Side::Theirs(rewritten));
-        };
-        let outcome = act(&place, &path[offset..end], walk);
-        if let Some(node) = retained {
-            who.caller.thread.release(node, 1);
-        }
-        match outcome? {
-            Outcome::Inside(found) => return Ok(Side::Ours(found)),
-            Outcome::Left(exit) => length = paths::go_on(server, exit, walk.rest(), path)?,
-        }
-        (directory, rewritten) = (Directory::Working, true);
-    }
-    Err(Errno::ELOOP)
-}
-
-/// Lets the kernel do a call by two paths, of which some may have been rewritten.
-fn native_by_two(frame: &Frame, (from, from_path): (By, Option<&[u8]>), (to, to_path): (By, Option<&[u8]>)) -> Verdict {
-    let mut arguments = frame.arguments();
-    for (by, path) in [(from, from_path), (to, to_path)] {
-        let Some(path) = path else { continue };
-        arguments[by.path] = path.as_ptr() as u64;
-        if let Some(directory) = by.directory {
-            arguments[directory] = libc::AT_FDCWD as u64;
-        }
-    }
-    native_with(frame, arguments)
-}
-
-/// EXDEV, or what the kernel says first: that there is no such file.
-fn across(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
-    let directory = match (rewritten, by.directory) {
-        (None, Some(index)) => arguments[index],
-        _ => libc::AT_FDCWD as u64,
-    };
-    let path = rewritten.map_or(arguments[by.path], |path| path.as_ptr() as u64);
-    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
-    let flags = AT_SYMLINK_NOFOLLOW as u64;
-    // SAFETY: the kernel writes a status, for which there is room; the path is the program's or ends with a zero.
-    let result = unsafe { sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]) };
-    if result < 0 { Errno(-result as i32) } else { Errno::EXDEV }
-}
-
-/// What the kernel says of a new name on its side for a file of ours: EXDEV, or first what is wrong with its directory.
-fn to_theirs(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
-    let mut text = [0u8; user::PATH_BYTES_MAX];
-    let length = match rewritten {
-        Some(path) => user::copy_string(path.as_ptr() as u64, &mut text),
-        None => user::copy_string(arguments[by.path], &mut text),
-    };
-    let length = match length {
-        Ok(0) => return Errno::ENOENT,
-        Ok(length) => length,
-        Err(error) => return error,
-    };
-    let name_end = length - text[..length].iter().rev().take_while(|&&byte| byte == b'/').count();
-    // The slash before the name stays: what it follows is a directory.
-    match text[..name_end].iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => text[slash + 1] = 0,
-        None => text[..2].copy_from_slice(b".\0"),
-    }
-    match rewritten {
-        Some(_) => across(path(0), &[text.as_ptr() as u64, 0, 0, 0, 0, 0], None),
-        None => {
-            let mut parent = *arguments;
-            parent[by.path] = text.as_ptr() as u64;
-            across(by, &parent, None)
-        }
-    }
-}
-
-/// Renames where both paths are ours and lead to their ends without links. None: they are not, and nothing was done.
-#[allow(clippy::type_complexity)]
-fn rename_short(
-    server: &'static Server,
-    who: &super::processes::Who<'_>,
-    (from, to): (By, By),
-    arguments: &[u64; 6],
-    (path, second): (&mut [u8; PATH_ROOM_BYTES], &mut [u8; PATH_ROOM_BYTES]),
-    host: &mut [u8; PATH_ROOM_BYTES],
-    flags: u32,
-) -> Result<Option<Result<()>>> {
-    let mut spots = [None, None];
-    for (index, (by, buffer)) in [(from, &mut *path), (to, &mut *second)].into_iter().enumerate() {
-        let length = user::copy_string(arguments[by.path], &mut buffer[..user::PATH_BYTES_MAX])?;
-        if let Ok(Spot::Ours { place, offset, end, retained }) =
-            paths::locate(server, who, by.directory(arguments), buffer, length, host)
-        {
-            spots[index] = Some((place, offset..end, retained));
-        }
-    }
-    let renamed = match &spots {
-        [Some((from_place, from, _)), Some((to_place, to, _))] => {
-            who.caller.rename_short((from_place, &path[from.clone()]), (to_place, &second[to.clone()]), flags)
-        }
-        _ => None,
-    };
-    for (_, _, retained) in spots.into_iter().flatten() {
-        if let Some(node) = retained {
-            who.caller.thread.release(node, 1);
-        }
-    }
-    Ok(renamed)
-}
-
-fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdict> {
-    let arguments = call.arguments();
-    let Call { frame, server, context } = call;
-    let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
-    let caller = who.caller;
-    if let Some(renamed) = rename_short(server, &who, (from, to), &arguments, (path, second), host, flags)? {
-        return renamed.map(|()| done(0));
-    }
-    let old: Side<Parent<'_, 'static, Direct>> =
-        side(server, &who, from.directory(&arguments), arguments[from.path], path, host, walk, |place, path, walk| {
-            caller.resolve_parent(place, path, walk)
-        })?;
-    let new =
-        side(server, &who, to.directory(&arguments), arguments[to.path], second, host, walk, |place, path, walk| {
-            caller.resolve_parent(place, path, walk)
-        })?;
-    match (old, new) {
-        (Side::Ours(old), Side::Ours(new)) => caller.rename_resolved(&old, &new, flags).map(|()| done(0)),
-        (Side::Theirs(false), Side::Theirs(false)) => Ok(NATIVE),
-        (Side::Theirs(old), Side::Theirs(new)) => {
-            let from = (from, old.then_some(&path[..]));
-            Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
-        }
-        (Side::Theirs(rewritten), Side::Ours(_)) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
-    }
-}
-
-/// rename(old, new).
-pub fn rename(call: &mut Call<'_>) -> Result<Verdict> {
-    rename_by(call, path(0), path(1), 0)
-}
-
-/// renameat(old directory, old, new directory, new).
-pub fn renameat(call: &mut Call<'_>) -> Result<Verdict> {
-    rename_by(call, at(0), at(2), 0)
-}
-
-/// renameat2(old directory, old, new directory, new, flags).
-pub fn renameat2(call: &mut Call<'_>) -> Result<Verdict> {
-    let flags = call.frame.r8 as u32;
-    rename_by(call, at(0), at(2), flags)
-}
-
-fn link_by(call: &mut Call<'_>, from: By, to: By, flags: i32) -> Result<Verdict> {
-    let arguments = call.arguments();
-    let Call { frame, server, context } = call;
-    let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
-    let caller = who.caller;
-    let last_link = follow(flags, AT_SYMLINK_FOLLOW, LastLink::Follow);
-    // Whether a file without names may get one, with the file.
-    let old: Side<(Held<'_, 'static>, bool)> = if is_empty(flags, arguments[from.path])? {
-        match from.directory(&arguments) {
-            Directory::Descriptor(fd) => match who.process.file(caller.thread, fd) {
-                Some(file) => {
-                    caller.thread.retain(file.node())?;
-                    Side::Ours((Held::owned(caller.thread, file.node()), file.is_linkable()))
-                }
-                None => Side::Theirs(false),
-            },
-            Directory::Working => match who.process.directory() {
-                Some(node) => Side::Ours((Held::borrowed(caller.thread, node), false)),
-                None => Side::Theirs(false),
-            },
-        }
-    } else if let Some(fd) =
-        descriptor_by_name(arguments[from.path]).filter(|_| last_link == LastLink::Follow && from.directory.is_some())
-        && let Some(file) = who.process.file(caller.thread, fd)
-    {
-        caller.thread.retain(file.node())?;
-        Side::Ours((Held::owned(caller.thread, file.node()), file.is_linkable()))
-    } else {
-        let directory = from.directory(&arguments);
-        side(server, &who, directory, arguments[from.path], path, host, walk, |place, path, walk| {
-            Ok(match caller.resolve(place, path, last_link, walk)? {
-                Outcome::Inside(found) => Outcome::Inside((found, false)),
-                Outcome::Left(exit) => Outcome::Left(exit),
-            })
-        })?
-    };
-    let node = match &old {
-        Side::Ours((found, unnamed)) => Some((found.node(), *unnamed)),
-        Side::Theirs(_) => None,
-    };
-    let directory = to.directory(&arguments);
-    let new = side(server, &who, directory, arguments[to.path], second, host, walk, |place, path, walk| match node {
-        Some((node, unnamed)) => {
-            check_flags(flags, AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)?;
-            caller.link_path(node, unnamed, place, path, walk)
-        }
-        None => Ok(Outcome::Inside(())),
-    })?;
-    match (old, new) {
-        (Side::Ours(_), Side::Ours(())) => Ok(done(0)),
-        (Side::Theirs(false), Side::Theirs(false)) => Ok(NATIVE),
-        (Side::Theirs(old), Side::Theirs(new)) => {
-            let from = (from, old.then_some(&path[..]));
-            Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
-        }
-        (Side::Theirs(rewritten), Side::Ours(())) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
-    }
-}
-
-/// The descriptor that a path in /proc or /dev names.
-pub fn descriptor_by_name(address: u64) -> Option<u32> {
-    let mut text = [0u8; 48];
-    let length = user::copy_string(address, &mut text).ok()?;
-    super::links::descriptor_of(&text[..length])
-}
-
-/// link(old, new).
-pub fn link(call: &mut Call<'_>) -> Result<Verdict> {
-    link_by(call, path(0), path(1), 0)
-}
-
-/// linkat(old directory, old, new directory, new, flags).
-pub fn linkat(call: &mut Call<'_>) -> Result<Verdict> {
-    let flags = call.frame.r8 as i32;
-    link_by(call, at(0), at(2), flags)
 }
 
 // What is not to be had.

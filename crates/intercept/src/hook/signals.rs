@@ -9,6 +9,9 @@
 //! The signals by which bad pointers and images that were cut off show (SIGSEGV, SIGBUS) always come here first, and are never blocked: see [`faults`](super::faults). What the
 //! program sets and blocks is kept for it.
 //!
+//! A handler on a stack for signals (sigaltstack) has its frame at that stack's top, where the kernel puts the next one, too, if it finds the thread elsewhere. So while a call by such a
+//! handler is served on our stack, that stack is out of use, and signals come to ours.
+//!
 //! Invariants
 //! - What the program asks about its actions is what it set.
 //! - A signal is in `deferred` of a thread's words as long as that thread has it blocked for us, and no longer.
@@ -295,14 +298,51 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         // SAFETY: changes no memory; a handler may interrupt itself now, as it wants.
         unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
     }
-    // SAFETY: the program gave this address as a handler. (One that was not asked to take three arguments does not look at the others.)
+    // SAFETY: the program gave this address as a handler. (One that was not asked to take three arguments does not look at the others.) The words are this thread's.
     unsafe {
         let words = thread_words();
-        // What it interrupted may go on waiting.
-        let passive = (*words).passive;
+        // What it interrupted may go on waiting, or be a handler on that stack.
+        let (passive, alternate) = ((*words).passive, ((*words).alternate, (*words).alternate_end));
+        if let Some(range) = alternate_here(context) {
+            ((*words).alternate, (*words).alternate_end) = range;
+        }
         let handler: extern "C" fn(i32, *mut siginfo_t, *mut c_void) = core::mem::transmute(handler as usize);
         handler(signal, info, context);
         (*words).passive = passive;
+        ((*words).alternate, (*words).alternate_end) = alternate;
+    }
+}
+
+/// Where the program's stack for signals begins and ends, if we are on it and the kernel believes it in use.
+unsafe fn alternate_here(context: *const c_void) -> Option<(u64, u64)> {
+    /// The kernel puts it out of use by itself while a handler runs.
+    const SS_AUTODISARM: i32 = 1 << 31;
+    // SAFETY: the kernel made it.
+    let set = unsafe { (*context.cast::<libc::ucontext_t>()).uc_stack };
+    let start = set.ss_sp as u64;
+    let range = start..start.checked_add(set.ss_size as u64)?;
+    let here = &raw const set as u64;
+    (set.ss_flags & SS_AUTODISARM == 0 && range.contains(&here)).then_some((range.start, range.end))
+}
+
+/// Serves a call with the program's stack for signals out of use.
+///
+/// # Safety
+/// The caller is not on that stack, all signals are blocked, and what the program had blocked is in the thread's words.
+pub unsafe fn without_alternate(serve: impl FnOnce() -> Verdict) -> Verdict {
+    let none = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    let mut before = none;
+    let all = u64::MAX;
+    // SAFETY: sets and stacks of this function's; the words are this thread's, where the entry keeps and finds the program's signals.
+    unsafe {
+        let held = &raw mut (*thread_words()).held;
+        sys::call(libc::SYS_sigaltstack, [&raw const none as u64, &raw mut before as u64, 0, 0, 0, 0]);
+        set_mask(libc::SIG_SETMASK, held.read());
+        let verdict = serve();
+        let arguments = [libc::SIG_SETMASK as u64, &raw const all as u64, held as u64, SET_BYTES, 0, 0];
+        sys::call(libc::SYS_rt_sigprocmask, arguments);
+        sys::call(libc::SYS_sigaltstack, [&raw const before as u64, 0, 0, 0, 0, 0]);
+        verdict
     }
 }
 

@@ -28,11 +28,23 @@ pub struct ThreadWords {
     pub passive: u64,
     /// Where a copy to the program's memory was given up; zero: none was. See faults.rs.
     pub fault: u64,
+    /// Where the program's stack for signals begins, while a handler runs on it (or after it left by a jump); zero: none did. See signals.rs.
+    pub alternate: u64,
+    /// Where that ends.
+    pub alternate_end: u64,
+    /// The program's signals while none must come: see entry.rs.
+    pub held: u64,
     /// Signals of faults that the program has blocked, as far as it knows: see signals.rs.
     pub masked: u64,
 }
 /// Where `deferred` is.
 pub const DEFERRED_OFFSET: usize = core::mem::offset_of!(ThreadWords, deferred);
+/// Where `alternate` is.
+pub const ALTERNATE_OFFSET: usize = core::mem::offset_of!(ThreadWords, alternate);
+/// Where `alternate_end` is.
+pub const ALTERNATE_END_OFFSET: usize = core::mem::offset_of!(ThreadWords, alternate_end);
+/// Where `held` is.
+pub const HELD_OFFSET: usize = core::mem::offset_of!(ThreadWords, held);
 /// Where `masked` is.
 pub const MASKED_OFFSET: usize = core::mem::offset_of!(ThreadWords, masked);
 /// Bytes of the words, as entry.rs reserves them.

@@ -205,6 +205,16 @@ pub fn write<T: Copy>(address: u64, value: &T) -> Result<()> {
     told(unsafe { directfs_user_copy(address, &raw const *value as u64, size_of::<T>() as u64) })
 }
 
+/// Stores bytes.
+pub fn fill(address: u64, bytes: &[u8]) -> Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    check(address, bytes.len() as u64)?;
+    // SAFETY: as in `write`.
+    told(unsafe { directfs_user_copy(address, bytes.as_ptr() as u64, bytes.len() as u64) })
+}
+
 /// The program's buffer, to read from. Another thread of the program that writes it meanwhile gets what it deserves, and so does one that takes it away.
 ///
 /// # Safety
@@ -240,18 +250,32 @@ pub unsafe fn bytes_readable<'a>(address: u64, length: u64) -> Result<&'a [u8]> 
 /// # Safety
 /// As for [`bytes`].
 pub unsafe fn bytes_mut<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
-    // SAFETY: by the caller's promise; what is written by the instruction is what is there.
-    unsafe {
-        let found = bytes_to_fill(address, length)?;
-        if length > 0 {
-            told(directfs_user_write(address, length))?;
-        }
-        Ok(found)
+    // SAFETY: by the caller's promise.
+    let found = unsafe { bytes_writable(address, length)? };
+    if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
+}
+
+/// As [`bytes_mut`], as far as the buffer can be written: EFAULT if that is nothing.
+///
+/// # Safety
+/// As for [`bytes`].
+pub unsafe fn bytes_writable<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
+    if length == 0 {
+        return Ok(&mut []);
     }
+    check(address, length)?;
+    // SAFETY: by the caller's promise; what is written by the instruction is what is there, and a fault is told.
+    let result = unsafe { directfs_user_write(address, length) };
+    let writable = if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) };
+    if writable == 0 {
+        return Err(EFAULT);
+    }
+    // SAFETY: a byte of every page was written just now; by the caller's promise nobody keeps them.
+    Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, writable as usize) })
 }
 
 /// As [`bytes_mut`], but nothing is known of the buffer, which may be shorter than it is said to be as long as less comes: for copies out of the image and by
-/// `memcpy`, which end where it cannot be written. Then the call ends with EFAULT.
+/// `memcpy`, which end where it cannot be written. Then the call ends with EFAULT, or begins anew with what [`bytes_writable`] says.
 ///
 /// # Safety
 /// As for [`bytes`]; and nothing else writes there.

@@ -424,6 +424,62 @@ static void vectors(void) {
     printf("script by link %d\n", status_of(child));
 }
 
+/* Buffers that are good up to the middle: what came until there counts, if it can be told apart. */
+static void parts(void) {
+    char *pages = mmap(0, 12288, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *end = pages + 8192, content[5000], value[100];
+    struct iovec v[2];
+    munmap(end, 4096);
+    memset(content, 'p', sizeof content);
+    SAY(chdir(root));
+    int f = open("parts", O_CREAT | O_RDWR, 0644), d;
+    SAY(write(f, content, 5000));
+    SAY(lseek(f, 0, SEEK_SET));
+    SAY(read(f, end - 100, 200));
+    SAY(lseek(f, 0, SEEK_CUR));
+    SAY(read(f, end - 1, 4096));
+    SAY(lseek(f, 0, SEEK_CUR));
+    SAY(read(f, end, 10));
+    SAY(lseek(f, 0, SEEK_CUR));
+    SAY(pread(f, end - 4096, 8192, 0));
+    SAY(pread(f, end - 5000, 8192, 0));
+    SAY(pread(f, end - 4097, 8192, 4000));
+    SAY(pread(f, end - 10, 8192, 4995));
+    SAY(pread(f, end, 8192, 5000));
+    printf("last %c\n", end[-1]);
+    v[0] = (struct iovec){end - 20, 20}, v[1] = (struct iovec){end - 30, 100};
+    SAY(preadv(f, v, 2, 0));
+    v[0] = (struct iovec){end - 30, 100}, v[1] = (struct iovec){pages, 100};
+    SAY(readv(f, v, 2));
+    SAY(lseek(f, 0, SEEK_CUR));
+    v[0] = (struct iovec){end, 100};
+    SAY(readv(f, v, 2));
+    mprotect(pages, 4096, PROT_READ);
+    SAY(pread(f, pages, 100, 0));
+    SAY(pread(f, pages + 4000, 200, 0));
+    mprotect(pages, 4096, PROT_READ | PROT_WRITE);
+    SAY(symlink("0123456789", "parts.link"));
+    SAY(readlink("parts.link", end - 10, 4096));
+    SAY(readlink("parts.link", end - 9, 4096));
+    SAY(fsetxattr(f, "user.part", "value", 5, 0));
+    SAY(fgetxattr(f, "user.part", end - 5, 100));
+    SAY(fgetxattr(f, "user.part", end - 4, 100));
+    SAY(mkdir("parts.d", 0755));
+    char name[256];
+    for (int i = 0; i < 20; i++) { sprintf(name, "parts.d/%0200d", i); close(open(name, O_CREAT | O_WRONLY, 0644)); }
+    d = open("parts.d", O_RDONLY | O_DIRECTORY);
+    SAY(syscall(SYS_getdents64, d, end, 4096));
+    SAY(syscall(SYS_getdents64, d, end - 20, 4096));
+    SAY(syscall(SYS_getdents64, d, end - 1000, 4096) > 0);
+    int sum = 1;
+    long bytes;
+    while ((bytes = syscall(SYS_getdents64, d, end - 500, 4096)) > 0) sum += bytes > 24 && bytes <= 500;
+    printf("the rest: %ld %d\n", bytes, sum > 5);
+    SAY(syscall(SYS_getdents64, d, end, 4096));
+    SAY(syscall(SYS_getdents64, d, pages, 0));
+    SAY(lseek(d, 0, SEEK_SET));
+    SAY(syscall(SYS_getdents64, d, pages, 10));
+}
+
 static int inherit(char **v) {
     struct stat st;
     return (fstat(atoi(v[2]), &st) || !S_ISREG(st.st_mode) ? 0 : 1) + (fstat(atoi(v[3]), &st) && errno == EBADF ? 2 : 0) + (access("d/f", F_OK) ? 0 : 4);
@@ -439,5 +495,6 @@ int main(int c, char **v) {
     processes(v[2]);
     sockets();
     vectors();
+    parts();
     return 0;
 }

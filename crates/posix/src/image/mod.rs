@@ -203,9 +203,7 @@ impl<M: Memory> Image<M> {
 
     /// Removes the kernel's pipes that stand for those of the image (`dram_file`). For an image in memory, that nobody uses any more; otherwise the last one to leave does it.
     pub fn remove_pipes(&self) {
-        if let Ok(superblock) = self.fs().pm().first::<Superblock>() {
-            DramFile::new(Path::new("/dev/shm"), &uuid_of(superblock)).remove_pipes();
-        }
+        remove_pipes_of(self.fs());
     }
 
     /// Brings everything to where it is as safe as this image can be: to the disk, where there is one.
@@ -245,6 +243,9 @@ impl<M: Memory> Image<M> {
             self.unlock(file);
             return Err(ImageError::Cut { path });
         }
+        if matches!(self.place, DramPlace::Handed) {
+            remove_pipes_of(&fs);
+        }
         let detached = fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source });
         let synced = self.pm.sync(0..self.pm.length());
         if let DramPlace::Named(dram_file) = &self.place {
@@ -270,6 +271,12 @@ impl<M: Memory> Image<M> {
 impl<M: Memory> Drop for Image<M> {
     fn drop(&mut self) {
         let _ = self.leave();
+    }
+}
+
+fn remove_pipes_of<M: Memory>(fs: &Fs<M>) {
+    if let Ok(superblock) = fs.pm().first::<Superblock>() {
+        DramFile::new(Path::new("/dev/shm"), &uuid_of(superblock)).remove_pipes();
     }
 }
 

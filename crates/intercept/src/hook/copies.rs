@@ -1,0 +1,255 @@
+//! Calls that take from one descriptor and give to another: copies in memory, blocks that files share, and what goes to and from the kernel's pipes and files.
+
+use super::call::{Call, waiting};
+use super::context::Inside;
+use super::descriptors::theirs;
+use super::dispatch::{NATIVE, done};
+use super::entry::Verdict;
+use super::files::LENGTH_MAX;
+use super::names::Calling;
+use super::{sys, user};
+use posix::{Errno, OpenFile, Result};
+
+/// One end of a copy.
+enum End<'a> {
+    Ours(&'a OpenFile),
+    /// The kernel's.
+    Theirs(u32),
+}
+
+/// The offset that a program gave by address, if it did.
+fn offset_at(address: u64) -> Result<Option<i64>> {
+    if address == 0 { Ok(None) } else { user::read(address).map(Some) }
+}
+
+fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut [u8]) -> Result<usize> {
+    match (end, offset) {
+        (End::Ours(file), Some(offset)) => caller.read_at(file, offset, into),
+        (End::Ours(file), None) => caller.read(file, into),
+        (End::Theirs(fd), offset) => {
+            kernel_copy(libc::SYS_read, libc::SYS_pread64, *fd, offset, into.as_ptr(), into.len())
+        }
+    }
+}
+
+fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u8]) -> Result<usize> {
+    match (end, offset) {
+        (End::Ours(file), Some(offset)) => caller.write_at(file, offset, from),
+        (End::Ours(file), None) => caller.write(file, from),
+        (End::Theirs(fd), offset) => {
+            kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len())
+        }
+    }
+}
+
+fn kernel_copy(
+    plain: i64,
+    placed: i64,
+    fd: u32,
+    offset: Option<i64>,
+    bytes: *const u8,
+    length: usize,
+) -> Result<usize> {
+    let number = if offset.is_some() { placed } else { plain };
+    let arguments = [u64::from(fd), bytes as u64, length as u64, offset.unwrap_or(0) as u64, 0, 0];
+    // SAFETY: the kernel reads or writes a buffer of the caller's.
+    let result = unsafe { waiting(number, arguments) };
+    usize::try_from(result).map_err(|_| Errno(-result as i32))
+}
+
+/// Copies through a buffer, until the length, the end of the source, or an error after the first piece. What was read and could not be written goes
+/// back to where it came from, if that is a file.
+fn transfer(
+    caller: &Calling<'_>,
+    (source, mut source_offset): (&End<'_>, Option<i64>),
+    (target, mut target_offset): (&End<'_>, Option<i64>),
+    length: u64,
+    buffer: &mut [u8],
+) -> Result<(u64, Option<i64>, Option<i64>)> {
+    let mut sum = 0u64;
+    while sum < length {
+        let step = (length - sum).min(buffer.len() as u64) as usize;
+        let read = match read_end(caller, source, source_offset, &mut buffer[..step]) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        };
+        let written = write_end(caller, target, target_offset, &buffer[..read]);
+        let count = *written.as_ref().unwrap_or(&0);
+        if let (true, End::Ours(file), None) = (count < read, source, source_offset) {
+            file.set_position(file.position() - (read - count) as u64);
+        }
+        source_offset = source_offset.map(|offset| offset + count as i64);
+        target_offset = target_offset.map(|offset| offset + count as i64);
+        sum += count as u64;
+        match written {
+            Ok(count) if count == read => {}
+            Ok(_) => break,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        }
+        // A pipe gives what it has; more may never come.
+        if matches!(source, End::Theirs(_)) {
+            break;
+        }
+    }
+    Ok((sum, source_offset, target_offset))
+}
+
+/// What the kernel knows of the end of a copy that is not ours: EBADF of what the program does not have.
+fn status_of(fd: u64) -> Result<libc::stat> {
+    theirs(fd as u32)?;
+    sys::status(fd as u32 as i32).map_err(|error| Errno(-error as i32))
+}
+
+/// Why blocks do not go between a file of ours and that one: programs fall back to reading and writing at EXDEV.
+fn between(other: u64) -> Errno {
+    status_of(other).map_or_else(|error| error, |_| Errno::EXDEV)
+}
+
+/// copy_file_range(source, its offset, target, its offset, length, flags).
+pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, source_offset, target, target_offset, length, flags] = call.arguments();
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
+    let (Some(from), Some(to)) = (&from, &to) else {
+        if from.is_none() && to.is_none() {
+            return theirs(source as u32);
+        }
+        return Err(between(if from.is_none() { source } else { target }));
+    };
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
+    let at = |given: Option<i64>, file: &OpenFile| match given {
+        Some(offset) if (offset as u64).checked_add(length).is_none() => Err(Errno::EOVERFLOW),
+        Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
+        None => Ok(file.position()),
+    };
+    let (source_start, target_start) = (at(places.0, from)?, at(places.1, to)?);
+    let length = length.min(LENGTH_MAX);
+    let copied = who.caller.copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
+    move_on(source_offset, from, source_start + copied)?;
+    move_on(target_offset, to, target_start + copied)?;
+    Ok(done(copied as i64))
+}
+
+/// Tells where a copy ended: at the place that the program named, or in the description.
+fn move_on(address: u64, file: &OpenFile, position: u64) -> Result<()> {
+    match address {
+        0 => file.set_position(position),
+        address => user::write(address, &position)?,
+    }
+    Ok(())
+}
+
+fn end_of<'a>(file: Option<&'a OpenFile>, fd: u64) -> End<'a> {
+    file.map_or(End::Theirs(fd as u32), End::Ours)
+}
+
+/// sendfile(target, source, its offset, length).
+pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
+    let [target, source, offset_address, length, ..] = call.arguments();
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
+    if from.is_none() && to.is_none() {
+        return theirs(source as u32);
+    }
+    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let offset = offset_at(offset_address)?;
+    let source = end_of(from.as_deref(), source);
+    let target = end_of(to.as_deref(), target);
+    let (sum, offset, _) =
+        transfer(&who.caller, (&source, offset), (&target, None), length.min(LENGTH_MAX), &mut copy[..])?;
+    if let Some(offset) = offset {
+        user::write(offset_address, &offset)?;
+    }
+    Ok(done(sum as i64))
+}
+
+/// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is the kernel's.
+pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, source_offset, target, target_offset, length, _] = call.arguments();
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
+    match (&from, &to) {
+        (None, None) => return theirs(source as u32),
+        (Some(_), Some(_)) => return Err(Errno::EINVAL),
+        (None, Some(_)) if source_offset != 0 => return Err(Errno::ESPIPE),
+        (Some(_), None) if target_offset != 0 => return Err(Errno::ESPIPE),
+        _ => {}
+    }
+    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let pipe = if from.is_some() { target } else { source };
+    if status_of(pipe)?.st_mode & libc::S_IFMT != libc::S_IFIFO {
+        return Err(Errno::EINVAL);
+    }
+    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
+    let source = end_of(from.as_deref(), source);
+    let target = end_of(to.as_deref(), target);
+    // One piece: a pipe that is full in the middle would keep us waiting with something done.
+    let length = length.min(4096);
+    let (sum, source_end, target_end) =
+        transfer(&who.caller, (&source, places.0), (&target, places.1), length, &mut copy[..])?;
+    for (address, end) in [(source_offset, source_end), (target_offset, target_end)] {
+        if let (true, Some(end)) = (address != 0, end) {
+            user::write(address, &end)?;
+        }
+    }
+    Ok(done(sum as i64))
+}
+
+/// tee and vmsplice want pipes, finit_module a file of the kernel's: EINVAL.
+pub fn not_a_pipe(call: &mut Call<'_>) -> Result<Verdict> {
+    for fd in [call.frame.rdi, call.frame.rsi] {
+        let who = call.begin()?.who;
+        if who.process.descriptor(fd as u32).is_some() {
+            return Err(Errno::EINVAL);
+        }
+    }
+    Ok(NATIVE)
+}
+
+/// ioctl: shares the blocks of a whole file.
+pub const FICLONE: u32 = 0x4004_9409;
+/// ioctl: shares the blocks of a range.
+pub const FICLONERANGE: u32 = 0x4020_940d;
+
+/// What FICLONERANGE is given.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    length: u64,
+    target_offset: u64,
+}
+
+/// ioctl(fd, FICLONE, source) and ioctl(fd, FICLONERANGE, range).
+pub fn clone_range(call: &mut Call<'_>, target: u32, request: u32, argument: u64) -> Result<Verdict> {
+    let Inside { who, copy, .. } = call.begin()?;
+    let thread = who.caller.thread;
+    let Some(to) = who.process.file(thread, target) else { return theirs(target) };
+    let range = match request {
+        FICLONE => CloneRange { source: argument as i32 as i64, source_offset: 0, length: 0, target_offset: 0 },
+        _ => user::read::<CloneRange>(argument)?,
+    };
+    let source = u32::try_from(range.source).map_err(|_| Errno::EBADF)?;
+    let Some(from) = who.process.file(thread, source) else { return Err(between(source.into())) };
+    if from.is_path() || to.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let length = (range.length != 0).then_some(range.length);
+    let (from, to) = ((&*from, range.source_offset), (&*to, range.target_offset));
+    who.caller.clone_range(from, to, length, &mut copy[..])?;
+    Ok(done(0))
+}
