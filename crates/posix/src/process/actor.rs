@@ -658,8 +658,10 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
                 }
                 Step::DropLocks => self.drop_locks()?,
                 Step::LinkMapping => {
-                    let node = intent.claims[0].load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
-                    lists::link_mapping(self, place, node)?;
+                    // No claim is left of one that was linked just before its process died.
+                    if let Some(node) = intent.claims[0].load(Relaxed).checked_sub(1) {
+                        lists::link_mapping(self, place, node)?;
+                    }
                     self.claims_used();
                     self.step(Step::None);
                 }
