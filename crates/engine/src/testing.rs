@@ -1,8 +1,10 @@
 //! What the engine's own tests stand on: a platform of the standard library, and images in anonymous memory that survive "power cuts".
 
 use crate::attach::{AttachOptions, MkfsOptions, RecoveryReport, mkfs};
+use crate::directory::NewNode;
 use crate::dram::Owner;
 use crate::error::Result;
+use crate::format::FileKind;
 use crate::fs::Fs;
 use crate::platform::Platform;
 use crate::sync::AtomicU32;
@@ -115,6 +117,20 @@ pub(crate) fn new_image(length: u64, inodes_max: u64) -> Memory {
     };
     mkfs(&image.region(), &options).expect("an image");
     image
+}
+
+/// Something of a kind to make, with attributes that no default has.
+pub(crate) fn new_node(kind: FileKind) -> NewNode<'static> {
+    NewNode {
+        kind,
+        permissions: 0o644,
+        uid: 1,
+        gid: 2,
+        device: 0,
+        target: if kind == FileKind::Symlink { b"somewhere/short" } else { b"" },
+        extended: &[],
+        access_list: false,
+    }
 }
 
 /// An attached image: first the view, then the memory of its DRAM region, in the order in which they must go.
