@@ -8,7 +8,7 @@
 //!   times are the exception: they only grow, by fetch_max.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 use pmem::Layout;
 
 /// Flag of the state word: the file exists for others (paper III.E). Unset while its creation is not durable.
@@ -191,6 +191,12 @@ impl Cachelet {
     pub fn maintain(&self, ticket: u32) -> bool {
         let begin = |word: u32| (word >> MAINTAINER_SHIFT == 0).then_some(word | ticket << MAINTAINER_SHIFT);
         self.mapped.fetch_update(AcqRel, Relaxed, begin).is_ok()
+    }
+
+    /// Directories: whether anybody compacts or evicts it.
+    #[inline]
+    pub fn is_maintained(&self) -> bool {
+        self.mapped.load(SeqCst) >> MAINTAINER_SHIFT != 0
     }
 
     /// Directories: whether a slot compacts or evicts it.
