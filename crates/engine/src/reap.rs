@@ -501,6 +501,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !done {
             self.rename_names(record, exchanged)?;
         }
+        for (offset, lines) in self.inherited(record)?.into_iter().flatten() {
+            if !self.is_queued(RetiredKind::Dentry, offset) {
+                self.retire(RetiredKind::Dentry, offset, lines);
+            }
+        }
         step();
         self.end_journal_of(record.turn);
         Ok(())

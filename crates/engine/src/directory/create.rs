@@ -116,13 +116,35 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Claims what a new name needs. Counting it first keeps the directory from being removed meanwhile.
+    /// Claims what a new name needs.
     pub(super) fn prepare_name(&self, directory: &'f Cachelet, parent: u64, length: usize) -> Result<PreparedName<'f>> {
+        self.prepare_name_in(directory, parent, length, || self.claim_slot(directory))
+    }
+
+    /// The same for a name that takes the place of a dentry (at an offset) of the same name.
+    pub(super) fn prepare_heir(
+        &self,
+        directory: &'f Cachelet,
+        parent: u64,
+        length: usize,
+        heir_of: (&Dentry, u64),
+    ) -> Result<PreparedName<'f>> {
+        self.prepare_name_in(directory, parent, length, || self.inherit_slot(directory, heir_of))
+    }
+
+    /// Counting the name first keeps the directory from being removed meanwhile.
+    fn prepare_name_in(
+        &self,
+        directory: &'f Cachelet,
+        parent: u64,
+        length: usize,
+        slot: impl FnOnce() -> Result<ClaimedSlot<'f>>,
+    ) -> Result<PreparedName<'f>> {
         if !directory.add_name() {
             return Err(Error::NotFound);
         }
         let lines = dentry_lines(length);
-        let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match self.claim_slot(directory) {
+        let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match slot() {
             Ok(slot) => {
                 self.note_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
                 Ok(PreparedName { directory, parent, dentry_offset, slot, lines })
@@ -138,9 +160,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         claimed
     }
 
-    /// Gives back what `prepare_name` claimed; the slot stays a hole. Returns the error that led here.
+    /// Gives back what `prepare_name` claimed; a slot of its own stays a hole. Returns the error that led here.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
-        prepared.directory.lose_name();
+        match prepared.slot.inherited {
+            true => prepared.directory.take_name(),
+            false => prepared.directory.lose_name(),
+        }
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
             Err(worse) => worse,

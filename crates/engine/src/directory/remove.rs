@@ -99,7 +99,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(file);
         drop(held);
         self.bury(dropped, cachelet, index);
-        self.count_removal(parent, moment_ns);
+        self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())
     }
@@ -158,9 +158,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.gone(moment_ns.max(0) as u64)))
     }
 
-    /// A directory has one name less and one hole more in its log.
-    pub(super) fn count_removal(&self, directory: &Cachelet, moment_ns: i64) {
-        directory.lose_name();
+    /// A directory has one name less, and a hole more in its log unless another name has the place.
+    pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, moment_ns: i64) {
+        match leaves_hole {
+            true => directory.lose_name(),
+            false => directory.take_name(),
+        }
         step();
         self.touch_directory(directory, moment_ns);
     }
@@ -265,7 +268,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.bury_directory(victim, index);
         parent.references.fetch_sub(References::ONE_LINK, AcqRel);
         step();
-        self.count_removal(parent, moment_ns);
+        self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())
     }

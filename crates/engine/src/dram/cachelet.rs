@@ -8,7 +8,7 @@
 //!   times are the exception: they only grow, by fetch_max.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use pmem::Layout;
 
 /// Flag of the state word: the file exists for others (paper III.E). Unset while its creation is not durable.
@@ -201,8 +201,9 @@ impl Cachelet {
     }
 
     /// Directories: whether anybody compacts or evicts it.
+    #[inline]
     pub fn is_maintained(&self) -> bool {
-        self.mapped.load(Relaxed) >> MAINTAINER_SHIFT != 0
+        self.mapped.load(SeqCst) >> MAINTAINER_SHIFT != 0
     }
 
     /// Directories: whether a slot compacts or evicts it.
