@@ -1,6 +1,6 @@
 //! Whole applications on files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9, SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
 
-use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, more};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, more};
 use super::machine::{Machine, Plan, Result, Subject, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
@@ -295,7 +295,15 @@ fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
         values: places.iter().map(|row| findings.here(row, subject.name(), 0)).collect(),
     };
     let here = subjects.iter().map(series).collect();
-    Plot { title: title.to_owned(), unit: findings.unit.to_owned(), places, lines: false, here, paper: Vec::new() }
+    Plot {
+        title: title.to_owned(),
+        unit: findings.unit.to_owned(),
+        places,
+        lines: false,
+        basis: MEASURED,
+        here,
+        paper: Vec::new(),
+    }
 }
 
 // --- DirectFS, Fig. 9 ----------------------------------------------------------------------------------------------
@@ -323,7 +331,7 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
             ("varmail", Application::Varmail, figure_9_files(bench.size)),
             ("fileserver", Application::FileServer, figure_9_files(bench.size).min(2000)),
         ] {
-            let turns = bench.size.pick(10, 300, 5000);
+            let turns = bench.size.pick(10, 120, 5000);
             let threads = [1, THREADS_MAX];
             let rates = rates(bench, &FIGURE_9_SUBJECTS, application, (files, turns), &threads)?;
             for (threads, rates) in threads.iter().zip(&rates) {
@@ -357,7 +365,7 @@ const SOUPFS_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::So
 
 fn soupfs(bench: &Bench<'_>, row: &str, application: Application, paper: f64, what: &str) -> Result<Findings> {
     let mut findings = Findings::new("thousand operations/s", &MEMORIES);
-    let (files, turns) = (bench.size.pick(20, 200, 2000), bench.size.pick(10, 500, 10_000));
+    let (files, turns) = (bench.size.pick(20, 200, 2000), bench.size.pick(10, 250, 10_000));
     let rates = rates(bench, &SOUPFS_SUBJECTS, application, (files, turns), &[1])?;
     add_rates(&mut findings, row, &SOUPFS_SUBJECTS, &rates[0]);
     let here = gains(&findings, row, "SoupFS", "NOVA");

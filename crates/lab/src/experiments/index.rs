@@ -74,6 +74,7 @@ fn plot(findings: &Findings, title: &str, row: &str) -> Plot {
         unit: "ms per million names".to_owned(),
         places: subjects.iter().map(|name| (*name).to_owned()).collect(),
         lines: false,
+        basis: "measured here",
         here: (0..MEMORIES.len()).map(series).collect(),
         paper: Vec::new(),
     }

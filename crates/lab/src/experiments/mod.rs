@@ -4,6 +4,7 @@
 //!   catalogue   which experiments there are, where they stand in which paper
 //!   machine     what they are run on: systems with an image in memory, behind the calls of `calls::Calls`
 //!   one module per workload: calls, soupfs, threads, files, trees, index; bare and timed serve them
+//!   multicore   what threads would do on more processors than there are
 //!   findings    what an experiment returns: measurements beside the paper's, claims and whether they hold
 //!   chart       a plot of both, as SVG
 //!   report      all of it as text and as one HTML file
@@ -20,6 +21,7 @@ pub mod files;
 pub mod findings;
 pub mod index;
 pub mod machine;
+pub mod multicore;
 pub mod report;
 pub mod soupfs;
 pub mod threads;
@@ -121,6 +123,7 @@ pub const CATALOGUE: &[Experiment] = &[
     calls::TABLE_2,
     trees::TABLE_3,
     threads::DIRECTFS_FIGURE_7,
+    multicore::MULTICORE,
     files::DIRECTFS_FIGURE_8,
     files::DIRECTFS_FIGURE_9,
     trees::DIRECTFS_FIGURE_10,

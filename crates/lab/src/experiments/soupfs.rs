@@ -1,7 +1,7 @@
 //! Latency of metadata calls while memory gets slower to write: SoupFS Fig. 2 and 3.
 
 use super::calls::{create, keep_least, mkdir, rmdir, time, unlink};
-use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series};
 use super::machine::{Machine, Plan, Result, Subject, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::experiments::calls::{Act, Times};
@@ -157,6 +157,7 @@ pub const FIGURE_3: Experiment = Experiment {
             unit: "µs".to_owned(),
             places: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
             lines: true,
+            basis: MEASURED,
             here: SUBJECTS.iter().map(series).collect(),
             paper: ["NOVA", "PMFS"]
                 .map(|name| Series { name: name.to_owned(), values: vec![Some(6.0), None, None, None, Some(18.0)] })
