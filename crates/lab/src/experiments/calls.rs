@@ -2,23 +2,16 @@
 
 use super::bare::Bare;
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less, more};
+use super::loops::{
+    Act, Times, access, create, keep_least, measures, mkdir, per_call, rmdir, shuffled, stat, time, unlink,
+};
 use super::machine::{Machine, Plan, Result, Slow, Subject, machine, populated};
-use super::{Bench, Experiment, MEMORIES, Size, memory_name, per_call, shuffled};
-use crate::calls::Calls;
+use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::nova::Nova;
 use crate::physical::{MkfsOptions, PhysicalFs};
 use engine::format::FileKind;
 use pmem::{Delayed, Delays, Mapping};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Least nanoseconds per call, by row.
-pub(super) type Times = BTreeMap<&'static str, f64>;
-
-pub(super) fn keep_least(times: &mut Times, row: &'static str, ns: f64) {
-    let least = times.entry(row).or_insert(ns);
-    *least = least.min(ns);
-}
 
 /// Directories with files to look at, one, two and three levels down, and one to make and remove names in.
 const PLACES: [&str; 3] = ["/one", "/a/two", "/a/b/three"];
@@ -44,41 +37,6 @@ impl Paths {
     fn plan(&self) -> Plan {
         Plan::of_files(self.count() * 4 + 100)
     }
-}
-
-/// An act on one path.
-pub(super) type Act = fn(&dyn Calls, &[u8]) -> posix::Result<()>;
-
-pub(super) fn stat(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
-    calls.stat(path).map(drop)
-}
-fn access(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
-    calls.access(path, 4)
-}
-pub(super) fn create(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
-    calls.create(path, 0o644)
-}
-pub(super) fn unlink(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
-    calls.unlink(path)
-}
-pub(super) fn mkdir(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
-    calls.mkdir(path, 0o755)
-}
-pub(super) fn rmdir(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
-    calls.rmdir(path)
-}
-
-/// Time of an act on each path, in the order in which they are named or in one that looks drawn.
-pub(super) fn time(machine: &dyn Machine, paths: &[Vec<u8>], order: Option<&[u64]>, act: Act) -> Result<f64> {
-    let mut ns = 0.0;
-    machine.with(&mut |calls| {
-        ns = per_call(paths.len() as u64, |index| {
-            let at = order.map_or(index, |order| order[index as usize]);
-            Ok(act(calls, &paths[at as usize])?)
-        })?;
-        Ok(())
-    })?;
-    Ok(ns)
 }
 
 /// Makes the directories, and the files to look at.
@@ -152,24 +110,6 @@ fn all_times(
         all.push(times);
     }
     Ok(all)
-}
-
-/// Rows for all subjects, in microseconds.
-fn measures(
-    times: &[Vec<Times>],
-    subjects: &[Subject],
-    rows: &[&'static str],
-    paper: &dyn Fn(&str, Subject) -> Option<f64>,
-) -> Vec<Measure> {
-    let mut measures = Vec::new();
-    for row in rows {
-        for (index, subject) in subjects.iter().enumerate() {
-            let here = times.iter().map(|memory| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
-            let paper = paper(row, *subject);
-            measures.push(Measure { row: (*row).to_owned(), subject: subject.name().to_owned(), paper, here });
-        }
-    }
-    measures
 }
 
 // --- DirectFS, Table II --------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@
 //! processors on is the model's.
 
 use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::loops::shuffled;
 use super::machine::{Plan, Result, Subject, machine_for};
 use super::threads::{Crowd, Deed, Site, files, path};
-use super::{Bench, Experiment, Failure, MEMORIES, Size, shuffled};
+use super::{Bench, Experiment, Failure, MEMORIES, Size};
 use crate::calls::Calls;
 use crate::multicore::calibrate;
 use crate::multicore::coherence::{Costs, Outcome, PROCESSORS_MAX, Program, replay};
-use crate::multicore::events::{Code, Event, Kind, events, keep_shared};
+use crate::multicore::events::{Code, Event, Kind, Mode, events, keep_shared};
 use crate::multicore::places::{Place, describe};
 use crate::multicore::record::record;
 use std::collections::HashMap;
@@ -24,6 +25,10 @@ const JUDGED: usize = 24;
 /// In the order in which they are recorded: each leaves what the next one needs.
 const RECORDED: [Deed; 5] = [Deed::StatCold, Deed::Stat, Deed::Rename, Deed::Remove, Deed::Create];
 const SHOWN: [Deed; 6] = [Deed::Create, Deed::Stat, Deed::StatCold, Deed::Remove, Deed::Rename, Deed::StatRenaming];
+/// Calls that append to the directory's log, so that a lock on it matters.
+const LOCKED: [Deed; 2] = [Deed::Create, Deed::Rename];
+/// How the word is called from which places in a directory's log are claimed.
+const LOG_TAIL: &str = "tail of the log";
 /// More instructions than a call has that makes no index.
 const STEPS_MAX: usize = 60_000;
 /// A rate at 24 processors of so many times one's counts as scaling, and of at most so many as standing still.
@@ -33,7 +38,7 @@ const STOPS: f64 = 4.0;
 const AGREES: f64 = 15.0;
 
 fn processors(size: Size) -> usize {
-    size.pick(4, PROCESSORS_MAX as u64, PROCESSORS_MAX as u64) as usize
+    size.pick(4, JUDGED as u64, PROCESSORS_MAX as u64) as usize
 }
 
 /// Calls of each kind that a thread records.
@@ -201,6 +206,19 @@ impl Content {
         }
     }
 
+    fn sentence(&self, subject: Subject, deed: Deed, costs: &Costs) -> String {
+        format!(
+            "{}, {}: {:.0} instructions a call ({:.2} ns each), {:.1} locked ones, {:.1} flushes, {:.1} fences.",
+            deed.name(),
+            subject.name(),
+            self.instructions,
+            costs.instruction_ns,
+            self.exchanges,
+            self.flushes,
+            self.fences
+        )
+    }
+
     /// Nanoseconds of all but the instructions.
     fn rest_ns(&self, costs: &Costs) -> f64 {
         self.exchanges * costs.exchange_ns + self.flushes * costs.flush_ns + self.fences * costs.fence_ns
@@ -226,8 +244,12 @@ fn row(deed: Deed, processors: usize) -> String {
     format!("{}, {processors}", deed.name())
 }
 
+fn measured_row(deed: Deed) -> String {
+    format!("{}, 2 (measured)", deed.name())
+}
+
 /// What a deed's processors wait for most, as a sentence.
-fn bottleneck(subject: Subject, deed: Deed, count: usize, outcome: &Outcome, places: &[Place]) -> String {
+fn bottleneck(subject: &str, deed: Deed, count: usize, outcome: &Outcome, places: &[Place]) -> String {
     let all: f64 = outcome.waits.iter().map(|(_, ns)| ns).sum();
     let share = 100.0 * all / (outcome.ns * count as f64);
     let mut by_name: Vec<(String, f64)> = Vec::new();
@@ -241,83 +263,114 @@ fn bottleneck(subject: Subject, deed: Deed, count: usize, outcome: &Outcome, pla
     by_name.sort_by(|a, b| b.1.total_cmp(&a.1));
     let named: Vec<String> =
         by_name.iter().take(3).map(|(name, ns)| format!("{name} ({:.0} %)", 100.0 * ns / all)).collect();
-    let what = format!("{}, {}, {count} processors", deed.name(), subject.name());
+    let what = format!("{}, {subject}, {count} processors", deed.name());
     match named.is_empty() {
         true => format!("{what}: they do not meet."),
         false => format!("{what}: {share:.0} % of their time they wait for each other; at {}.", named.join(", ")),
     }
 }
 
+/// DirectFS as the paper has it without its scalable consistency (section V-C, "nocon"): in the model only. The place in a directory's log is not claimed by an exchange
+/// but under a lock, which is left when the call's last fence is over.
+const LOCKED_LOG: &str = "DirectFS, locked log";
+
+fn lock_log(operation: &[Event], places: &[Place]) -> Vec<Event> {
+    let is_claim =
+        |event: &Event| event.kind == Kind::Exchange && describe(places, event.address).starts_with(LOG_TAIL);
+    let Some(claimed) = operation.iter().position(is_claim) else { return operation.to_vec() };
+    let left = operation.iter().rposition(|event| event.kind == Kind::Fence).map_or(operation.len(), |last| last + 1);
+    let mut locked = operation.to_vec();
+    let address = locked[claimed].address;
+    locked[claimed].kind = Kind::Acquire(Mode::Exclusive);
+    let release = Event { kind: Kind::Release(Mode::Exclusive, false), address, count: 0 };
+    locked.insert(left.max(claimed + 1), release);
+    locked
+}
+
+/// What is the same for all replays of one deed.
+struct Replays<'r> {
+    bench: &'r Bench<'r>,
+    deed: Deed,
+    costs: Costs,
+    duration_ns: f64,
+    places: &'r [Place],
+}
+
+impl Replays<'_> {
+    /// The rates on all numbers of processors, into the findings; where they wait, into its notes.
+    fn scale(&self, name: &str, programs: &[Program], findings: &mut Findings) -> Result<()> {
+        // One that renames is beside them.
+        let first = usize::from(self.deed == Deed::StatRenaming);
+        for count in PROCESSORS {
+            self.bench.step(&format!("{name}, {}, {count} processors", self.deed.name()))?;
+            let there = count.min(programs.len() - first);
+            // All but the renaming one are nearly all.
+            let rate = (count <= programs.len()).then(|| {
+                let (rate, outcome) = scale(programs, there, &self.costs, self.duration_ns, first);
+                if count == JUDGED.min(programs.len()) {
+                    findings.notes.push(bottleneck(name, self.deed, there + first, &outcome, self.places));
+                }
+                rate * count as f64 / there as f64
+            });
+            let row = row(self.deed, count);
+            findings.measures.push(Measure { row, subject: name.to_owned(), paper: None, here: vec![rate] });
+        }
+        Ok(())
+    }
+}
+
 /// One subject's numbers, into the findings.
 fn one_subject(bench: &Bench<'_>, findings: &mut Findings, subject: Subject, costs: &Costs) -> Result<()> {
     let measured = measure(bench, subject)?;
-    let recording = record_all(bench, subject)?;
-    let most = processors(bench.size);
-    let mut add = |row: String, value: Option<f64>| {
-        findings.measures.push(Measure { row, subject: subject.name().to_owned(), paper: None, here: vec![value] });
-    };
-    let mut notes = Vec::new();
+    let Recording { programs, places } = record_all(bench, subject)?;
     for deed in SHOWN {
         // Beside a rename a stat is a stat.
         let alone = if deed == Deed::StatRenaming { Deed::Stat } else { deed };
-        let first = usize::from(deed == Deed::StatRenaming);
-        let content = Content::of(&recording.programs[&alone]);
+        let content = Content::of(&programs[&alone]);
         let measured_ns = 1e3 / measured[&(alone, 1)];
-        let fitted = calibrate::fit(costs, measured_ns, content.instructions, content.rest_ns(costs));
+        let costs = calibrate::fit(costs, measured_ns, content.instructions, content.rest_ns(costs));
         let duration_ns = measured_ns * calls_replayed(bench.size);
-        for count in PROCESSORS {
-            bench.step(&format!("{}, {}, {count} processors", subject.name(), deed.name()))?;
-            // One of all is the renaming one.
-            let count_here = count.min(most - first);
-            let is_there = count <= most;
-            let (rate, outcome) = scale(&recording.programs[&deed], count_here, &fitted, duration_ns, first);
-            add(row(deed, count), is_there.then_some(rate * count as f64 / count_here as f64));
-            if count == JUDGED.min(most) {
-                notes.push(bottleneck(subject, deed, count_here + first, &outcome, &recording.places));
-            }
+        let replays = Replays { bench, deed, costs, duration_ns, places: &places };
+        replays.scale(subject.name(), &programs[&deed], findings)?;
+        if subject == Subject::DirectFs && LOCKED.contains(&deed) {
+            let locked = |program: &Program| program.iter().map(|call| lock_log(call, &places)).collect();
+            let locked: Vec<Program> = programs[&deed].iter().map(locked).collect();
+            replays.scale(LOCKED_LOG, &locked, findings)?;
         }
-        if first == 0 {
-            add(format!("{}, 2 (measured)", deed.name()), Some(measured[&(deed, 2)]));
-            notes.push(format!(
-                "{}, {}: {:.0} instructions a call ({:.2} ns each), {:.1} locked ones, {:.1} flushes, {:.1} fences.",
-                deed.name(),
-                subject.name(),
-                content.instructions,
-                fitted.instruction_ns,
-                content.exchanges,
-                content.flushes,
-                content.fences
-            ));
+        if alone == deed {
+            let (row, here) = (measured_row(deed), vec![Some(measured[&(deed, 2)])]);
+            findings.measures.push(Measure { row, subject: subject.name().to_owned(), paper: None, here });
+            findings.notes.push(content.sentence(subject, deed, &costs));
         }
     }
-    findings.notes.extend(notes);
     Ok(())
 }
 
 fn plot(findings: &Findings, deed: Deed) -> Plot {
-    let series = |subject: &Subject| Series {
-        name: subject.name().to_owned(),
-        values: PROCESSORS.iter().map(|count| findings.here(&row(deed, *count), subject.name(), 0)).collect(),
+    let series = |name: &str| Series {
+        name: name.to_owned(),
+        values: PROCESSORS.iter().map(|count| findings.here(&row(deed, *count), name, 0)).collect(),
     };
+    let names = SUBJECTS.map(Subject::name).into_iter().chain(LOCKED.contains(&deed).then_some(LOCKED_LOG));
     Plot {
         title: format!("{} in one directory, by processors", deed.name()),
         unit: findings.unit.to_owned(),
         places: PROCESSORS.map(|count| count.to_string()).to_vec(),
         lines: true,
         basis: "the model; one processor is measured",
-        here: SUBJECTS.iter().map(series).collect(),
+        here: names.map(series).collect(),
         paper: Vec::new(),
     }
 }
 
 /// The rate at 24 processors by that at one; of fewer, if fewer were recorded.
-fn speedup(findings: &Findings, deed: Deed, subject: Subject) -> Option<f64> {
-    let at = |count| findings.here(&row(deed, count), subject.name(), 0);
+fn speedup(findings: &Findings, deed: Deed, subject: &str) -> Option<f64> {
+    let at = |count| findings.here(&row(deed, count), subject, 0);
     let most = PROCESSORS.into_iter().rev().filter(|count| *count <= JUDGED).find(|count| at(*count).is_some())?;
     Some(at(most)? / at(1)?)
 }
 
-fn claim(findings: &mut Findings, deed: Deed, subject: Subject, scales: bool, what: &str) {
+fn claim(findings: &mut Findings, deed: Deed, subject: &str, scales: bool, what: &str) {
     let (paper, sense) = if scales { (SCALES, Sense::AtLeast) } else { (STOPS, Sense::AtMost) };
     let here = speedup(findings, deed, subject).into_iter().collect();
     findings.claims.push(Claim { what: what.to_owned(), unit: "times", paper, here, sense, reason: "" });
@@ -329,7 +382,7 @@ fn agreement(findings: &Findings) -> String {
     for deed in RECORDED {
         for subject in SUBJECTS {
             let of = |row: String| findings.here(&row, subject.name(), 0);
-            let Some((model, measured)) = of(row(deed, 2)).zip(of(format!("{}, 2 (measured)", deed.name()))) else {
+            let Some((model, measured)) = of(row(deed, 2)).zip(of(measured_row(deed))) else {
                 continue;
             };
             let percent = 100.0 * (model / measured - 1.0);
@@ -350,7 +403,7 @@ pub const MULTICORE: Experiment = Experiment {
     name: "multicore",
     question: "How would calls in one directory scale on up to 64 processors?",
     source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
-    method: "A model, not a measurement. Each of 64 threads records calls of its own, every instruction with the memory that it touches; the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and cost one transfer, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, a locked instruction, a flush and a fence; memory is not slowed. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. \"Scales\" means at least 12 times one processor's rate at 24, \"does not\" at most 4 times.",
+    method: "A model, not a measurement. Each of 64 threads (24 in the quick size) records calls of its own, every instruction with the memory that it touches; the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and cost one transfer, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, a locked instruction, a flush and a fence; memory is not slowed. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. \"Scales\" means at least 12 times one processor's rate at 24, \"does not\" at most 4 times.",
     needs_bytes: |size| Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes() * 2,
     run: |bench| {
         let mut findings = Findings::new("million calls/s", &MEMORIES[..1]);
@@ -363,26 +416,31 @@ pub const MULTICORE: Experiment = Experiment {
         for subject in SUBJECTS {
             one_subject(bench, &mut findings, subject, &costs)?;
         }
-        let order = |measure: &Measure| {
-            let deed = measure.row.split(',').next().unwrap_or_default();
-            SHOWN.iter().position(|shown| shown.name() == deed)
-        };
-        findings.measures.sort_by_key(|measure| order(measure));
+        let of = |deed| PROCESSORS.map(|count| row(deed, count)).into_iter().chain([measured_row(deed)]);
+        let rows: Vec<String> = SHOWN.into_iter().flat_map(of).collect();
+        findings.measures.sort_by_key(|measure| rows.iter().position(|row| *row == measure.row));
         for deed in SHOWN {
             let plot = plot(&findings, deed);
             findings.plots.push(plot);
         }
+        let (own, nova) = (Subject::DirectFs.name(), Subject::Nova.name());
         let claims = [
-            (Deed::Stat, Subject::DirectFs, true, "DirectFS's stat scales to 24 processors (Fig. 7 a)"),
-            (Deed::Remove, Subject::DirectFs, true, "DirectFS's remove scales to 24 processors (Fig. 7 b)"),
-            (Deed::Rename, Subject::DirectFs, true, "DirectFS's rename scales to 20 processors (Fig. 7 c; here: 24)"),
-            (Deed::StatRenaming, Subject::DirectFs, true, "DirectFS's stat scales beside a rename (Fig. 7 d)"),
-            (Deed::Stat, Subject::Nova, true, "NOVA's warm stat scales (Fig. 3, Fig. 7 a)"),
-            (Deed::StatRenaming, Subject::Nova, true, "NOVA's warm stat scales beside a rename (Fig. 7 d)"),
-            (Deed::StatCold, Subject::Nova, false, "NOVA's cold stat does not scale (Fig. 3)"),
-            (Deed::Create, Subject::Nova, false, "NOVA's create does not scale (Fig. 3)"),
-            (Deed::Remove, Subject::Nova, false, "NOVA's remove does not scale (Fig. 7 b)"),
-            (Deed::Rename, Subject::Nova, false, "NOVA's rename does not scale (Fig. 7 c)"),
+            (Deed::Stat, own, true, "DirectFS's stat scales to 24 processors (Fig. 7 a)"),
+            (Deed::Remove, own, true, "DirectFS's remove scales to 24 processors (Fig. 7 b)"),
+            (Deed::Rename, own, true, "DirectFS's rename scales to 20 processors (Fig. 7 c; here: 24)"),
+            (Deed::StatRenaming, own, true, "DirectFS's stat scales beside a rename (Fig. 7 d)"),
+            (Deed::Stat, nova, true, "NOVA's warm stat scales (Fig. 3, Fig. 7 a)"),
+            (Deed::StatRenaming, nova, true, "NOVA's warm stat scales beside a rename (Fig. 7 d)"),
+            (Deed::StatCold, nova, false, "NOVA's cold stat does not scale (Fig. 3)"),
+            (Deed::Create, nova, false, "NOVA's create does not scale (Fig. 3)"),
+            (Deed::Remove, nova, false, "NOVA's remove does not scale (Fig. 7 b)"),
+            (Deed::Rename, nova, false, "NOVA's rename does not scale (Fig. 7 c)"),
+            (
+                Deed::Rename,
+                LOCKED_LOG,
+                false,
+                "DirectFS's rename does not scale if its log has a lock (Fig. 7 c, nocon)",
+            ),
         ];
         for (deed, subject, scales, what) in claims {
             claim(&mut findings, deed, subject, scales, what);
@@ -392,3 +450,26 @@ pub const MULTICORE: Experiment = Experiment {
         Ok(findings)
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_log_is_held_from_the_claim_of_a_place_to_the_last_fence() {
+        let places = [Place::at("cachelet", 1000, 128).fields(&[(0, "lock"), (80, LOG_TAIL)])];
+        let event = |kind, address| Event { kind, address, count: 0 };
+        let call = [
+            event(Kind::Exchange, 1000),
+            event(Kind::Fence, 0),
+            event(Kind::Exchange, 1080),
+            event(Kind::Exchange, 1080),
+            event(Kind::Fence, 0),
+            event(Kind::Store, 1000),
+        ];
+        let locked: Vec<Kind> = lock_log(&call, &places).iter().map(|event| event.kind).collect();
+        let (taken, left) = (Kind::Acquire(Mode::Exclusive), Kind::Release(Mode::Exclusive, false));
+        assert_eq!(locked, [Kind::Exchange, Kind::Fence, taken, Kind::Exchange, Kind::Fence, left, Kind::Store]);
+        assert_eq!(lock_log(&call[..2], &places), call[..2]);
+    }
+}

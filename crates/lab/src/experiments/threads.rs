@@ -3,8 +3,9 @@
 //! This machine has few processors, so what is measured is how two threads do beside one.
 
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less};
+use super::loops::shuffled;
 use super::machine::{Machine, Plan, Result, Subject, machine};
-use super::{Bench, Experiment, MEMORIES, Size, memory_name, shuffled};
+use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
 use pmem::Delays;
 use std::sync::Barrier;

@@ -4,8 +4,8 @@
 //! ask of a file system: `du` reads directories and looks at each name once, `ls -lR` three times (stat, lstat, lgetxattr), `find -name` looks at
 //! directories only, `rm -r` removes, `cp -r` and `tar` make and write, `gzip` reads all and writes one file. The programs' own work (compressing) is not there.
 
-use super::files::Random;
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less};
+use super::loops::{Random, Watch, per_call, read_once, write_file};
 use super::machine::{Fronted, Machine, Plan, Result, Slow, Subject, machine};
 use super::timed::{ClockCost, Notes, Timed, take_notes};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
@@ -186,9 +186,9 @@ fn compress(calls: &dyn Calls, made: &mut Made, tree: &Tree) -> Result<()> {
 fn time(machine: &dyn Machine, program: Program, tree: &Tree) -> Result<f64> {
     let mut ms = 0.0;
     machine.with(&mut |calls| {
-        let start = Instant::now();
+        let watch = Watch::start();
         program.run(calls, tree)?;
-        ms = start.elapsed().as_secs_f64() * 1e3;
+        ms = watch.ns() / 1e6;
         Ok(())
     })?;
     Ok(ms)
@@ -435,7 +435,7 @@ fn warm_stat_ns(machine: &dyn Machine, tree: &Tree) -> Result<f64> {
     let mut least = f64::MAX;
     machine.with(&mut |calls| {
         for _ in 0..3 {
-            let ns = super::per_call(tree.files.len() as u64, |index| {
+            let ns = per_call(tree.files.len() as u64, |index| {
                 Ok(calls.stat_link(&tree.files[index as usize].0).map(drop)?)
             })?;
             least = least.min(ns);
@@ -582,20 +582,12 @@ fn figure_1_round(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) 
         let paths: Vec<Vec<u8>> =
             (0..small_files(bench.size)).map(|index| format!("/small{index:05}").into_bytes()).collect();
         let write = |calls: &dyn Calls| {
-            for path in &paths {
-                let file = calls.open(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o644)?;
-                calls.write(file, 0, &CONTENT[..bytes])?;
-                calls.close(file)?;
-            }
+            paths.iter().try_for_each(|path| write_file(calls, path, &CONTENT[..bytes], false))?;
             Ok(paths.len() as u64)
         };
         let read = |calls: &dyn Calls| {
             let mut buffer = vec![0; bytes];
-            for path in &paths {
-                let file = calls.open(path, libc::O_RDONLY, 0)?;
-                calls.read(file, 0, &mut buffer)?;
-                calls.close(file)?;
-            }
+            paths.iter().try_for_each(|path| read_once(calls, path, &mut buffer))?;
             Ok(paths.len() as u64)
         };
         machine.remount(delays)?;
@@ -622,12 +614,12 @@ fn first_look_ns(machine: &mut dyn Machine, delays: Delays, directories: &[Vec<u
     let mut ns = [0.0; 2];
     machine.with(&mut |calls| {
         for ns in &mut ns {
-            let start = Instant::now();
+            let watch = Watch::start();
             for directory in directories {
                 // It is not there; all names must be known to say so.
                 let _ = calls.stat_link(&[directory.as_slice(), b"/nothing"].concat());
             }
-            *ns = start.elapsed().as_nanos() as f64;
+            *ns = watch.ns();
         }
         Ok(())
     })?;
@@ -787,11 +779,11 @@ fn content_round_ns(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays
             let mut buffer = vec![0; bytes];
             let file = calls.open(b"/content", libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)?;
             let at = |index: u64| index * (bytes as u64).next_multiple_of(4096);
-            let written = super::per_call(count, |index| {
+            let written = per_call(count, |index| {
                 calls.write(file, at(index), &CONTENT[..bytes])?;
                 Ok(())
             })?;
-            let read = super::per_call(count, |index| {
+            let read = per_call(count, |index| {
                 calls.read(file, at(index), &mut buffer)?;
                 Ok(())
             })?;

@@ -18,6 +18,8 @@ pub const LINE_BYTES: u64 = 64;
 /// Bytes of an instruction, at most.
 const INSTRUCTION_BYTES: usize = 15;
 const ZERO_FLAG: u64 = 1 << 6;
+/// The register that counts repetitions.
+const COUNTER: usize = 1;
 
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -201,12 +203,15 @@ impl Reader<'_> {
 
     fn read_memory(&mut self, step: &Step, after: &Step, instruction: &Instruction, is_flush: bool) {
         let mut found = Vec::new();
+        // One that was carried out whole is as long as its count says.
+        let is_whole = instruction.is_string_instruction() && instruction.has_rep_prefix() && after.at != step.at;
+        let repetitions = if is_whole { step.registers[COUNTER] } else { 1 };
         for memory in self.code.factory.info(instruction).used_memory() {
             let Some(address) = memory.virtual_address(0, |register, _, _| value(step, register)) else { continue };
-            found.push((address, memory.access(), memory.memory_size().size() as u64));
+            found.push((address, memory.access(), memory.memory_size().size() as u64 * repetitions));
         }
         let is_locked = instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg;
-        for (address, access, bytes) in found {
+        for (address, access, bytes) in found.into_iter().filter(|(_, _, bytes)| *bytes > 0 || is_flush) {
             let last = address + bytes.max(1) - 1;
             for line in address / LINE_BYTES..=last / LINE_BYTES {
                 let at = address.max(line * LINE_BYTES);

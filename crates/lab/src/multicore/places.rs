@@ -41,8 +41,10 @@ impl Place {
 
     fn describe(&self, address: u64) -> String {
         let offset = address - self.range.start;
-        let (index, within) = if self.stride > 0 { (offset / self.stride, offset % self.stride) } else { (0, offset) };
-        let element = if self.stride > 0 { format!("{} {index}", self.name) } else { self.name.clone() };
+        let (element, within) = match offset.checked_div(self.stride) {
+            Some(index) => (format!("{} {index}", self.name), offset % self.stride),
+            None => (self.name.clone(), offset),
+        };
         match self.fields.iter().rev().find(|(start, _)| *start <= within) {
             Some((_, field)) => format!("{field} of {element}"),
             None => element,

@@ -3,7 +3,9 @@
 //!
 //! Invariants
 //! - One recording at a time in a process ([`BUSY`]); only the thread that records has the trap flag set.
-//! - The handler writes below `end` in the buffer, which lives until the flag is cleared, and does nothing else: it may interrupt anything.
+//! - The handler writes below `end` in the buffer, which lives until the flag is cleared, and allocates, locks and calls nothing: it may interrupt anything.
+//!
+//! A repeated string instruction (what the C library copies and fills long blocks with) would trap at every repetition. The handler carries it out whole instead.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -59,8 +61,17 @@ const PLACES: [i32; REGISTERS] = [
 ];
 
 extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a context to a handler installed with SA_SIGINFO.
-    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    // SAFETY: the kernel passes a context to a handler installed with SA_SIGINFO, and takes the registers from it afterwards.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    keep(registers);
+    // What follows it would not trap before it is done, so it is noted here, too.
+    while carry_out_string(registers) {
+        keep(registers);
+    }
+}
+
+/// Notes a step, if there is room.
+fn keep(registers: &[i64; 23]) {
     let step = Step {
         at: registers[libc::REG_RIP as usize] as u64,
         registers: PLACES.map(|place| registers[place as usize] as u64),
@@ -75,6 +86,52 @@ extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     unsafe { next.write(step) };
     // SAFETY: at most the end of the buffer.
     NEXT.store(unsafe { next.add(1) }, Relaxed);
+}
+
+/// If the next instruction is a repeated copy or fill that goes upwards, of blocks that do not overlap: carries it out, and goes on behind it.
+fn carry_out_string(registers: &mut [i64; 23]) -> bool {
+    const REPEAT: u8 = 0xf3;
+    const WIDE: u8 = 0x48;
+    const DOWNWARDS: i64 = 1 << 10;
+    let at = registers[libc::REG_RIP as usize] as *const u8;
+    // SAFETY: the processor is about to execute what lies there; each byte is looked at only if those before it say that it belongs to the instruction.
+    let (is_wide, code, length) = unsafe {
+        if *at != REPEAT {
+            return false;
+        }
+        match *at.add(1) {
+            WIDE => (true, *at.add(2), 3),
+            code => (false, code, 2),
+        }
+    };
+    let word = if is_wide { 8 } else { 4 };
+    let (copies, width) = match code {
+        0xa4 => (true, 1),
+        0xa5 => (true, word),
+        0xaa => (false, 1),
+        0xab => (false, word),
+        _ => return false,
+    };
+    let [from, to, count] =
+        [libc::REG_RSI, libc::REG_RDI, libc::REG_RCX].map(|place| registers[place as usize] as usize);
+    let bytes = count * width;
+    if registers[libc::REG_EFL as usize] & DOWNWARDS != 0 || copies && from.abs_diff(to) < bytes {
+        return false;
+    }
+    let fill = (registers[libc::REG_RAX as usize] as u64).to_le_bytes();
+    // SAFETY: reads and writes what the instruction would, which the program that is recorded answers for; where that is not mapped it faults here as it would there.
+    unsafe {
+        if copies {
+            std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes);
+        } else {
+            (0..bytes).for_each(|index| (to as *mut u8).add(index).write_volatile(fill[index % width]));
+        }
+    }
+    registers[libc::REG_RDI as usize] += bytes as i64;
+    registers[libc::REG_RSI as usize] += if copies { bytes as i64 } else { 0 };
+    registers[libc::REG_RCX as usize] = 0;
+    registers[libc::REG_RIP as usize] += length;
+    true
 }
 
 /// Restores the handler that was there before, whatever happens.
@@ -167,6 +224,29 @@ mod tests {
         assert!(few.len() > 10 && many.len() > few.len() + 90, "{} and {}", few.len(), many.len());
         let (again, ()) = record(10_000, || add(&count, 10)).expect("records");
         assert!(again.len().abs_diff(few.len()) < 20, "{} and {}", few.len(), again.len());
+    }
+
+    #[test]
+    fn long_blocks_are_copied_and_filled_in_a_few_steps_and_come_out_right() {
+        let from: Vec<u8> = (0..40_000u32).map(|index| (index % 251) as u8).collect();
+        let mut to = vec![0; from.len()];
+        let (steps, ()) = record(60_000, || to.copy_from_slice(&from)).expect("records");
+        assert_eq!(to, from);
+        assert!(steps.len() < 10_000, "{}", steps.len());
+        let (steps, ()) = record(60_000, || to.fill(7)).expect("records");
+        assert!(to.iter().all(|byte| *byte == 7));
+        assert!(steps.len() < 10_000, "{}", steps.len());
+        // As the C library does it if it takes it for the fastest way.
+        let mut count = to.len();
+        let (steps, ()) = record(1000, || {
+            // SAFETY: both blocks are as long as the count; the direction is upwards by convention.
+            unsafe {
+                std::arch::asm!("rep movsb", inout("rcx") count, inout("rsi") from.as_ptr() => _, inout("rdi") to.as_mut_ptr() => _)
+            }
+        })
+        .expect("records");
+        assert_eq!((to, count), (from, 0));
+        assert!(steps.len() < 100, "{}", steps.len());
     }
 
     #[test]
