@@ -4,7 +4,8 @@ set -u  # not -e: statuses are what is looked at
 set -m
 sleep 100 & jobs | sed 's/ *&$//'; kill %1; wait %1 2>/dev/null; echo "ended $?"
 (for i in 1 2 3; do echo "bg $i"; done >bg) & wait $!; cat bg
-{ sleep 0.2; echo late >late; } & kill -STOP %%; jobs -s | wc -l; kill -CONT %%; wait; cat late
+# The shell learns that a job has stopped when its signal comes.
+{ until [ -e go ]; do sleep 0.05; done; echo late >late; } & kill -STOP %%; until jobs -s | grep -q .; do sleep 0.01; done; jobs -s | wc -l; : >go; kill -CONT %%; wait; cat late
 set +m
 for n in 1 2 3 4; do (seq $((n * 1000)) >"seq$n"; sort -rn "seq$n" >"rev$n") & done; wait; wc -l seq? rev? | tail -1
 coproc CAT { cat; }; echo "to coproc" >&"${CAT[1]}"; read -r answer <&"${CAT[0]}"; echo "$answer"; eval "exec ${CAT[1]}>&-"; wait
