@@ -179,10 +179,10 @@ fn nothing() -> FileAttr {
 #[allow(clippy::too_many_arguments)]
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What a kernel does not know it does not get; everything here works without.
+        // What a kernel does not know it does not get; everything here works without. Not FUSE_ATOMIC_O_TRUNC: with it a program that runs is emptied by an
+        // open for reading with O_TRUNC, before the kernel looks whether it runs.
         let always = [
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,

@@ -284,13 +284,9 @@ impl Files {
 
     pub(crate) fn open(&self, asker: Asker, number: u64, flags: i32) -> Result<u64> {
         let node = self.node(number)?;
-        // The kernel has done what these ask for.
-        let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-        let open = |caller: Calling<'_, '_>| caller.open_node(node, flags).inspect(|file| caller.keep(file));
-        let file = match flags & libc::O_TRUNC {
-            0 => self.call(asker, open)?,
-            _ => self.call_changing(asker, node, open)?,
-        };
+        // The kernel has done what these ask for, or asks for it by itself.
+        let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC);
+        let file = self.call(asker, |caller| caller.open_node(node, flags).inspect(|file| caller.keep(file)))?;
         let handle = self.keep(file);
         if let Some(inherited) = &self.inherited {
             inherited.opened(asker.pid, node, handle);

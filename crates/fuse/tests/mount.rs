@@ -651,3 +651,22 @@ fn large_directories_are_listed_whole() {
     let first = names_from(0, 30);
     assert_eq!(names_from(first[9].1, 20), first[10..]);
 }
+
+#[test]
+fn a_program_that_runs_is_not_emptied() {
+    compare("a_program_that_runs_is_not_emptied", |at, log| {
+        let program = at.join("program");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let length = fs::metadata(&program).unwrap().len();
+        let mut running = Command::new(&program).arg("1000").spawn().unwrap();
+        for flags in [OFlags::RDONLY | OFlags::TRUNC, OFlags::WRONLY, OFlags::RDWR | OFlags::TRUNC] {
+            log.did(flags, open(&program, flags, Mode::empty()));
+        }
+        log.saw("whole", fs::metadata(&program).unwrap().len() == length);
+        log.saw("runs", running.try_wait().unwrap().is_none());
+        running.kill().unwrap();
+        running.wait().unwrap();
+        log.did("empties", open(&program, OFlags::RDONLY | OFlags::TRUNC, Mode::empty()));
+        log.saw("empty", fs::metadata(&program).unwrap().len());
+    });
+}

@@ -513,6 +513,35 @@ static void chain(struct word *words) {
     say("%d made", made);
 }
 
+static int lock_byte(int fd, long at) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    return fcntl(fd, F_SETLKW, &lock);
+}
+
+/* ring PATH COUNT: processes in a ring, each of which has a lock and waits for that of the next. */
+static void ring(struct word *words) {
+    const char *path = words[1].text + 1;
+    int count = number(words[2].text), locked[2], all_locked[2], got = 0, refused = 0, status;
+    char bytes[64] = {0};
+    if (pipe(locked) || pipe(all_locked)) return say_result(-1);
+    for (int at = 0; at < count; at++) {
+        if (fork()) continue;
+        alarm(60);
+        int fd = open(path, O_RDWR);
+        if (fd < 0 || lock_byte(fd, at) || write(locked[1], bytes, 1) != 1 || read(all_locked[0], bytes, 1) != 1) _exit(2);
+        _exit(!lock_byte(fd, (at + 1) % count) ? 0 : errno == EDEADLK ? 1 : 2);
+    }
+    for (int at = 0; at < count; at++)
+        if (read(locked[0], bytes, 1) != 1) fail("a child ended");
+    if (write(all_locked[1], bytes, count) != count) fail("a pipe broke");
+    while (wait(&status) > 0) {
+        got += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        refused += WIFEXITED(status) && WEXITSTATUS(status) == 1;
+    }
+    for (int at = 0; at < 2; at++) { close(locked[at]); close(all_locked[at]); }
+    say("%d of %d locked, %d EDEADLK", got, count, refused);
+}
+
 /* remove PATH: a tree that is too large to be told. */
 static void remove_tree(struct word *words) {
     char command[700];
@@ -556,7 +585,7 @@ static void scan(struct word *words) {
 
 static const struct { const char *name; void (*act)(struct word *); int words; } builtins[] = {
     {"peek", peek, 4}, {"poke", poke, 4}, {"copy", copy, 3}, {"show", show, 2}, {"moments", moments, 2}, {"handle", handle, 3}, {"scan", scan, 2}, {"chain", chain, 3},
-    {"remove", remove_tree, 2},
+    {"remove", remove_tree, 2}, {"ring", ring, 3},
 };
 
 /* One call; its result, for a variable. */
