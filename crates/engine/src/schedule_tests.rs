@@ -665,7 +665,7 @@ fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize
 
 #[test]
 fn what_threads_are_told_has_an_order_in_every_schedule() {
-    let schedules = number("SCHEDULES").unwrap_or(100) as usize;
+    let schedules = number("SCHEDULES").unwrap_or(50) as usize;
     let only = std::env::var("SCHEDULES_ONLY").ok();
     let mut failed = Vec::new();
     for contest in CONTESTS.iter().filter(|contest| only.as_ref().is_none_or(|only| only == contest.name)) {

@@ -226,7 +226,8 @@ pub const OPERATIONS: &[Operation] = &[
     op("overwrite-blocks", NONE, |h| h.write("/f", BLOCK + 10, 2 * BLOCK, 10)),
     op("overwrite-end", NONE, |h| h.write("/f", 4 * BLOCK + 10, 3 * BLOCK, 10)),
     alone("overwrite-8", MODIFIED, |h| h.write("/g", 3, 16, 10)),
-    op("write-gap", NONE, |h| h.write("/g", 3 * BLOCK + 5, 100, 10)),
+    // Behind a rename to that name it replaces a block.
+    op("write-gap", MODIFIED, |h| h.write("/g", 3 * BLOCK + 5, 100, 10)),
     alone("write-far", NONE, |h| h.write("/g", 3 << 20, 100, 10)),
     alone("write-farther", NONE, |h| h.write("/f", 5 << 20, 9000, 10)),
     op("append", NONE, |h| h.append("/g", 300, 10)),

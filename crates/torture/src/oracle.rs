@@ -101,7 +101,12 @@ impl History {
             if slack.reserved {
                 stat.blocks = wanted.stat.blocks;
             }
-            if slack.modified && stat.modified_ns == other.stat.modified_ns && stat.changed_ns == other.stat.changed_ns
+            // A write that changes the length changes it together with the times.
+            let in_place = slack.reserved || other.stat.size_bytes == wanted.stat.size_bytes;
+            if slack.modified
+                && in_place
+                && stat.modified_ns == other.stat.modified_ns
+                && stat.changed_ns == other.stat.changed_ns
             {
                 (stat.modified_ns, stat.changed_ns) = (wanted.stat.modified_ns, wanted.stat.changed_ns);
             }

@@ -6,11 +6,13 @@
 //! - Every attach that builds a DRAM region raises the epoch, so that no nv pointer of an earlier region means anything. One that is read-only
 //!   writes nothing, and counts as the next epoch in memory only.
 
+mod damage;
 mod detach;
 mod mkfs;
 mod recovery;
 #[cfg(test)]
 mod recovery_tests;
+mod replay;
 #[cfg(test)]
 mod tests;
 

@@ -6,13 +6,7 @@
 //! - *Inodes*, by segment: those without a name are erased, the others' link counts and bodies are settled and marked in use.
 //! - *Slabs*, by stretches of blocks: the lines that no name uses become free, and can never pass for dentries again.
 //!
-//! What does not verify is one of two things. After a crash it may be *half-made*: a create that had not returned left parts of identity, property entry,
-//! dentry and log slot. Then it is dropped. Everything else is *damage*: it stays, is counted, and fsck names it.
-//! - On an image that was left cleanly (of which only the maps of what is free cannot be believed) nothing is half-made, and nothing is dropped or erased.
-//! - In a compacted page nothing is half-made: only names whose create had returned are copied there.
-//! - An identity that does not verify is not half-made if a name says its generation, and a property entry of that verifies that a create does not write.
-//! - Where one flipped bit explains why a seal does not verify, the bit is put right: it was either rot, or the one word of a create that had not returned
-//!   that did not arrive, and then the create is completed.
+//! What does not verify is half-made or damaged: see `damage`. Journals are repeated by `replay`.
 //!
 //! Invariants
 //! - Every step may be repeated: a crash during recovery leaves less to do.
@@ -23,50 +17,35 @@
 //!   it over.
 
 use super::RecoveryReport;
+use super::damage::Entry;
 use crate::alloc::{BlockRun, SLAB_FULL, SLAB_LISTED, line_mask};
 use crate::cache::write_property;
 use crate::dram::GROUP_BLOCKS;
 use crate::error::{Corruption, Result};
 use crate::file::Blocks;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, Flip, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS,
-    JournalRecord, JournalSlot, LOG_SLOTS, LogPage, LogPageKind, Move, Property, ROOT_INODE, SEGMENT_BLOCKS, SlotTag,
-    Valid, dentry_lines, short_generation, slot_address, slot_tag, slot_word,
+    Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage, Property, ROOT_INODE,
+    SEGMENT_BLOCKS, Valid, dentry_lines, slot_address,
 };
 use crate::fs::Fs;
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Cell64, Commit64, Flushed, LINE_BYTES, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
 
 /// Indexes of `DramHeader::recovery_counts`.
 const NAMES: usize = 0;
 const INODES: usize = 1;
-const ORPHANS: usize = 2;
-const DAMAGED: usize = 3;
+pub(super) const ORPHANS: usize = 2;
+pub(super) const DAMAGED: usize = 3;
 /// Not a count: 1 if the image was left cleanly.
-const LEFT_CLEANLY: usize = 4;
-const FLIPPED: usize = 5;
+pub(super) const LEFT_CLEANLY: usize = 4;
+pub(super) const FLIPPED: usize = 5;
 
 /// Groups of blocks in a unit of the last phase.
 const GROUPS_PER_UNIT: u64 = 16;
 /// How far ahead of the walk dentries are fetched, and behind them the inodes that they name.
 const AHEAD_DENTRIES: usize = 16;
 const AHEAD_INODES: usize = 8;
-
-/// What a log slot leads to.
-#[derive(Clone, Copy)]
-enum Entry {
-    /// Nothing.
-    Hole,
-    /// Nothing that counts: a create that had not returned.
-    Unfinished,
-    /// A name that was removed at a moment.
-    Dead { moment_ns: u64 },
-    /// A name.
-    Name { facts: DentryFacts, offset: u64, moment_ns: u64 },
-    /// Something that this program cannot read: left alone. Perhaps it is known which inode it names.
-    Damaged { number: u64 },
-}
 
 /// What the walk over a directory's log found.
 #[derive(Default)]
@@ -137,29 +116,10 @@ impl<M: Memory> Fs<M> {
         })
     }
 
-    fn count(&self, what: usize, by: u64) {
+    pub(super) fn count(&self, what: usize, by: u64) {
         if let Ok(header) = self.header() {
             header.recovery_counts[what].fetch_add(by, Relaxed);
         }
-    }
-
-    fn was_left_cleanly(&self) -> bool {
-        self.header().is_ok_and(|header| header.recovery_counts[LEFT_CLEANLY].load(Relaxed) != 0)
-    }
-
-    /// Whether damage was found so far, on an image on which nothing else can be wrong.
-    fn has_damage(&self) -> bool {
-        let damaged = self.header().is_ok_and(|header| header.recovery_counts[DAMAGED].load(Acquire) > 0);
-        damaged && self.was_left_cleanly()
-    }
-
-    /// Puts a flipped bit right in the structure at `start`, durably before the phase ends.
-    fn put_right(&self, start: u64, flip: Flip) -> Result<()> {
-        let offset = start + flip.offset;
-        let word = self.pm.get(Pm::<Cell64>::new(offset))?.load() ^ flip.mask;
-        self.pm.flush(self.pm.write_bytes(offset, &word.to_le_bytes())?).unfenced();
-        self.count(FLIPPED, 1);
-        Ok(())
     }
 
     /// Takes part in a phase until all of its units are done, whoever does them.
@@ -192,54 +152,10 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Where a segment begins, if its entry in the table can be true.
-    fn segment_start(&self, segment: u64) -> Option<u64> {
+    pub(super) fn segment_start(&self, segment: u64) -> Option<u64> {
         let start = self.segment_entry(segment).ok()?.load_acquire();
         let run = BlockRun { first: start / BLOCK_BYTES, count: SEGMENT_BLOCKS };
         (start.is_multiple_of(BLOCK_BYTES) && self.is_data(run)).then_some(start)
-    }
-
-    /// The generation of an inode and what counts of its attributes, if both are whole, or are so but for a flipped bit.
-    fn whole_inode(&self, inode: &Inode, number: u64) -> Option<(u32, Property, u32)> {
-        let offset = self.pm.offset_of(inode);
-        let generation = match inode.generation(number) {
-            Some(generation) => generation,
-            None => {
-                let flip = inode.flip_in_identity(number)?;
-                let generation = (inode.birth.load() ^ if flip.offset == 0 { flip.mask } else { 0 }) as u32;
-                // Without attributes there is nothing to put right.
-                inode.property(number, generation)?;
-                self.put_right(offset, flip).ok()?;
-                inode.generation(number)?
-            }
-        };
-        if inode.property(number, generation).is_none() {
-            let flip = (0..2).find_map(|index| inode.flip_in_property(index, number, generation))?;
-            self.put_right(offset, flip).ok()?;
-        }
-        let (property, sequence) = inode.property(number, generation)?;
-        Some((generation, property, sequence))
-    }
-
-    /// Whether the inode that a name leads to does not verify, and did so once: see the rules at the top.
-    fn is_damaged(&self, facts: &DentryFacts) -> bool {
-        let number = facts.inode;
-        let Ok(inode) = self.inode(number) else { return false };
-        let generation = inode.birth.load() as u32;
-        let changed = inode.property(number, generation).is_some_and(|(_, sequence)| sequence > 0);
-        inode.generation(number).is_none() && changed && short_generation(generation) == facts.generation
-    }
-
-    /// Whether an inode that is not whole is so by damage, whatever leads to it. A create writes no other number than what is there.
-    fn was_whole(&self, inode: &Inode, number: u64) -> bool {
-        let said = inode.number.load();
-        inode.birth.load() >> 32 != 0 && (self.was_left_cleanly() || (said != number && said != 0))
-    }
-
-    /// Whether the last clean detach said that an inode number is in use, and nobody was there since.
-    fn was_left_in_use(&self, number: u64) -> bool {
-        let offset = self.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
-        let word = self.pm.get(Pm::<Cell64>::new(offset)).map_or(0, Cell64::load);
-        self.was_left_cleanly() && word >> (number % 64) & 1 == 1
     }
 
     /// Calls `each` for the inodes of a segment.
@@ -255,132 +171,6 @@ impl<M: Memory> Fs<M> {
             }
         }
         Ok(())
-    }
-}
-
-// Journals.
-impl<M: Memory> Fs<M> {
-    /// Repeats every rename that has a whole record; how many of them had not been complete.
-    fn replay_journals(&self) -> Result<u64> {
-        let start = self.geometry.journal_block * BLOCK_BYTES;
-        let slots = self.pm.slice(Pm::<JournalSlot>::new(start), JOURNAL_SLOTS)?;
-        let mut completed = [0u64; JOURNAL_SLOTS as usize / 64];
-        // Of two renames that gave one name to files, the later one finds the dentry in the log that the earlier one has put there: so in whatever order
-        // their records lie, some round brings them in theirs. A round without a change is the last one.
-        for _ in 0..JOURNAL_SLOTS {
-            let mut changed = false;
-            for (index, slot) in slots.iter().enumerate() {
-                if let Some(record) = slot.record()
-                    && self.replay(&record).unwrap_or(false)
-                {
-                    completed[index / 64] |= 1 << (index % 64);
-                    changed = true;
-                }
-            }
-            if !changed {
-                break;
-            }
-        }
-        // The steps before the end of the records that repeat them.
-        self.pm.fence(Flushed::nothing());
-        // Crash point: everything is repeated, the records are repeated again.
-        for slot in slots.iter().filter(|slot| slot.seal.load() != 0) {
-            self.pm.flush(self.pm.retract(&slot.seal, 0)).unfenced();
-        }
-        self.pm.fence(Flushed::nothing());
-        debug_assert!(JOURNAL_SLOT_BYTES == size_of::<JournalSlot>() as u64);
-        Ok(completed.iter().map(|word| word.count_ones() as u64).sum())
-    }
-
-    /// Repeats the steps of a record; whether any of them was still to do. All of it or nothing: a record of which a dentry does not verify was
-    /// written by a rename that a crash stopped before its first step.
-    pub(crate) fn replay(&self, record: &JournalRecord) -> Result<bool> {
-        for step in record.moves.iter().filter(|step| step.dentry != 0) {
-            self.check_move(step)?;
-            if !self.arrived(step)? {
-                return Ok(false);
-            }
-        }
-        for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
-            self.verified_dentry(offset)?;
-        }
-        let pm = &self.pm;
-        // All that the steps name was durable before the crash, or it would not verify.
-        let durable = pm.fence(Flushed::nothing());
-        let mut changed = false;
-        for step in record.moves.iter().filter(|step| step.dentry != 0) {
-            let (slot, facts) = self.check_move(step)?;
-            let word = slot_word(step.dentry, SlotTag::Dentry);
-            // What stands there otherwise is the name's of another rename, which came later (or before one that is repeated after this one).
-            if slot.load() == 0 || record.invalidated.contains(&slot_address(slot.load())) {
-                pm.flush(pm.commit(slot, word, durable)).unfenced();
-                changed = true;
-            }
-            // If the name is gone again, a later operation has decided about the directory.
-            let counts = Valid::from_word(pm.get(Pm::<Dentry>::new(step.dentry))?.valid.load()).valid;
-            if step.directory != 0 && counts {
-                let inode = self.inode(facts.inode)?;
-                changed |= inode.parent.load() != step.parent;
-                pm.flush(pm.commit(&inode.parent, step.parent, durable)).unfenced();
-            }
-        }
-        for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
-            let dentry = pm.get(Pm::<Dentry>::new(offset))?;
-            if Valid::from_word(dentry.valid.load()).valid {
-                pm.flush(pm.retract(&dentry.valid, dentry.gone(record.moment_ns))).unfenced();
-                changed = true;
-            }
-        }
-        Ok(changed)
-    }
-
-    /// Whether a new name's valid word was written: its seal does not cover it, and what lay there before is of another turn. If it is not there, the
-    /// rename was stopped before its first step, and the old name counts. A later operation may have written it since; the steps are due all the
-    /// same.
-    fn arrived(&self, step: &Move) -> Result<bool> {
-        let facts = self.verified_dentry(step.dentry)?;
-        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.standing(&facts).is_some())
-    }
-
-    fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
-        let bad = Corruption::Dentry(offset);
-        if !self.lines_fit(offset, 1) {
-            return Err(bad.into());
-        }
-        let dentry = self.pm.get(Pm::<Dentry>::new(offset))?;
-        Ok(dentry.verified(&self.pm).ok_or(bad)?)
-    }
-
-    /// Whether a log slot holds nothing, a dentry, or another one whose place that one takes or has left: with the same cookie.
-    fn is_place_of(&self, word: u64, facts: &DentryFacts, dentry: u64) -> bool {
-        let same_place = |other: DentryFacts| other.parent == facts.parent && other.cookie == facts.cookie;
-        word == 0
-            || word == slot_word(dentry, SlotTag::Dentry)
-            || slot_tag(word).is_some() && self.verified_dentry(slot_address(word)).is_ok_and(same_place)
-    }
-
-    /// The log slot of a move and what its dentry says, if all of it fits together.
-    fn check_move(&self, step: &Move) -> Result<(&Commit64, DentryFacts)> {
-        let facts = self.verified_dentry(step.dentry)?;
-        let bad = Corruption::LogPage(step.slot);
-        let page_offset = step.slot / BLOCK_BYTES * BLOCK_BYTES;
-        let index = (step.slot % BLOCK_BYTES / 8).checked_sub(BLOCK_BYTES / 8 - LOG_SLOTS).ok_or(bad)?;
-        let page = self.log_page_of(page_offset, facts.parent).ok_or(bad)?;
-        let slot = &page.slots[index as usize];
-        if !step.slot.is_multiple_of(8) || !self.is_place_of(slot.load(), &facts, step.dentry) {
-            return Err(bad.into());
-        }
-        if step.directory != 0 {
-            let inode = self.inode(facts.inode)?;
-            let fits = self.inode_offset(facts.inode)? == step.directory
-                && inode.generation(facts.inode).map(short_generation) == Some(facts.generation)
-                && inode.kind.load() == FileKind::Directory as u32
-                && step.parent == facts.parent;
-            if !fits {
-                return Err(Corruption::Inode(facts.inode).into());
-            }
-        }
-        Ok((slot, facts))
     }
 }
 
@@ -425,18 +215,6 @@ impl<M: Memory> Fs<M> {
             self.drop_garbage(inode, number, walk.pages)?;
         }
         Ok(())
-    }
-
-    /// A page of directory `owner`, if there is one at this offset.
-    fn log_page_of(&self, offset: u64, owner: u64) -> Option<&LogPage> {
-        let is_data =
-            offset.is_multiple_of(BLOCK_BYTES) && self.is_data(BlockRun { first: offset / BLOCK_BYTES, count: 1 });
-        let page = if is_data { self.pm.get(Pm::<LogPage>::new(offset)).ok()? } else { return None };
-        if !page.belongs_to(owner) {
-            let flip = page.flip_in_header(owner)?;
-            self.put_right(offset, flip).ok()?;
-        }
-        page.belongs_to(owner).then_some(page)
     }
 
     /// First pass over a directory's log: marks pages and lines, counts names where they lead.
@@ -498,46 +276,6 @@ impl<M: Memory> Fs<M> {
         {
             (0..3).for_each(|line| self.pm.prefetch(inode + line * LINE_BYTES));
         }
-    }
-
-    /// What a slot of directory `owner` leads to.
-    fn entry(&self, word: u64, owner: u64, page: &LogPage) -> Entry {
-        if word == 0 {
-            return Entry::Hole;
-        }
-        let half_made = !self.was_left_cleanly() && page.kind(owner) == Some(LogPageKind::Append);
-        let damaged = Entry::Damaged { number: 0 };
-        let not_whole = if half_made { Entry::Unfinished } else { damaged };
-        let offset = slot_address(word);
-        if slot_tag(word).is_none() || !self.lines_fit(offset, 1) {
-            return damaged;
-        }
-        let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return damaged };
-        // Here is the check that lets a create flush dentry, inode and slot under one fence: the slot counts only if all of them verify.
-        let verified = dentry.verified(&self.pm).or_else(|| {
-            self.put_right(offset, dentry.flip(&self.pm)?).ok()?;
-            dentry.verified(&self.pm)
-        });
-        let Some(facts) = verified.filter(|facts| facts.parent == owner) else { return not_whole };
-        let Some(valid) = dentry.standing(&facts) else { return not_whole };
-        if !valid.valid {
-            return Entry::Dead { moment_ns: valid.moment_ns };
-        }
-        match self.verified_kind(&facts) {
-            Some(kind) if kind == facts.kind => Entry::Name { facts, offset, moment_ns: valid.moment_ns },
-            None if self.is_damaged(&facts) => Entry::Damaged { number: facts.inode },
-            _ => not_whole,
-        }
-    }
-
-    /// The kind of the inode that a dentry names, if identity and attributes verify and are of the life that the dentry names: before an inode is used
-    /// again it is not erased.
-    fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
-        let number = facts.inode;
-        self.segment_start(number / INODES_PER_SEGMENT)?;
-        let inode = self.inode(number).ok()?;
-        self.whole_inode(inode, number).filter(|(generation, ..)| short_generation(*generation) == facts.generation)?;
-        FileKind::from_bits(inode.kind.load())
     }
 
     /// Marks the lines of a name's dentry and counts the name for its inode.
@@ -634,7 +372,7 @@ impl<M: Memory> Fs<M> {
         self.erase_inode(inode, inode.next_generation() as u64).unfenced();
     }
 
-    fn keep_inode(&self, number: u64) -> Result<()> {
+    pub(super) fn keep_inode(&self, number: u64) -> Result<()> {
         self.dram.inode_word(number / 64)?.fetch_or(1 << (number % 64), AcqRel);
         self.count(INODES, 1);
         Ok(())
@@ -686,40 +424,8 @@ impl<M: Memory> Fs<M> {
         self.recover_attributes(inode)
     }
 
-    /// A file whose name was lost to damage: fsck gives it another one.
-    fn keep_orphan(&self, inode: &Inode, number: u64, property: &Property) -> Result<()> {
-        self.keep_inode(number)?;
-        self.count(DAMAGED, 1);
-        self.recover_file(inode, property)?;
-        self.recover_attributes(inode)
-    }
-
-    /// Keeps the lines that damaged names may be in from being erased. All whole names have theirs by now.
-    fn keep_damaged_lines(&self, inode: &Inode, number: u64) -> Result<()> {
-        let mut offset = inode.log.load_acquire();
-        for _ in 0..self.geometry.blocks {
-            let Some(page) = self.log_page_of(offset, number) else { break };
-            for slot in &page.slots {
-                let word = slot.load();
-                let at = slot_address(word);
-                if matches!(self.entry(word, number, page), Entry::Damaged { .. }) && self.lines_fit(at, 1) {
-                    let dentry = self.pm.get(Pm::<Dentry>::new(at))?;
-                    let lines = dentry.facts().map_or(1, |facts| dentry_lines(facts.name_length as usize));
-                    let lines = lines.min((BLOCK_BYTES - at % BLOCK_BYTES) / LINE_BYTES);
-                    let block = BlockRun { first: at / BLOCK_BYTES, count: 1 };
-                    let mask = line_mask(at % BLOCK_BYTES / LINE_BYTES, lines);
-                    if self.dram.slab(block.first)?.free_lines.fetch_or(mask, AcqRel) == 0 {
-                        self.mark_blocks(block)?;
-                    }
-                }
-            }
-            offset = page.next.load_acquire();
-        }
-        Ok(())
-    }
-
     /// Marks the blocks of a file's body; how many there are.
-    fn recover_file(&self, inode: &Inode, property: &Property) -> Result<u64> {
+    pub(super) fn recover_file(&self, inode: &Inode, property: &Property) -> Result<u64> {
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) => {
                 crate::file::recover_body(self, inode, property, &mut |blocks| self.mark_body_part(blocks))
@@ -728,7 +434,7 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    fn recover_attributes(&self, inode: &Inode) -> Result<()> {
+    pub(super) fn recover_attributes(&self, inode: &Inode) -> Result<()> {
         if inode.xattrs.load_acquire() == 0 {
             return Ok(());
         }

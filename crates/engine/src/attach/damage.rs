@@ -1,0 +1,184 @@
+//! What does not verify after a crash: half-made, and dropped, or damaged, and kept.
+//!
+//! What does not verify is one of two things. After a crash it may be *half-made*: a create that had not returned left parts of identity, property entry,
+//! dentry and log slot. Then it is dropped. Everything else is *damage*: it stays, is counted, and fsck names it.
+//! - On an image that was left cleanly (of which only the maps of what is free cannot be believed) nothing is half-made, and nothing is dropped or erased.
+//! - In a compacted page nothing is half-made: only names whose create had returned are copied there.
+//! - An identity that does not verify is not half-made if a name says its generation, and a property entry of that verifies that a create does not write.
+//! - Where one flipped bit explains why a seal does not verify, the bit is put right: it was either rot, or the one word of a create that had not returned
+//!   that did not arrive, and then the create is completed.
+
+use super::recovery::{DAMAGED, FLIPPED, LEFT_CLEANLY};
+use crate::alloc::{BlockRun, line_mask};
+use crate::error::Result;
+use crate::format::{
+    Dentry, DentryFacts, FileKind, Flip, INODES_PER_SEGMENT, Inode, LogPage, LogPageKind, Property, dentry_lines,
+    short_generation, slot_address, slot_tag,
+};
+use crate::fs::Fs;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm};
+
+/// What a log slot leads to.
+#[derive(Clone, Copy)]
+pub(super) enum Entry {
+    /// Nothing.
+    Hole,
+    /// Nothing that counts: a create that had not returned.
+    Unfinished,
+    /// A name that was removed at a moment.
+    Dead { moment_ns: u64 },
+    /// A name.
+    Name { facts: DentryFacts, offset: u64, moment_ns: u64 },
+    /// Something that this program cannot read: left alone. Perhaps it is known which inode it names.
+    Damaged { number: u64 },
+}
+
+impl<M: Memory> Fs<M> {
+    pub(super) fn was_left_cleanly(&self) -> bool {
+        self.header().is_ok_and(|header| header.recovery_counts[LEFT_CLEANLY].load(Relaxed) != 0)
+    }
+
+    /// Whether damage was found so far, on an image on which nothing else can be wrong.
+    pub(super) fn has_damage(&self) -> bool {
+        let damaged = self.header().is_ok_and(|header| header.recovery_counts[DAMAGED].load(Acquire) > 0);
+        damaged && self.was_left_cleanly()
+    }
+
+    /// Puts a flipped bit right in the structure at `start`, durably before the phase ends.
+    pub(super) fn put_right(&self, start: u64, flip: Flip) -> Result<()> {
+        let offset = start + flip.offset;
+        let word = self.pm.get(Pm::<Cell64>::new(offset))?.load() ^ flip.mask;
+        self.pm.flush(self.pm.write_bytes(offset, &word.to_le_bytes())?).unfenced();
+        self.count(FLIPPED, 1);
+        Ok(())
+    }
+
+    /// The generation of an inode and what counts of its attributes, if both are whole, or are so but for a flipped bit.
+    pub(super) fn whole_inode(&self, inode: &Inode, number: u64) -> Option<(u32, Property, u32)> {
+        let offset = self.pm.offset_of(inode);
+        let generation = match inode.generation(number) {
+            Some(generation) => generation,
+            None => {
+                let flip = inode.flip_in_identity(number)?;
+                let generation = (inode.birth.load() ^ if flip.offset == 0 { flip.mask } else { 0 }) as u32;
+                // Without attributes there is nothing to put right.
+                inode.property(number, generation)?;
+                self.put_right(offset, flip).ok()?;
+                inode.generation(number)?
+            }
+        };
+        if inode.property(number, generation).is_none() {
+            let flip = (0..2).find_map(|index| inode.flip_in_property(index, number, generation))?;
+            self.put_right(offset, flip).ok()?;
+        }
+        let (property, sequence) = inode.property(number, generation)?;
+        Some((generation, property, sequence))
+    }
+
+    /// Whether the inode that a name leads to does not verify, and did so once: see the rules at the top.
+    pub(super) fn is_damaged(&self, facts: &DentryFacts) -> bool {
+        let number = facts.inode;
+        let Ok(inode) = self.inode(number) else { return false };
+        let generation = inode.birth.load() as u32;
+        let changed = inode.property(number, generation).is_some_and(|(_, sequence)| sequence > 0);
+        inode.generation(number).is_none() && changed && short_generation(generation) == facts.generation
+    }
+
+    /// Whether an inode that is not whole is so by damage, whatever leads to it. A create writes no other number than what is there.
+    pub(super) fn was_whole(&self, inode: &Inode, number: u64) -> bool {
+        let said = inode.number.load();
+        inode.birth.load() >> 32 != 0 && (self.was_left_cleanly() || (said != number && said != 0))
+    }
+
+    /// Whether the last clean detach said that an inode number is in use, and nobody was there since.
+    pub(super) fn was_left_in_use(&self, number: u64) -> bool {
+        let offset = self.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
+        let word = self.pm.get(Pm::<Cell64>::new(offset)).map_or(0, Cell64::load);
+        self.was_left_cleanly() && word >> (number % 64) & 1 == 1
+    }
+
+    /// A page of directory `owner`, if there is one at this offset.
+    pub(super) fn log_page_of(&self, offset: u64, owner: u64) -> Option<&LogPage> {
+        let is_data =
+            offset.is_multiple_of(BLOCK_BYTES) && self.is_data(BlockRun { first: offset / BLOCK_BYTES, count: 1 });
+        let page = if is_data { self.pm.get(Pm::<LogPage>::new(offset)).ok()? } else { return None };
+        if !page.belongs_to(owner) {
+            let flip = page.flip_in_header(owner)?;
+            self.put_right(offset, flip).ok()?;
+        }
+        page.belongs_to(owner).then_some(page)
+    }
+
+    /// What a slot of directory `owner` leads to.
+    pub(super) fn entry(&self, word: u64, owner: u64, page: &LogPage) -> Entry {
+        if word == 0 {
+            return Entry::Hole;
+        }
+        let half_made = !self.was_left_cleanly() && page.kind(owner) == Some(LogPageKind::Append);
+        let damaged = Entry::Damaged { number: 0 };
+        let not_whole = if half_made { Entry::Unfinished } else { damaged };
+        let offset = slot_address(word);
+        if slot_tag(word).is_none() || !self.lines_fit(offset, 1) {
+            return damaged;
+        }
+        let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return damaged };
+        // Here is the check that lets a create flush dentry, inode and slot under one fence: the slot counts only if all of them verify.
+        let verified = dentry.verified(&self.pm).or_else(|| {
+            self.put_right(offset, dentry.flip(&self.pm)?).ok()?;
+            dentry.verified(&self.pm)
+        });
+        let Some(facts) = verified.filter(|facts| facts.parent == owner) else { return not_whole };
+        let Some(valid) = dentry.standing(&facts) else { return not_whole };
+        if !valid.valid {
+            return Entry::Dead { moment_ns: valid.moment_ns };
+        }
+        match self.verified_kind(&facts) {
+            Some(kind) if kind == facts.kind => Entry::Name { facts, offset, moment_ns: valid.moment_ns },
+            None if self.is_damaged(&facts) => Entry::Damaged { number: facts.inode },
+            _ => not_whole,
+        }
+    }
+
+    /// The kind of the inode that a dentry names, if identity and attributes verify and are of the life that the dentry names: before an inode is used
+    /// again it is not erased.
+    pub(super) fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
+        let number = facts.inode;
+        self.segment_start(number / INODES_PER_SEGMENT)?;
+        let inode = self.inode(number).ok()?;
+        self.whole_inode(inode, number).filter(|(generation, ..)| short_generation(*generation) == facts.generation)?;
+        FileKind::from_bits(inode.kind.load())
+    }
+
+    /// A file whose name was lost to damage: fsck gives it another one.
+    pub(super) fn keep_orphan(&self, inode: &Inode, number: u64, property: &Property) -> Result<()> {
+        self.keep_inode(number)?;
+        self.count(DAMAGED, 1);
+        self.recover_file(inode, property)?;
+        self.recover_attributes(inode)
+    }
+
+    /// Keeps the lines that damaged names may be in from being erased. All whole names have theirs by now.
+    pub(super) fn keep_damaged_lines(&self, inode: &Inode, number: u64) -> Result<()> {
+        let mut offset = inode.log.load_acquire();
+        for _ in 0..self.geometry.blocks {
+            let Some(page) = self.log_page_of(offset, number) else { break };
+            for slot in &page.slots {
+                let word = slot.load();
+                let at = slot_address(word);
+                if matches!(self.entry(word, number, page), Entry::Damaged { .. }) && self.lines_fit(at, 1) {
+                    let dentry = self.pm.get(Pm::<Dentry>::new(at))?;
+                    let lines = dentry.facts().map_or(1, |facts| dentry_lines(facts.name_length as usize));
+                    let lines = lines.min((BLOCK_BYTES - at % BLOCK_BYTES) / LINE_BYTES);
+                    let block = BlockRun { first: at / BLOCK_BYTES, count: 1 };
+                    let mask = line_mask(at % BLOCK_BYTES / LINE_BYTES, lines);
+                    if self.dram.slab(block.first)?.free_lines.fetch_or(mask, AcqRel) == 0 {
+                        self.mark_blocks(block)?;
+                    }
+                }
+            }
+            offset = page.next.load_acquire();
+        }
+        Ok(())
+    }
+}
