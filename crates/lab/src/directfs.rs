@@ -1,4 +1,4 @@
-//! DirectFS as a system of experiments: the calls of its POSIX layer, which are what programs get.
+//! DirectFS as a system of experiments: the calls of its POSIX layer, which are what programs get, each by the way that programs' calls take.
 
 use crate::calls::{Calls, Handle, System};
 use engine::format::FileKind;
@@ -143,15 +143,20 @@ impl<M: Memory> Calls for Session<'_, M> {
 
     #[inline]
     fn stat(&self, path: &[u8]) -> Result<Attributes> {
-        self.at(path, LastLink::Follow, |node| self.caller().stat(node))
+        let buffer = &mut self.buffer.borrow_mut();
+        self.caller().stat_path(&self.place(), path, LastLink::Follow, buffer).and_then(inside)
     }
 
     fn stat_link(&self, path: &[u8]) -> Result<Attributes> {
-        self.at(path, LastLink::Stay, |node| self.caller().stat(node))
+        let buffer = &mut self.buffer.borrow_mut();
+        self.caller().stat_path(&self.place(), path, LastLink::Stay, buffer).and_then(inside)
     }
 
     fn access(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.at(path, LastLink::Follow, |node| self.caller().access(node, Want(mode & 7)))
+        let buffer = &mut self.buffer.borrow_mut();
+        let caller = self.caller();
+        let tell = |attributes: &Attributes| caller.access_attributes(attributes, Want(mode & 7));
+        caller.tell_path(&self.place(), path, LastLink::Follow, buffer, tell).and_then(inside)
     }
 
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {

@@ -304,7 +304,7 @@ pub const DIRECTFS_FIGURE_7: Experiment = Experiment {
     name: "directfs-fig7",
     question: "Do calls in one directory scale without a lock on it?",
     source: "DirectFS, Fig. 7 a to d and section V-C: mdtest and FxMark, 1 million files, 1 to 32 threads; drawings without numbers",
-    method: "a: stat, b: remove, c: rename, d: stat while one more thread renames a file in the same directory. All threads in one directory, names in memory. Tested as in directfs-fig3, with two threads; with the renaming thread there are three on two processors. The paper's radix tree and B-tree stand in place of the hash table in its index over NOVA (NOVA_N), whose directory lock they keep, so they say something of lookups only. DirectFS without garbage collection and with a locked log is not built.",
+    method: "a: stat, b: remove, c: rename, d: stat while one more thread renames a file in the same directory. All threads in one directory, names in memory. Tested as in directfs-fig3, with two threads; with the renaming thread there are three on two processors. The paper's radix tree and B-tree stand in place of the hash table in its index over NOVA (NOVA_N), whose directory lock they keep, so they say something of lookups only. DirectFS without garbage collection is not built; with a locked log it is in the model only (multicore).",
     needs_bytes: needs,
     run: |bench| {
         let deeds = [Deed::Stat, Deed::Remove, Deed::Rename, Deed::StatRenaming];

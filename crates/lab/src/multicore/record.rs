@@ -114,7 +114,7 @@ fn carry_out_string(registers: &mut [i64; 23]) -> bool {
     };
     let [from, to, count] =
         [libc::REG_RSI, libc::REG_RDI, libc::REG_RCX].map(|place| registers[place as usize] as usize);
-    let bytes = count * width;
+    let Some(bytes) = count.checked_mul(width) else { return false };
     if registers[libc::REG_EFL as usize] & DOWNWARDS != 0 || copies && from.abs_diff(to) < bytes {
         return false;
     }
