@@ -244,6 +244,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs
     }
 
+    /// This thread's slot: nobody else has it meanwhile.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// This thread's slot, as locks name it: index + 1.
     pub(crate) fn ticket(&self) -> u32 {
         self.index + 1

@@ -14,9 +14,8 @@
 
 use crate::alloc::owned_by_slot;
 use crate::dram::{
-    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
-    FLAG_RENAMING, FLAG_UNNAMED, Group, IntentKind, References, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING,
-    SlabState,
+    Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
+    FLAG_UNNAMED, Group, IntentKind, References, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, SlabState,
 };
 use crate::error::{Corruption, Result};
 use crate::format::{Dentry, FileKind, JournalRecord, LogPage, PROPERTY_INLINE, SlotTag, Valid, slot_word};
@@ -408,7 +407,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let index = intent.victim.load(Relaxed);
         if !done {
             let Some(bucket) = self.bucket_held_for(self.hash(0))? else { return Ok(()) };
-            if self.fs.dram.cachelet(index)?.entries.load(Acquire) != ENTRIES_DEAD {
+            if !self.fs.dram.cachelet(index)?.is_removed() {
                 return Ok(());
             }
             self.remove_name(bucket, intent.old[0].load(Relaxed))?;
@@ -502,6 +501,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !done {
             self.rename_names(record, exchanged)?;
         }
+        for (offset, lines) in self.inherited(record)?.into_iter().flatten() {
+            if !self.is_queued(RetiredKind::Dentry, offset) {
+                self.retire(RetiredKind::Dentry, offset, lines);
+            }
+        }
         step();
         self.end_journal_of(record.turn);
         Ok(())
@@ -556,7 +560,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return self.restore_links(victim, intent.victim_before.load(Relaxed));
         }
         if self.bucket_held_for(self.hash(1))?.is_some() {
-            let _ = cachelet.entries.compare_exchange(ENTRIES_DEAD, 0, AcqRel, Acquire);
+            cachelet.allow_names();
         }
         Ok(())
     }

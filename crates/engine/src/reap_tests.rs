@@ -10,7 +10,7 @@ use crate::file::AllocateMode;
 use crate::format::FileKind;
 use crate::fs::{Fs, Node, Thread};
 use crate::testing::mortality::dies_at;
-use crate::testing::{Attached, Memory, Mortal, TestPlatform, new_image};
+use crate::testing::{Attached, Memory, Mortal, TestPlatform, new_image, new_node as new};
 use crate::{Changes, NewNode, RenameFlags};
 use core::sync::atomic::Ordering::Relaxed;
 use std::format;
@@ -37,19 +37,6 @@ struct Tree {
     /// A file without a name, which the survivor does not hold: its only reference is the mortal's.
     orphan: Node,
     // And a directory `cold` with `x`, `y` and a long name, which nobody holds and which was evicted.
-}
-
-fn new(kind: FileKind) -> NewNode<'static> {
-    NewNode {
-        kind,
-        permissions: 0o644,
-        uid: 1,
-        gid: 2,
-        device: 0,
-        target: b"a short target",
-        extended: &[],
-        access_list: false,
-    }
 }
 
 fn make(hand: &Hand<'_>, directory: Node, name: &[u8], kind: FileKind) -> Node {

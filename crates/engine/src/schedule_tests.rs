@@ -6,14 +6,14 @@
 //!
 //! The scheduler knows one order of all accesses: weaker orders of memory are not tried here.
 
+use crate::RenameFlags;
 use crate::attach::AttachOptions;
 use crate::error::{Error, Result};
 use crate::format::FileKind;
 use crate::fs::{Fs, Node, Thread};
 use crate::reap_tests::{check_cachelets, room};
 use crate::testing::schedule::{self, On, Race, Scheduled};
-use crate::testing::{Memory, PLATFORM, new_image};
-use crate::{NewNode, RenameFlags};
+use crate::testing::{Memory, PLATFORM, new_image, new_node};
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -88,8 +88,7 @@ fn within<R>(hand: &Hand<'_>, path: &str, work: impl FnOnce(Node, &[u8]) -> Resu
 }
 
 fn make(hand: &Hand<'_>, path: &str, kind: FileKind, content: &[u8]) -> Result<()> {
-    let new =
-        NewNode { kind, permissions: 0o644, uid: 1, gid: 2, device: 0, target: b"", extended: &[], access_list: false };
+    let new = new_node(kind);
     within(hand, path, |parent, name| {
         let node = hand.create(parent, name, &new)?;
         let written = if content.is_empty() { Ok(()) } else { hand.append(node, content).map(drop) };
@@ -129,6 +128,7 @@ fn rename(hand: &Hand<'_>, old: &str, new: &str, flags: RenameFlags) -> Result<(
 
 const PLAINLY: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAINLY };
+const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAINLY };
 
 /// Opens, reads, closes: what a file held at one moment.
 fn read(hand: &Hand<'_>, path: &str) -> Result<String> {
@@ -154,6 +154,23 @@ fn list(hand: &Hand<'_>, path: &str) -> Result<String> {
     hand.release(node, 1);
     names.sort();
     done.map(|_| names.join(" "))
+}
+
+/// How often two names are listed if each call lists one name.
+fn list_in_pieces(hand: &Hand<'_>, path: &str, names: [&str; 2]) -> Result<[usize; 2]> {
+    let node = directory(hand, path)?;
+    let (mut counts, mut cookie, mut before) = ([0; 2], 0, u64::MAX);
+    let mut hint = Default::default();
+    while before != cookie {
+        before = cookie;
+        hand.read_directory(node, cookie, &mut hint, &mut |entry| {
+            cookie = entry.cookie;
+            (0..2).for_each(|index| counts[index] += usize::from(entry.name == names[index].as_bytes()));
+            false
+        })?;
+    }
+    hand.release(node, 1);
+    Ok(counts)
 }
 
 fn said<T: core::fmt::Debug>(result: Result<T>) -> String {
@@ -306,8 +323,40 @@ const CONTESTS: &[Contest] = &[
         threads: &[
             &[|h| said(compact(h, "/d"))],
             &[|h| said(rename(h, "/d/1", "/d/2", PLAINLY)), |h| said(rename(h, "/d/3", "/out", PLAINLY))],
-            // A list is no snapshot: certain is only what is there all the time.
-            &[|h| said(list(h, "/d").map(|names| names.contains('2')))],
+            // A list is no snapshot: certain is only what is there all the time, and that it is there once.
+            &[|h| said(list(h, "/d").map(|names| names.matches('2').count()))],
+        ],
+    },
+    // Names that are there all the time, as one file or another, are listed once.
+    Contest {
+        name: "list-rename",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            (0..3).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
+            create(hand, "/x")
+        },
+        held: &["", "/d"],
+        threads: &[
+            &[
+                |h| said(rename(h, "/x", "/d/1", PLAINLY)),
+                |h| said(rename(h, "/d/1", "/d/2", EXCHANGE)),
+                |h| said(rename(h, "/d/2", "/d/9", WHITEOUT)),
+            ],
+            &[|h| said(list_in_pieces(h, "/d", ["1", "2"]))],
+        ],
+    },
+    Contest {
+        name: "list-rename-compaction",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            (0..4).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
+            unlink(hand, "/d/0")
+        },
+        held: &["", "/d"],
+        threads: &[
+            &[|h| said(compact(h, "/d")), |h| said(rename(h, "/d/1", "/d/2", EXCHANGE))],
+            &[|h| said(list(h, "/d"))],
+            &[|h| said(rename(h, "/d/3", "/d/2", WHITEOUT))],
         ],
     },
     Contest {

@@ -1,22 +1,25 @@
 //! What the engine's own tests stand on: a platform of the standard library, and images in anonymous memory that survive "power cuts".
 
 use crate::attach::{AttachOptions, MkfsOptions, RecoveryReport, mkfs};
+use crate::directory::NewNode;
 use crate::dram::Owner;
 use crate::error::Result;
+use crate::format::FileKind;
 use crate::fs::Fs;
 use crate::platform::Platform;
 use crate::sync::AtomicU32;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use pmem::{Direct, Mapping, Region};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::vec::Vec;
 
 /// Time, sleep and life as the tests want them. Threads die by [`TestPlatform::kill`].
 pub(crate) struct TestPlatform {
-    /// The threads that died last, and how many died.
-    dead: [AtomicU32; 8],
-    deaths: AtomicUsize,
+    /// The threads that died. All of them: tests beside this one may kill many while this one waits for its turn.
+    dead: Mutex<BTreeSet<u32>>,
 }
 
 /// The one that all tests use unless they kill.
@@ -31,13 +34,16 @@ std::thread_local! {
 impl TestPlatform {
     /// Everybody lives.
     pub(crate) const fn new() -> Self {
-        TestPlatform { dead: [const { AtomicU32::new(0) }; 8], deaths: AtomicUsize::new(0) }
+        TestPlatform { dead: Mutex::new(BTreeSet::new()) }
     }
 
     /// The calling thread counts as dead from now on.
     pub(crate) fn kill(&self) {
-        let place = self.deaths.fetch_add(1, Ordering::SeqCst) % self.dead.len();
-        self.dead[place].store(TID.with(|tid| *tid), Ordering::SeqCst);
+        self.dead().insert(TID.with(|tid| *tid));
+    }
+
+    fn dead(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.dead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,7 +66,7 @@ impl Platform for TestPlatform {
         Owner { pid: 1, tid: TID.with(|tid| *tid), started: 1 }
     }
     fn is_alive(&self, owner: Owner) -> bool {
-        self.dead.iter().all(|dead| dead.load(Ordering::SeqCst) != owner.tid)
+        !self.dead().contains(&owner.tid)
     }
     fn random(&self) -> u64 {
         0x1234_5678_9abc_def1
@@ -115,6 +121,20 @@ pub(crate) fn new_image(length: u64, inodes_max: u64) -> Memory {
     };
     mkfs(&image.region(), &options).expect("an image");
     image
+}
+
+/// Something of a kind to make, with attributes that no default has.
+pub(crate) fn new_node(kind: FileKind) -> NewNode<'static> {
+    NewNode {
+        kind,
+        permissions: 0o644,
+        uid: 1,
+        gid: 2,
+        device: 0,
+        target: if kind == FileKind::Symlink { b"somewhere/short" } else { b"" },
+        extended: &[],
+        access_list: false,
+    }
 }
 
 /// An attached image: first the view, then the memory of its DRAM region, in the order in which they must go.

@@ -4,8 +4,8 @@ use crate::check::{Checker, Place, at};
 use crate::finding::{FindingKind, Repair};
 use crate::image::Name;
 use engine::format::{
-    INODE_BYTES, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, LogPage, Move,
-    SlotTag, Valid, slot_word,
+    DentryFacts, INODE_BYTES, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, LogPage,
+    Move, SlotTag, Valid, slot_address, slot_word,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 
@@ -14,7 +14,9 @@ use pmem::{BLOCK_BYTES, Memory, Pm};
 enum Standing {
     /// Something.
     Pending,
-    /// Nothing: all is done, or has been overtaken.
+    /// Nothing by itself: all is done, or the place of a new name is a later rename's (or that of an earlier one that is repeated, too).
+    Done,
+    /// Nothing: the rename was stopped before its first step, or has been overtaken.
     Stale,
     /// It names what cannot be.
     Impossible,
@@ -24,17 +26,23 @@ impl<M: Memory> Checker<'_, M> {
     /// Looks at all journal slots. On an image that was not left cleanly, the rest of the check sees what pending
     /// records will have done.
     pub fn check_journal(&mut self) {
+        let mut repeated = Vec::new();
         for index in 0..JOURNAL_SLOTS {
             let offset = self.image.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES;
             let Ok(slot) = self.image.region.get(Pm::<JournalSlot>::new(offset)) else { return };
             self.check_reserved(Place::default(), offset + 104, 3, "a journal slot");
             if slot.seal.load() != 0 {
-                self.check_journal_slot(index, offset, slot.record());
+                repeated.extend(self.check_journal_slot(index, offset, slot.record()));
             }
+        }
+        // Renames that gave one name to files come in their order in some round, as in recovery.
+        for _ in 0..=repeated.len() {
+            repeated.iter().for_each(|record| self.lay_over(record));
         }
     }
 
-    fn check_journal_slot(&mut self, index: u64, offset: u64, record: Option<JournalRecord>) {
+    /// Looks at a record; gives it back if the next attach will repeat it.
+    fn check_journal_slot(&mut self, index: u64, offset: u64, record: Option<JournalRecord>) -> Option<JournalRecord> {
         let standing = record.as_ref().map(|record| self.standing(record));
         let repair = match standing {
             Some(Standing::Pending) if self.clean => Repair::CompleteRename { slot: offset },
@@ -44,22 +52,20 @@ impl<M: Memory> Checker<'_, M> {
         let (kind, what) = match standing {
             None => (FindingKind::JournalTorn, "a record that was never wholly written"),
             Some(Standing::Pending) => (FindingKind::JournalPending, "a rename that is to be completed"),
-            Some(Standing::Stale) => (FindingKind::JournalStale, "a rename that is done or overtaken"),
+            Some(Standing::Done | Standing::Stale) => (FindingKind::JournalStale, "a rename that is done or overtaken"),
             Some(Standing::Impossible) => (FindingKind::JournalRecord, "a rename of what cannot be"),
         };
         self.found(kind, at(offset), repair, format_args!("journal slot {index} holds {what}"));
-        if let (Some(record), Some(Standing::Pending), false) = (record, standing, self.clean) {
-            self.lay_over(&record);
-        }
+        record.filter(|_| !self.clean && matches!(standing, Some(Standing::Pending | Standing::Done)))
     }
 
     fn standing(&self, record: &JournalRecord) -> Standing {
         let mut pending = false;
         for step in record.moves.iter().filter(|step| step.slot != 0) {
-            match self.move_standing(step) {
+            match self.move_standing(step, record) {
                 Standing::Pending => pending = true,
-                Standing::Stale => {}
-                Standing::Impossible => return Standing::Impossible,
+                Standing::Done => {}
+                other => return other,
             }
             // The seal does not cover the valid word, and what lay there before is of another turn: the rename was stopped
             // before its first step.
@@ -75,10 +81,10 @@ impl<M: Memory> Checker<'_, M> {
                 Some(_) => pending |= self.counts(dentry),
             }
         }
-        if pending { Standing::Pending } else { Standing::Stale }
+        if pending { Standing::Pending } else { Standing::Done }
     }
 
-    fn move_standing(&self, step: &Move) -> Standing {
+    fn move_standing(&self, step: &Move, record: &JournalRecord) -> Standing {
         let page_offset = step.slot & !(BLOCK_BYTES - 1);
         let in_page = step.slot & (BLOCK_BYTES - 1);
         let is_slot = step.slot.is_multiple_of(8)
@@ -96,11 +102,15 @@ impl<M: Memory> Checker<'_, M> {
         }
         let word = self.image.word(step.slot);
         let named = word == slot_word(step.dentry, SlotTag::Dentry);
-        if word != 0 && !named {
+        let before = slot_address(word);
+        let same_place = |other: DentryFacts| other.parent == facts.parent && other.cookie == facts.cookie;
+        let other = self.image.verified(before, &mut Name::default()).map(|(_, facts)| facts);
+        if word != 0 && !named && !other.is_some_and(same_place) {
             return Standing::Stale;
         }
         let moved = step.directory == 0 || self.image.word(step.directory + PARENT_OFFSET) == step.parent;
-        if named && moved { Standing::Stale } else { Standing::Pending }
+        let overtaken = !is_due(word, record) && !named;
+        if overtaken || (named && moved) { Standing::Done } else { Standing::Pending }
     }
 
     /// Whether a dentry is whole and valid.
@@ -111,7 +121,10 @@ impl<M: Memory> Checker<'_, M> {
 
     fn lay_over(&mut self, record: &JournalRecord) {
         for step in record.moves.iter().filter(|step| step.slot != 0) {
-            self.overlay.slots.insert(step.slot, slot_word(step.dentry, SlotTag::Dentry));
+            let now = self.overlay.slots.get(&step.slot).copied().unwrap_or_else(|| self.image.word(step.slot));
+            if is_due(now, record) {
+                self.overlay.slots.insert(step.slot, slot_word(step.dentry, SlotTag::Dentry));
+            }
             // If the name is gone again, a later operation has decided about the directory.
             if step.directory != 0 && self.counts(step.dentry) {
                 self.overlay.parents.insert(step.directory, step.parent);
@@ -123,6 +136,11 @@ impl<M: Memory> Checker<'_, M> {
             }
         }
     }
+}
+
+/// Whether a record's new name is to be written to a slot that holds this now.
+pub(crate) fn is_due(word: u64, record: &JournalRecord) -> bool {
+    word == 0 || record.invalidated.contains(&slot_address(word))
 }
 
 /// Where an inode's parent is.

@@ -174,11 +174,17 @@ impl Files {
     }
 
     pub(crate) fn lookup(&self, asker: Asker, parent: u64, name: &[u8]) -> Result<Attributes> {
+        if name == b"." {
+            // A file handle (of open_by_handle_at, of NFS) is resolved. The kernel need not have heard of the file since the mount was made, and compares
+            // the generation; a number that is no file's any more is ESTALE to whoever has the handle.
+            return self.call(asker, |caller| {
+                let found = Held::owned(caller.thread, caller.thread.node(parent, None)?);
+                self.tell(caller, found)
+            });
+        }
         let directory = self.node(parent)?;
         self.call(asker, |caller| {
             let found = match name {
-                // Asked for when a file handle of NFS is resolved.
-                b"." => Held::owned(caller.thread, caller.thread.node(parent, None)?),
                 b".." => Held::owned(caller.thread, caller.thread.node(caller.thread.parent(directory)?, None)?),
                 name => match self.inherited.as_ref().filter(|_| directory == self.root) {
                     Some(inherited) if let Some(node) = inherited.look_up(asker.pid, name) => {

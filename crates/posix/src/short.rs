@@ -69,7 +69,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (is_name && path.len() < PATH_BYTES_MAX).then_some((here, rest))
     }
 
-    /// The directory of a path's last component, and that component. Whether the directory may be searched is not looked at.
+    /// The directory of a path's last component, and that component. Whether the directory may be searched is not looked at. Where the path is one
+    /// component long, whether it is a directory is not, either: where a path begins, no link is followed.
     #[inline]
     pub(crate) fn short_parent<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
         if !path.is_empty() && path.len() <= NAME_BYTES_MAX && !path.contains(&b'/') {
@@ -77,6 +78,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let visit = self.thread.visit();
         let (directory, name) = self.along(&visit, place, path)?;
+        // A symbolic link may lead to one.
+        if visit.protection(directory).ok()?.mode & libc::S_IFMT != libc::S_IFDIR {
+            return None;
+        }
         let node = visit.take(directory)?;
         Some((Held::owned(self.thread, node), name))
     }

@@ -173,3 +173,32 @@ fn every_directory_on_the_way_must_let_one_search() {
         checked.stat_name(root, b"closed").unwrap();
     });
 }
+
+#[test]
+fn names_are_made_and_removed_behind_links() {
+    inside(|thread, root| {
+        let session = Session::new(thread, root, ROOT);
+        session.mkdir("d", 0o755).unwrap();
+        session.symlink("d", "link").unwrap();
+        session.mkdir("link/made", 0o755).unwrap();
+        session.touch("link/file", 0o644).unwrap();
+        session.link("link/file", "link/second").unwrap();
+        session.mknod("link/fifo", libc::S_IFIFO | 0o644).unwrap();
+        session.symlink("x", "link/symlink").unwrap();
+        session.rename("link/second", "d/third", 0).unwrap();
+        session.rename("d/third", "link/fourth", 0).unwrap();
+        assert_eq!(session.list("d").unwrap().len(), 2 + 5);
+        for name in ["file", "fourth", "fifo", "symlink"] {
+            session.unlink(&format!("link/{name}")).unwrap();
+        }
+        session.rmdir("link/made").unwrap();
+        assert_eq!(session.list("d").unwrap().len(), 2);
+        session.symlink("loop", "loop").unwrap();
+        assert_errno(session.mkdir("loop/x", 0o755), Errno::ELOOP);
+        assert_errno(session.touch("loop/x", 0o644), Errno::ELOOP);
+        assert_errno(session.unlink("loop/x"), Errno::ELOOP);
+        assert_errno(session.rename("d", "loop/x", 0), Errno::ELOOP);
+        session.touch("file", 0o644).unwrap();
+        assert_errno(session.mkdir("file/x", 0o755), Errno::ENOTDIR);
+    });
+}

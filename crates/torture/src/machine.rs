@@ -3,7 +3,7 @@
 //! Making anew is cheap because [`Watch`] notes which pages of the image were written: only those are copied back. Of
 //! the DRAM region only what an attach of a small image ever touches is zeroed.
 
-use engine::dram::{DramHeader, DramLayout, Owner, ThreadSlot};
+use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, GROUP_BLOCKS, Owner, ThreadSlot};
 use engine::{AttachOptions, Error, Fs, MkfsOptions, Platform, RecoveryReport, mkfs};
 use pmem::{CrashState, Direct, Mapping, Memory, Recorder, Region};
 use std::sync::Arc;
@@ -207,21 +207,59 @@ impl Machine {
         Fs::attach_first(self.region(), dram, self.clock, &self.options)?.finish()
     }
 
-    /// Zeroes what was used. The thread slots are large and hardly ever used, and so is the upper layers' part never.
+    /// Zeroes what was used, which is little: areas begin at huge pages, and most thread slots, cachelets and overflow buckets are never touched.
     fn clear_dram(&self) {
         // SAFETY: as in `attach`.
         let region = unsafe { Region::new(self.dram.address(), self.dram.length(), Direct) };
-        let slots = region.first::<DramHeader>().expect("a header").slots_high.load(Relaxed);
-        let used = self.layout.slots + slots * size_of::<ThreadSlot>() as u64;
-        for (from, to) in [(0, used), (self.layout.block_bits, self.layout.upper)] {
-            let address = region.address(from, to - from).expect("inside the region");
+        let header = region.first::<DramHeader>().expect("a header");
+        let used = |count: &AtomicU64, size: usize| count.load(Relaxed) * size as u64;
+        let layout = &self.layout;
+        let areas = [
+            // Bits, groups, slabs, links, shares: side by side.
+            (layout.block_bits, layout.block_shares + layout.groups_count * GROUP_BLOCKS * 4 - layout.block_bits),
+            (layout.block_owners, layout.groups_count * GROUP_BLOCKS * 8),
+            (layout.cachelets, used(&header.cachelets_next, size_of::<Cachelet>())),
+            (layout.buckets, layout.buckets_max * size_of::<Bucket>() as u64),
+            (layout.overflow, used(&header.overflow_next, size_of::<Bucket>()) + size_of::<Bucket>() as u64),
+            // Last, since the header says how much of the others was used.
+            (0, layout.slots + used(&header.slots_high, size_of::<ThreadSlot>())),
+        ];
+        for (offset, length) in areas {
+            let address = region.address(offset, length).expect("inside the region");
             // SAFETY: inside the mapping by the check of `address`; no file system uses the region now, so nobody looks.
-            unsafe { address.write_bytes(0, (to - from) as usize) };
+            unsafe { address.write_bytes(0, length as usize) };
         }
     }
 
     /// Checks every invariant of the image.
     pub fn check(&self, clean: Option<bool>) -> fsck::Report {
         fsck::check(&self.unwatched(), &fsck::Options { findings_max: 20, clean }, &mut |_| {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hand::Hand;
+
+    #[test]
+    fn a_dram_region_that_was_used_is_all_zero_when_it_is_cleared() {
+        let machine = Machine::new(1 << 20, AttachOptions::default(), Clock::leaked());
+        let (fs, _) = machine.attach().expect("attaches");
+        {
+            let hand = Hand::new(&fs).expect("enters");
+            crate::catalogue::furnish(&hand).expect("furnished");
+            let others: Vec<_> = (0..3).map(|_| Hand::new(&fs).expect("enters")).collect();
+            // Names enough for overflow buckets.
+            (0..2000).for_each(|index| others[index % 3].link("/g", &format!("/a/{index}")).expect("links"));
+            hand.unlink("/f").expect("unlinks");
+        }
+        fs.detach_last().expect("leaves");
+        machine.clear_dram();
+        let mut bytes = vec![0; machine.layout.upper as usize];
+        // SAFETY: as in `attach`.
+        let region = unsafe { Region::new(machine.dram.address(), machine.dram.length(), Direct) };
+        region.read_bytes(0, &mut bytes).expect("all of it");
+        assert_eq!(bytes.iter().position(|byte| *byte != 0), None);
     }
 }

@@ -4,7 +4,7 @@ use super::BlockRun;
 use crate::dram::RetiredKind;
 use crate::error::Error;
 use crate::fs::Thread;
-use crate::testing::{Attached, new_image};
+use crate::testing::{Attached, new_image, new_node};
 use std::collections::HashSet;
 use std::vec::Vec;
 
@@ -229,16 +229,7 @@ fn the_room_of_a_large_file_is_there_when_its_removal_returns() {
     let fs = Attached::new(&image).expect("attaches");
     let (removes, writes) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
     let root = removes.root().expect("a root");
-    let new = crate::NewNode {
-        kind: crate::format::FileKind::Regular,
-        permissions: 0o644,
-        uid: 0,
-        gid: 0,
-        device: 0,
-        target: b"",
-        extended: &[],
-        access_list: false,
-    };
+    let new = new_node(crate::format::FileKind::Regular);
     let large = removes.create(root, b"large", &new).expect("creates");
     let mut written = 0;
     while removes.append(large, &[1; 64 << 10]).is_ok() {

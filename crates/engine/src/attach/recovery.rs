@@ -264,10 +264,21 @@ impl<M: Memory> Fs<M> {
     fn replay_journals(&self) -> Result<u64> {
         let start = self.geometry.journal_block * BLOCK_BYTES;
         let slots = self.pm.slice(Pm::<JournalSlot>::new(start), JOURNAL_SLOTS)?;
-        let mut completed = 0;
-        for slot in slots {
-            if let Some(record) = slot.record() {
-                completed += u64::from(self.replay(&record).unwrap_or(false));
+        let mut completed = [0u64; JOURNAL_SLOTS as usize / 64];
+        // Of two renames that gave one name to files, the later one finds the dentry in the log that the earlier one has put there: so in whatever order
+        // their records lie, some round brings them in theirs. A round without a change is the last one.
+        for _ in 0..JOURNAL_SLOTS {
+            let mut changed = false;
+            for (index, slot) in slots.iter().enumerate() {
+                if let Some(record) = slot.record()
+                    && self.replay(&record).unwrap_or(false)
+                {
+                    completed[index / 64] |= 1 << (index % 64);
+                    changed = true;
+                }
+            }
+            if !changed {
+                break;
             }
         }
         // The steps before the end of the records that repeat them.
@@ -278,7 +289,7 @@ impl<M: Memory> Fs<M> {
         }
         self.pm.fence(Flushed::nothing());
         debug_assert!(JOURNAL_SLOT_BYTES == size_of::<JournalSlot>() as u64);
-        Ok(completed)
+        Ok(completed.iter().map(|word| word.count_ones() as u64).sum())
     }
 
     /// Repeats the steps of a record; whether any of them was still to do. All of it or nothing: a record of which a dentry does not verify was
@@ -300,7 +311,8 @@ impl<M: Memory> Fs<M> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             let (slot, facts) = self.check_move(step)?;
             let word = slot_word(step.dentry, SlotTag::Dentry);
-            if slot.load() != word {
+            // What stands there otherwise is the name's of another rename, which came later (or before one that is repeated after this one).
+            if slot.load() == 0 || record.invalidated.contains(&slot_address(slot.load())) {
                 pm.flush(pm.commit(slot, word, durable)).unfenced();
                 changed = true;
             }
@@ -339,6 +351,14 @@ impl<M: Memory> Fs<M> {
         Ok(dentry.verified(&self.pm).ok_or(bad)?)
     }
 
+    /// Whether a log slot holds nothing, a dentry, or another one whose place that one takes or has left: with the same cookie.
+    fn is_place_of(&self, word: u64, facts: &DentryFacts, dentry: u64) -> bool {
+        let same_place = |other: DentryFacts| other.parent == facts.parent && other.cookie == facts.cookie;
+        word == 0
+            || word == slot_word(dentry, SlotTag::Dentry)
+            || slot_tag(word).is_some() && self.verified_dentry(slot_address(word)).is_ok_and(same_place)
+    }
+
     /// The log slot of a move and what its dentry says, if all of it fits together.
     fn check_move(&self, step: &Move) -> Result<(&Commit64, DentryFacts)> {
         let facts = self.verified_dentry(step.dentry)?;
@@ -347,8 +367,7 @@ impl<M: Memory> Fs<M> {
         let index = (step.slot % BLOCK_BYTES / 8).checked_sub(BLOCK_BYTES / 8 - LOG_SLOTS).ok_or(bad)?;
         let page = self.log_page_of(page_offset, facts.parent).ok_or(bad)?;
         let slot = &page.slots[index as usize];
-        let word = slot.load();
-        if !step.slot.is_multiple_of(8) || (word != 0 && word != slot_word(step.dentry, SlotTag::Dentry)) {
+        if !step.slot.is_multiple_of(8) || !self.is_place_of(slot.load(), &facts, step.dentry) {
             return Err(bad.into());
         }
         if step.directory != 0 {

@@ -1,13 +1,13 @@
 //! Power fails; what is attached next has every name whose call had returned, no half of anything, and knows what is free.
 
 use super::AttachOptions;
-use crate::directory::{NewNode, RenameFlags};
+use crate::directory::RenameFlags;
 use crate::error::{Error, Result};
 use crate::format::{
     Dentry, FileKind, INODES_PER_SEGMENT, Inode, JournalRecord, JournalSlot, ROOT_INODE, SlotTag, Valid, slot_word,
 };
 use crate::fs::{Fs, Node, Thread};
-use crate::testing::{Attached, Memory, PLATFORM, new_image};
+use crate::testing::{Attached, Memory, PLATFORM, new_image, new_node as new};
 use core::sync::atomic::Ordering::Relaxed;
 use pmem::{Flushed, Pm};
 use std::format;
@@ -15,19 +15,6 @@ use std::string::String;
 use std::vec::Vec;
 
 const MIB: u64 = 1 << 20;
-
-fn new(kind: FileKind) -> NewNode<'static> {
-    NewNode {
-        kind,
-        permissions: 0o644,
-        uid: 1,
-        gid: 2,
-        device: 0,
-        target: b"somewhere/short",
-        extended: &[],
-        access_list: false,
-    }
-}
 
 fn make(thread: &Thread<'_>, directory: Node, name: &str, kind: FileKind) -> Node {
     thread.create(directory, name.as_bytes(), &new(kind)).expect("creates")
@@ -249,16 +236,21 @@ fn interrupted_rename() -> Memory {
     let record = JournalRecord::from_words(&core::array::from_fn(|index| slot.words[index].load()));
     assert!(record.moves[0].directory != 0 && record.invalidated.iter().all(|offset| *offset != 0));
     reseal(&crashed, journal);
-    let _ = region.retract(region.get(Pm::new(record.moves[0].slot)).expect("a slot"), 0);
     let proof = || region.fence(Flushed::nothing());
-    for offset in record.invalidated {
-        let dentry = region.get(Pm::<Dentry>::new(offset)).expect("a dentry");
-        let valid = Valid { valid: true, moment_ns: 6, turn: dentry.facts().expect("whole").turn }.word();
-        let _ = region.commit(&dentry.valid, valid, proof());
-    }
+    let before = slot_word(record.invalidated[1], SlotTag::Dentry);
+    let _ = region.commit(region.get(Pm::new(record.moves[0].slot)).expect("a slot"), before, proof());
+    record.invalidated.into_iter().for_each(|offset| make_valid(&crashed, offset));
     let moved: &Inode = region.get(Pm::new(record.moves[0].directory)).expect("an inode");
     let _ = region.commit(&moved.parent, from.number, proof());
     crashed
+}
+
+/// Lets the name of a dentry count again.
+fn make_valid(image: &Memory, offset: u64) {
+    let region = image.region();
+    let dentry = region.get(Pm::<Dentry>::new(offset)).expect("a dentry");
+    let valid = Valid { valid: true, moment_ns: 6, turn: dentry.facts().expect("whole").turn }.word();
+    let _ = region.commit(&dentry.valid, valid, region.fence(Flushed::nothing()));
 }
 
 fn reseal(image: &Memory, journal: u64) {
@@ -308,6 +300,41 @@ fn a_rename_without_a_whole_record_never_happened() {
     let from = thread.lookup(root, b"from").expect("is there");
     let old = thread.lookup(from, b"old").expect("is there");
     assert_eq!(thread.parent(old), Ok(from.number));
+}
+
+#[test]
+fn of_two_renames_to_one_name_the_later_counts_in_whatever_order_their_records_lie() {
+    for later in 0..2 {
+        let image = new_image(8 * MIB, 0);
+        let fs = Attached::new(&image).expect("attaches");
+        let threads = [fs.enter().expect("enters"), fs.enter().expect("enters")];
+        assert_eq!(threads.each_ref().map(|thread| thread.index), [0, 1], "the order of their records");
+        let root = threads[0].root().expect("a root");
+        let numbers = ["one", "two", "name"].map(|name| make(&threads[0], root, name, FileKind::Regular).number);
+        let place = fs.find(ROOT_INODE, b"name", fs.hash_name(ROOT_INODE, b"name")).expect("no error");
+        let before = place.expect("is there").dentry_offset;
+        for (thread, name) in [(1 - later, b"one"), (later, b"two")] {
+            let permit = |_: &_, _: Option<&_>| Ok(());
+            threads[thread].rename((root, name), (root, b"name"), RenameFlags::default(), permit).expect("renames");
+        }
+        // As if no step had become durable: the log names what was there first, and all names count.
+        let crashed = image.copy();
+        let region = crashed.region();
+        for thread in 0..2 {
+            let journal = fs.geometry().journal_block * 4096 + 2 * thread * 128;
+            let slot: &JournalSlot = region.get(Pm::new(journal)).expect("a slot");
+            let record = slot.record().expect("whole");
+            let word: &pmem::Commit64 = region.get(Pm::new(record.moves[0].slot)).expect("a slot");
+            let _ = region.commit(word, slot_word(before, SlotTag::Dentry), region.fence(Flushed::nothing()));
+            record.invalidated.into_iter().for_each(|offset| make_valid(&crashed, offset));
+        }
+        let fs = Attached::new(&crashed).expect("attaches");
+        assert_eq!((fs.report.renames, fs.report.damaged), (2, 0));
+        let thread = fs.enter().expect("enters");
+        let root = thread.root().expect("a root");
+        assert_eq!(thread.lookup(root, b"name").expect("is there").number, numbers[1]);
+        assert_eq!([b"one", b"two"].map(|name| thread.lookup(root, name)), [Err(Error::NotFound); 2]);
+    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
         let holes = directory.holes();
-        if holes < HOLES_MIN || holes < directory.entries.load(Relaxed) {
+        if holes < HOLES_MIN || holes < directory.names() || directory.is_maintained() {
             return Ok(());
         }
         self.compact(node)
@@ -227,7 +227,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !self.is_queued(RetiredKind::Log, old_head) {
             self.retire(RetiredKind::Log, old_head, boundary);
         }
-        directory.add_holes(-(holes as i64));
+        directory.forget_holes(holes);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 
 use super::log::ClaimedSlot;
 use super::{LINKS_MAX, NewNode, check_name};
-use crate::dram::{Cachelet, ENTRIES_DEAD, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
+use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
@@ -116,15 +116,35 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Claims what a new name needs. Counting it first keeps the directory from being removed meanwhile.
+    /// Claims what a new name needs.
     pub(super) fn prepare_name(&self, directory: &'f Cachelet, parent: u64, length: usize) -> Result<PreparedName<'f>> {
-        let before = directory.entries.fetch_add(1, AcqRel);
-        if before & ENTRIES_DEAD != 0 {
-            directory.entries.fetch_sub(1, AcqRel);
+        self.prepare_name_in(directory, parent, length, || self.claim_slot(directory))
+    }
+
+    /// The same for a name that takes the place of a dentry (at an offset) of the same name.
+    pub(super) fn prepare_heir(
+        &self,
+        directory: &'f Cachelet,
+        parent: u64,
+        length: usize,
+        heir_of: (&Dentry, u64),
+    ) -> Result<PreparedName<'f>> {
+        self.prepare_name_in(directory, parent, length, || self.inherit_slot(directory, heir_of))
+    }
+
+    /// Counting the name first keeps the directory from being removed meanwhile.
+    fn prepare_name_in(
+        &self,
+        directory: &'f Cachelet,
+        parent: u64,
+        length: usize,
+        slot: impl FnOnce() -> Result<ClaimedSlot<'f>>,
+    ) -> Result<PreparedName<'f>> {
+        if !directory.add_name() {
             return Err(Error::NotFound);
         }
         let lines = dentry_lines(length);
-        let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match self.claim_slot(directory) {
+        let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match slot() {
             Ok(slot) => {
                 self.note_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
                 Ok(PreparedName { directory, parent, dentry_offset, slot, lines })
@@ -135,15 +155,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         });
         if claimed.is_err() {
-            directory.entries.fetch_sub(1, AcqRel);
+            directory.take_name();
         }
         claimed
     }
 
-    /// Gives back what `prepare_name` claimed; the slot stays a hole. Returns the error that led here.
+    /// Gives back what `prepare_name` claimed; a slot of its own stays a hole. Returns the error that led here.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
-        prepared.directory.entries.fetch_sub(1, AcqRel);
-        prepared.directory.add_holes(1);
+        match prepared.slot.inherited {
+            true => prepared.directory.take_name(),
+            false => prepared.directory.lose_name(),
+        }
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
             Err(worse) => worse,
@@ -384,7 +406,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.retry_when_full(|| {
             let (_pin, parent) = self.pin_indexed(directory)?;
-            if parent.entries.load(Acquire) & ENTRIES_DEAD != 0 {
+            if parent.is_removed() {
                 return Err(Error::NotFound);
             }
             self.intend(IntentKind::Create, [0; 2], [self.fs.hash_name(0, b""); 2]);

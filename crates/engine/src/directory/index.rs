@@ -14,7 +14,7 @@ use crate::format::{
 use crate::fs::{Fs, Node, Thread};
 use crate::grace::Pin;
 use crate::mindex::{NameHash, Target};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Memory, Pm};
 
 /// How far ahead of the insertion names are hashed and buckets are asked for.
@@ -164,9 +164,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.index_pending(waiting)?;
         }
         directory.root.store(tail.0, Relaxed);
-        directory.device.store(holes.min(u32::MAX as u64) as u32, Relaxed);
-        let dead = directory.entries.load(Relaxed) & crate::dram::ENTRIES_DEAD;
-        directory.entries.store(names | dead, Release);
+        directory.set_names(names, holes);
         self.count_links(directory, 2 + subdirectories);
         Ok(())
     }

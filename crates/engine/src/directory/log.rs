@@ -3,11 +3,15 @@
 //!
 //! Invariants
 //! - A claimed slot is its claimer's alone. It stays zero for ever if the claimer fails: a hole.
+//! - A slot that names a dentry changes only when a rename gives its name to another file: then it names the new dentry, which has the same cookie, by one
+//!   store. So a listing meets the name once. That is under the name's bucket, and not while the log is being compacted.
 //! - The last page is an append page (or the log is empty). It is linked durably before anybody claims a slot in it.
 
+use super::DirectoryHint;
+use super::read::log_version;
 use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind};
+use crate::format::{Dentry, FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, slot_word};
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -20,6 +24,8 @@ pub(super) struct ClaimedSlot<'f> {
     pub word: &'f Commit64,
     /// The cookie that goes with it.
     pub cookie: u64,
+    /// It names another dentry, of the same name, whose place the new one takes.
+    pub inherited: bool,
 }
 
 /// The tail of a log as one word: page number and next slot.
@@ -66,8 +72,34 @@ impl<'f, M: Memory> Thread<'f, M> {
             step();
             let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
             let cookie = page.first_cookie.load() + tail.slot();
-            return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie });
+            return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie, inherited: false });
         }
+    }
+
+    /// The slot that names a dentry, for the one that is to take its place; another one if the log is not as it should be. `Busy` while the log is being
+    /// compacted: what is copied does not change. Pinned; whoever compacts later waits for this thread to leave.
+    pub(super) fn inherit_slot(&self, directory: &'f Cachelet, heir_of: (&Dentry, u64)) -> Result<ClaimedSlot<'f>> {
+        let (dentry, offset) = heir_of;
+        if directory.is_maintained() {
+            return Err(Error::Busy);
+        }
+        let cookie = dentry.cookie.load();
+        let log_version = log_version(directory);
+        // The last page is where most names are that somebody still works with; from there no page need be looked at.
+        let tail = DirectoryHint { page: Tail(directory.root.load(Acquire)).page(), log_version };
+        let page = self.first_page(directory, cookie, &tail, log_version)?;
+        if page != 0 {
+            let (page, kind) = self.fs.log_page(page, directory.number.load(Relaxed))?;
+            let word = slot_word(offset, SlotTag::Dentry);
+            let slot = match kind {
+                LogPageKind::Append => page.slots.get(cookie.wrapping_sub(page.first_cookie.load()) as usize),
+                LogPageKind::Compacted => page.slots.iter().find(|slot| slot.load() == word),
+            };
+            if let Some(slot) = slot.filter(|slot| slot.load_acquire() == word) {
+                return Ok(ClaimedSlot { word: slot, cookie, inherited: true });
+            }
+        }
+        self.claim_slot(directory)
     }
 
     /// Gives a directory's log another page (paper, algorithm 1, lines 5 to 9).

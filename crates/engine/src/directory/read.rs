@@ -1,7 +1,7 @@
 //! Reading directories, by the log: readdir, getcwd's step upwards, link targets.
 //!
-//! Invariant: a cookie is a dentry's for its life, cookies ascend along the log, and compaction keeps both. So "after cookie c" means the same
-//! at any time, and a name that is there during a whole scan is met exactly once.
+//! Invariant: a cookie is a name's for its life, whatever files it stands for, cookies ascend along the log, and compaction keeps both. So "after cookie c"
+//! means the same at any time, and a name that is there during a whole scan is met exactly once.
 
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
@@ -15,6 +15,31 @@ use pmem::{BLOCK_BYTES, Memory};
 const YOUNG_NS: i64 = 20_000_000;
 /// Dentries are asked for this many slots ahead.
 const AHEAD: usize = 8;
+
+/// A scan under way.
+struct Scan {
+    /// When it began.
+    now_ns: i64,
+    /// Version of the log that it reads.
+    log_version: u32,
+    /// The last name that it gave has this cookie.
+    cookie: u64,
+}
+
+/// How far the scan of a page came.
+enum Read {
+    /// To its end.
+    All,
+    /// No more is wanted.
+    Enough,
+    /// The log was compacted since the scan began, and a name may have changed its file since: what this page says is out of date.
+    Moved,
+}
+
+/// The version of a directory's log: another one after each compaction.
+pub(super) fn log_version(directory: &Cachelet) -> u32 {
+    directory.directory.load(Acquire) >> 8
+}
 
 /// Whether a name may not be durable yet, for a scan that began at `now_ns`.
 fn is_young(valid: Valid, now_ns: i64) -> bool {
@@ -82,9 +107,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         hint: &mut DirectoryHint,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<()> {
-        let now_ns = self.fs.now_ns();
-        let log_version = cachelet.directory.load(Acquire) >> 8;
-        let mut offset = self.first_page(cachelet, cookie, hint, log_version)?;
+        let mut scan = Scan { now_ns: self.fs.now_ns(), log_version: log_version(cachelet), cookie };
+        let mut offset = self.first_page(cachelet, cookie, hint, scan.log_version)?;
         let mut pages = 0;
         while offset != 0 {
             pages += 1;
@@ -92,17 +116,28 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Corruption::LogPage(offset).into());
             }
             let (page, kind) = self.fs.log_page(offset, number)?;
-            *hint = DirectoryHint { page: offset, log_version };
-            if !self.read_page(cachelet, (page, kind), cookie, now_ns, entry)? {
-                return Ok(());
-            }
-            offset = page.next.load_acquire();
+            *hint = DirectoryHint { page: offset, log_version: scan.log_version };
+            offset = match self.read_page(cachelet, (page, kind), &mut scan, entry)? {
+                Read::Enough => return Ok(()),
+                Read::All => page.next.load_acquire(),
+                // Nobody who compacts comes so far twice while this thread is inside.
+                Read::Moved => {
+                    scan.log_version = log_version(cachelet);
+                    self.first_page(cachelet, scan.cookie, &DirectoryHint::default(), scan.log_version)?
+                }
+            };
         }
         Ok(())
     }
 
     /// The page that holds the first cookie after `cookie`: from the hint if it is of this version of the log, else by walking the chain.
-    fn first_page(&self, directory: &Cachelet, cookie: u64, hint: &DirectoryHint, log_version: u32) -> Result<u64> {
+    pub(super) fn first_page(
+        &self,
+        directory: &Cachelet,
+        cookie: u64,
+        hint: &DirectoryHint,
+        log_version: u32,
+    ) -> Result<u64> {
         let number = directory.number.load(Relaxed);
         let head = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
         let usable = hint.page != 0 && hint.page.is_multiple_of(BLOCK_BYTES) && hint.log_version == log_version;
@@ -123,26 +158,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Corruption::LogPage(offset).into())
     }
 
-    /// Gives the names of a page; whether to go on.
+    /// Gives the names of a page that come after the scan's cookie, and moves that on.
     fn read_page(
         &self,
         directory: &Cachelet,
         (page, kind): (&LogPage, LogPageKind),
-        cookie: u64,
-        now_ns: i64,
+        scan: &mut Scan,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
-    ) -> Result<bool> {
+    ) -> Result<Read> {
         let number = directory.number.load(Relaxed);
         let first = match kind {
-            LogPageKind::Append => (cookie + 1).saturating_sub(page.first_cookie.load()) as usize,
+            LogPageKind::Append => (scan.cookie + 1).saturating_sub(page.first_cookie.load()) as usize,
             LogPageKind::Compacted => 0,
         };
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
-        for index in first..page.slots.len() {
+        let mut index = first;
+        while let Some(slot) = page.slots.get(index) {
+            index += 1;
             if let Some(ahead) = page.slots.get(index + AHEAD) {
                 self.fs.pm.prefetch(slot_address(ahead.load()));
             }
-            let word = page.slots[index].load_acquire();
+            let word = slot.load_acquire();
             if is_gone(word) {
                 continue;
             }
@@ -155,18 +191,29 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             let Some((dentry, offset, facts)) = named else { continue };
             let valid = Valid::from_word(dentry.valid.load_acquire());
-            if !valid.valid || facts.cookie <= cookie {
+            if !valid.valid {
+                if slot.load_acquire() != word {
+                    // Another dentry has got its place: before this one went.
+                    index -= 1;
+                } else if log_version(directory) != scan.log_version {
+                    // Or in the pages that have replaced this one.
+                    return Ok(Read::Moved);
+                }
+                continue;
+            }
+            if facts.cookie <= scan.cookie {
                 continue;
             }
             let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
-            if is_young(valid, now_ns) && !self.is_published(directory, number, name)? {
+            if is_young(valid, scan.now_ns) && !self.is_published(directory, number, name)? {
                 continue;
             }
+            scan.cookie = facts.cookie;
             if !entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name }) {
-                return Ok(false);
+                return Ok(Read::Enough);
             }
         }
-        Ok(true)
+        Ok(Read::All)
     }
 
     /// Whether a young name is durable. The mindex has it only then; in a directory that is not indexed nobody is creating.

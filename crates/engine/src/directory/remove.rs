@@ -5,9 +5,7 @@
 
 use super::check_name;
 use crate::attributes::Attributes;
-use crate::dram::{
-    Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind,
-};
+use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind};
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
@@ -101,7 +99,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(file);
         drop(held);
         self.bury(dropped, cachelet, index);
-        self.count_removal(parent, moment_ns);
+        self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())
     }
@@ -160,11 +158,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.gone(moment_ns.max(0) as u64)))
     }
 
-    /// A directory has one name less and one hole more in its log.
-    pub(super) fn count_removal(&self, directory: &Cachelet, moment_ns: i64) {
-        directory.entries.fetch_sub(1, AcqRel);
+    /// A directory has one name less, and a hole more in its log unless another name has the place.
+    pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, moment_ns: i64) {
+        match leaves_hole {
+            true => directory.lose_name(),
+            false => directory.take_name(),
+        }
         step();
-        directory.add_holes(1);
         self.touch_directory(directory, moment_ns);
     }
 
@@ -253,7 +253,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit(&self.attributes(victim)?)?;
         self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
         // From here on nothing can be made in it.
-        if victim.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).is_err() {
+        if !victim.end_names() {
             self.end_intent();
             return Err(Error::NotEmpty);
         }
@@ -268,7 +268,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.bury_directory(victim, index);
         parent.references.fetch_sub(References::ONE_LINK, AcqRel);
         step();
-        self.count_removal(parent, moment_ns);
+        self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())
     }

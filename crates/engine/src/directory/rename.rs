@@ -4,23 +4,26 @@
 //! all steps: the log slots that name the new dentries, the invalid words of the old ones, the new `..`. The steps themselves are stores that are not even
 //! flushed; the journal says who makes them durable and when.
 //!
+//! A name that is there before and after (a replaced one, both of an exchange, that of a whiteout) keeps its place in the log: the slot that named the old
+//! dentry names the new one, which has its cookie. Nothing on the image names the old dentry then, so it is retired at once.
+//!
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::{Named, PreparedName};
 use super::remove::{CountWaits, DroppedLink};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
-use crate::dram::{Cachelet, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_RENAMING, IntentKind, References};
+use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, slot_word};
+use crate::format::{Dentry, FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, dentry_lines, slot_word};
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::lock::Held;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
 use crate::reap::Patience;
 use crate::step::step;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{Durable, Flushed, Memory};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use pmem::{Durable, Flushed, Memory, Pm};
 
 /// One side of a rename: a name in an indexed directory.
 #[derive(Clone, Copy)]
@@ -311,8 +314,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        let arrival = self.prepare_name(new.directory, new.number, new.name.len())?;
-        let place = match self.prepare_old_place(old, flags) {
+        let arrival = self.prepare_new_name(new, victim.as_ref())?;
+        let place = match self.prepare_old_place(old, &source, flags) {
             Ok(place) => place,
             Err(error) => return Err(self.give_up_name(&arrival, error)),
         };
@@ -331,11 +334,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn prepare_old_place(&self, old: &Side<'f, '_>, flags: RenameFlags) -> Result<OldPlace<'f>> {
+    /// Claims what a side's name needs, in the place of what has it now.
+    fn prepare_new_name(&self, side: &Side<'f, '_>, now: Option<&Found<'f>>) -> Result<PreparedName<'f>> {
+        match now {
+            None => self.prepare_name(side.directory, side.number, side.name.len()),
+            Some(now) => {
+                let heir_of = (now.hit.dentry, now.dentry_offset);
+                self.prepare_heir(side.directory, side.number, side.name.len(), heir_of)
+            }
+        }
+    }
+
+    fn prepare_old_place(&self, old: &Side<'f, '_>, source: &Found<'f>, flags: RenameFlags) -> Result<OldPlace<'f>> {
         if !flags.exchange && !flags.whiteout {
             return Ok(OldPlace::Vacated);
         }
-        let name = self.prepare_name(old.directory, old.number, old.name.len())?;
+        let name = self.prepare_new_name(old, Some(source))?;
         if flags.exchange {
             return Ok(OldPlace::Exchanged(name));
         }
@@ -399,7 +413,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // From here to the second fence: plain stores and flushes only.
         let change = Change { source: &source, victim: victim.as_ref(), dropped, arrival, place, moment_ns };
         let persisted = self.rename_persist(old, new, &change);
-        if persisted.is_ok() {
+        if let Ok(record) = &persisted {
             let target = Target::Cachelet(source.index);
             match (entry, &victim) {
                 (Some(entry), _) => self.insert_entry(held_new, entry, new.hash, arrival.dentry_offset, target),
@@ -410,6 +424,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             self.settle_old_place(&held_old, old, &source, victim.as_ref(), place)?;
             self.take_effect();
+            for (offset, lines) in self.inherited(record)?.into_iter().flatten() {
+                self.retire(RetiredKind::Dentry, offset, lines);
+            }
             // Not before: others take the record of a rename away that is over, and it is how a reaper knows of one that is not.
             self.end_journal();
         }
@@ -439,7 +456,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory
-            && replaced.cachelet.entries.compare_exchange(0, ENTRIES_DEAD, AcqRel, Acquire).is_err()
+            && !replaced.cachelet.end_names()
         {
             self.end_renaming(source, victim);
             return Err(Error::NotEmpty);
@@ -473,7 +490,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The persistent part. Only errors of corrupt offsets can come from it, before anything is durable.
-    fn rename_persist(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) -> Result<()> {
+    fn rename_persist(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) -> Result<JournalRecord> {
         let pm = &self.fs.pm;
         let &Change { source, victim, dropped, arrival, place, moment_ns } = change;
         let mut record = JournalRecord {
@@ -504,7 +521,28 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash before this fence: the record does not verify, or it does and so do the dentries (recovery checks both). After it recovery
         // repeats the steps, whichever of them are durable.
         let durable = pm.fence(flushed.and(recorded));
-        self.rename_steps(change, &record, durable)
+        self.rename_steps(change, &record, durable)?;
+        Ok(record)
+    }
+
+    /// The dentries (offset and lines) whose places in the log the new ones of a record have got: they have their cookies.
+    pub(crate) fn inherited(&self, record: &JournalRecord) -> Result<[Option<(u64, u64)>; 2]> {
+        let mut all = [None; 2];
+        let [arrival, old_place] = record.moves.map(|step| step.dentry);
+        let [source, victim] = record.invalidated;
+        for (inherited, (new, old)) in all.iter_mut().zip([(arrival, victim), (old_place, source)]) {
+            if new == 0 || old == 0 {
+                continue;
+            }
+            let [new, before] = [self.fs.pm.get(Pm::<Dentry>::new(new))?, self.fs.pm.get(Pm::<Dentry>::new(old))?];
+            if let Some(facts) = before.facts()
+                && new.parent.load() == facts.parent
+                && new.cookie.load() == facts.cookie
+            {
+                *inherited = Some((old, dentry_lines(facts.name_length as usize)));
+            }
+        }
+        Ok(all)
     }
 
     /// The journal's words for a name that appears.
@@ -530,6 +568,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
             pm.commit(name.slot.word, slot_word(name.dentry_offset, SlotTag::Dentry), durable).unflushed();
         }
+        // After the slots: a reader that finds the old dentry gone finds the new one in its place.
         for dentry in [Some(source), victim].into_iter().flatten().map(|found| found.hit.dentry) {
             pm.retract(&dentry.valid, dentry.gone(gone_ns)).unflushed();
         }
@@ -570,7 +609,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Counts of the directories, and the end of what was replaced. (`prepare_name` counted the arrivals.)
     fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) {
-        let &Change { source, victim, dropped, place, moment_ns, .. } = change;
+        let &Change { source, victim, dropped, arrival, place, moment_ns } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
                 from.references.fetch_sub(References::ONE_LINK, AcqRel);
@@ -578,14 +617,20 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         };
         moves_link(source.kind, old.directory, new.directory);
-        self.count_removal(old.directory, moment_ns);
+        // The place of who is replaced is a hole, unless who comes has taken it over.
+        let own_place = |name: &PreparedName<'_>| !name.slot.inherited;
+        let leaves_hole = match place {
+            OldPlace::Vacated => true,
+            OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) => own_place(name),
+        };
+        self.count_removal(old.directory, leaves_hole, moment_ns);
         match (place, victim) {
             (OldPlace::Exchanged(_), Some(victim)) => {
                 moves_link(victim.kind, new.directory, old.directory);
-                self.count_removal(new.directory, moment_ns);
+                self.count_removal(new.directory, own_place(arrival), moment_ns);
             }
             (_, Some(victim)) => {
-                self.count_removal(new.directory, moment_ns);
+                self.count_removal(new.directory, own_place(arrival), moment_ns);
                 if victim.kind == FileKind::Directory {
                     new.directory.references.fetch_sub(References::ONE_LINK, AcqRel);
                     self.bury_directory(victim.cachelet, victim.index);

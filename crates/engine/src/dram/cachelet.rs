@@ -8,7 +8,7 @@
 //!   times are the exception: they only grow, by fetch_max.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use pmem::Layout;
 
 /// Flag of the state word: the file exists for others (paper III.E). Unset while its creation is not durable.
@@ -36,8 +36,14 @@ pub const MAPPED: u32 = 1;
 /// Bit of [`Cachelet::mapped`] of a file: blocks behind its end were kept where they are for the sake of mappings, and go with the last of them.
 pub const MAPPED_KEPT: u32 = 2;
 
+/// In [`Cachelet::entries`] of a directory: the names are below this bit.
+const HOLES_SHIFT: u32 = 34;
+/// One hole.
+const ONE_HOLE: u64 = 1 << HOLES_SHIFT;
+/// No more holes are counted, so that they never reach the bit above them.
+const HOLES_MAX: u64 = 1 << 28;
 /// Bit of [`Cachelet::entries`]: the directory is removed; nothing can be made in it.
-pub const ENTRIES_DEAD: u64 = 1 << 63;
+const ENTRIES_DEAD: u64 = 1 << 63;
 
 /// Bit of [`Cachelet::dirty`]: links, or a directory's times, are newer than the inode's property entry.
 pub const DIRTY: u32 = 1;
@@ -148,7 +154,8 @@ pub struct Cachelet {
     /// Files: root of the block map, as in the property entry. Directories: the tail of the log: page offset / 4096 (high 54 bits), next slot
     /// (low 10 bits); zero: unknown or no page yet.
     pub root: AtomicU64,
-    /// Files: blocks of the body. Directories: names in it, and [`ENTRIES_DEAD`].
+    /// Files: blocks of the body. Directories: names in it, and above them the slots of its log that became holes since the last compaction, and whether it is
+    /// removed; see [`Cachelet::names`].
     pub entries: AtomicU64,
     /// Sequence of the newest property entry.
     pub sequence: AtomicU32,
@@ -158,7 +165,7 @@ pub struct Cachelet {
     pub directory: AtomicU32,
     /// [`DIRTY`], [`PLAIN`].
     pub dirty: AtomicU32,
-    /// Device number; for a directory the slots of its log that became holes since the last compaction.
+    /// Device number; zero of what is no device.
     pub device: AtomicU32,
     /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
     pub next: AtomicU32,
@@ -193,6 +200,12 @@ impl Cachelet {
         self.mapped.fetch_update(AcqRel, Relaxed, begin).is_ok()
     }
 
+    /// Directories: whether anybody compacts or evicts it.
+    #[inline]
+    pub fn is_maintained(&self) -> bool {
+        self.mapped.load(SeqCst) >> MAINTAINER_SHIFT != 0
+    }
+
     /// Directories: whether a slot compacts or evicts it.
     pub fn is_maintained_by(&self, ticket: u32) -> bool {
         self.mapped.load(Relaxed) >> MAINTAINER_SHIFT == ticket
@@ -204,17 +217,72 @@ impl Cachelet {
         let _ = self.mapped.fetch_update(AcqRel, Relaxed, end);
     }
 
-    /// Holes in a directory's log since its last compaction.
+    /// Directories: names, those included that are being made.
     #[inline]
-    pub fn holes(&self) -> u64 {
-        self.device.load(Relaxed) as u64
+    pub fn names(&self) -> u64 {
+        self.entries.load(Acquire) & (ONE_HOLE - 1)
     }
 
-    /// Counts holes. A hint for compaction only, so two who count at once may count one; no atomic addition is spent on it.
+    /// Directories: holes in the log since its last compaction.
     #[inline]
-    pub fn add_holes(&self, count: i64) {
-        let holes = (self.holes() as i64).saturating_add(count).clamp(0, u32::MAX as i64);
-        self.device.store(holes as u32, Relaxed);
+    pub fn holes(&self) -> u64 {
+        (self.entries.load(Relaxed) & !ENTRIES_DEAD) >> HOLES_SHIFT
+    }
+
+    /// Directories: whether it is removed.
+    #[inline]
+    pub fn is_removed(&self) -> bool {
+        self.entries.load(Acquire) & ENTRIES_DEAD != 0
+    }
+
+    /// Directories: sets what was counted in its log. Whether it is removed stays as it is.
+    pub fn set_names(&self, names: u64, holes: u64) {
+        let dead = self.entries.load(Relaxed) & ENTRIES_DEAD;
+        self.entries.store(names | holes.min(HOLES_MAX) << HOLES_SHIFT | dead, Release);
+    }
+
+    /// Directories: counts one more name; false if the directory is removed.
+    #[inline]
+    pub fn add_name(&self) -> bool {
+        let alive = self.entries.fetch_add(1, AcqRel) & ENTRIES_DEAD == 0;
+        if !alive {
+            self.take_name();
+        }
+        alive
+    }
+
+    /// Directories: a name that was counted and has no slot in the log does not count.
+    #[inline]
+    pub fn take_name(&self) {
+        self.entries.fetch_sub(1, AcqRel);
+    }
+
+    /// Directories: a name that was counted became a hole. One step for both counts: they lie in one word so that no compaction begins, or begins again, because
+    /// one of two who count at once was not heard.
+    #[inline]
+    pub fn lose_name(&self) {
+        let change = if self.holes() < HOLES_MAX { ONE_HOLE - 1 } else { 1u64.wrapping_neg() };
+        self.entries.fetch_add(change, AcqRel);
+    }
+
+    /// Directories: a compaction found so many holes.
+    pub fn forget_holes(&self, found: u64) {
+        let fewer = |word: u64| {
+            let holes = (word & !ENTRIES_DEAD) >> HOLES_SHIFT;
+            Some(word - (holes.min(found) << HOLES_SHIFT))
+        };
+        let _ = self.entries.fetch_update(AcqRel, Relaxed, fewer);
+    }
+
+    /// Directories: from here on nothing can be made in it, unless it has names or is removed already; whether that was so.
+    pub fn end_names(&self) -> bool {
+        let empty = |word: u64| (word & (ONE_HOLE - 1 | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD);
+        self.entries.fetch_update(AcqRel, Acquire, empty).is_ok()
+    }
+
+    /// Directories: takes [`Cachelet::end_names`] back.
+    pub fn allow_names(&self) {
+        self.entries.fetch_and(!ENTRIES_DEAD, AcqRel);
     }
 }
 const _: () = assert!(size_of::<Cachelet>() == 128);
@@ -222,3 +290,56 @@ const _: () = assert!(core::mem::offset_of!(Cachelet, lock) == 64);
 // SAFETY: repr(C), no padding (the fields sum up to 128 bytes, each aligned to its size), atomics only; AtomicI64 is 8 bytes of which any
 // pattern is a value.
 unsafe impl Layout for Cachelet {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> std::boxed::Box<Cachelet> {
+        // SAFETY: atomics only, of which zero is a value.
+        std::boxed::Box::new(unsafe { core::mem::zeroed() })
+    }
+
+    #[test]
+    fn names_and_holes_of_many_threads_are_all_counted() {
+        let directory = empty();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        assert!(directory.add_name());
+                        assert!(directory.add_name());
+                        directory.lose_name();
+                    }
+                });
+            }
+        });
+        assert_eq!((directory.names(), directory.holes()), (40_000, 40_000));
+        directory.forget_holes(30_000);
+        assert_eq!((directory.names(), directory.holes()), (40_000, 10_000));
+        directory.forget_holes(20_000);
+        assert_eq!((directory.names(), directory.holes()), (40_000, 0), "no fewer than none");
+    }
+
+    #[test]
+    fn a_directory_is_removed_only_without_names_whatever_its_holes() {
+        let directory = empty();
+        assert!(directory.add_name());
+        assert!(!directory.end_names());
+        directory.lose_name();
+        assert!(directory.end_names() && !directory.end_names());
+        assert!(directory.is_removed() && !directory.add_name());
+        assert_eq!((directory.names(), directory.holes()), (0, 1));
+        directory.allow_names();
+        assert!(directory.add_name());
+    }
+
+    #[test]
+    fn holes_beyond_all_counting_reach_nothing_else() {
+        let directory = empty();
+        directory.set_names(3, u64::MAX);
+        let holes = directory.holes();
+        directory.lose_name();
+        assert_eq!((directory.names(), directory.holes(), directory.is_removed()), (2, holes, false));
+    }
+}

@@ -13,8 +13,8 @@ mod slot;
 
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
-    Cachelet, DIRTY, DirectoryState, ENTRIES_DEAD, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
-    FLAG_RENAMING, FLAG_UNNAMED, MAPPED, MAPPED_KEPT, PLAIN, References,
+    Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
+    FLAG_UNNAMED, MAPPED, MAPPED_KEPT, PLAIN, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
 pub use slot::{

@@ -13,6 +13,8 @@ mod read;
 mod release;
 mod resize;
 mod share;
+#[cfg(test)]
+mod share_tests;
 mod shift;
 #[cfg(test)]
 mod tests;

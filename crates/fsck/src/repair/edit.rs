@@ -133,7 +133,9 @@ impl<'c, M: Memory> Mender<'c, M> {
         let journal = self.region().get(Pm::<JournalSlot>::new(slot)).map_err(|_| "there is no journal slot")?;
         let record: JournalRecord = journal.record().ok_or("its record is not whole any more")?;
         for step in record.moves.iter().filter(|step| step.slot != 0) {
-            self.set(step.slot, slot_word(step.dentry, SlotTag::Dentry));
+            if crate::journal::is_due(self.get(step.slot), &record) {
+                self.set(step.slot, slot_word(step.dentry, SlotTag::Dentry));
+            }
             if step.directory != 0 && Valid::from_word(self.get(step.dentry)).valid {
                 self.set(step.directory + offset_of!(Inode, parent) as u64, step.parent);
             }

@@ -4,7 +4,7 @@
 //! interrupts another on the same thread (in the handler of a fault) gets a context of its own. A context that a fork copied is
 //! entered anew: the slot in the engine is still the parent's.
 
-use super::processes::{self, Who};
+use super::processes::{self, Kept, Who};
 use super::server::Server;
 use super::{identity, sys, user};
 use core::mem::MaybeUninit;
@@ -39,6 +39,12 @@ pub struct Context {
     adopted: bool,
     /// The process of a child that runs in its parent's memory, while it does.
     child: Option<Process<'static>>,
+    /// The process as this thread of several sees it, if there was room for that.
+    own: Option<Process<'static>>,
+    /// Generation in which `own` was asked for; zero: not.
+    own_entered: u32,
+    /// In `thread`: its reference to the working directory.
+    kept: Kept,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
     second: [u8; PATH_ROOM_BYTES],
@@ -69,6 +75,7 @@ impl Context {
         if self.entered != generation {
             self.thread.write(server.fs.enter()?);
             self.entered = generation;
+            self.kept.forget();
         }
         Ok(())
     }
@@ -84,17 +91,22 @@ impl Context {
     #[inline]
     pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
         self.enter(server)?;
+        if processes::has_threads() && self.own_entered != self.entered {
+            self.see_threads();
+        }
         // SAFETY: entered, in this generation.
         let thread = unsafe { self.thread.assume_init_ref() };
         let credentials: Credentials<'static> = identity::credentials();
         Ok(Inside {
             who: Who {
                 caller: Caller::new(thread, credentials),
-                process: match &self.child {
-                    Some(child) => child,
-                    None => processes::main(),
+                process: match (&self.child, &self.own) {
+                    (Some(child), _) => child,
+                    (None, Some(own)) => own,
+                    (None, None) => processes::main(),
                 },
                 is_child: self.child.is_some(),
+                kept: &self.kept,
             },
             walk: &mut self.walk,
             path: &mut self.path,
@@ -104,17 +116,38 @@ impl Context {
         })
     }
 
+    /// One of several threads from now on.
+    #[cold]
+    fn see_threads(&mut self) {
+        // What a fork copied is the parent's.
+        self.own = processes::main().for_thread();
+        self.own_entered = self.entered;
+    }
+
     /// Leaves the engine: the thread ends, or another one takes over.
     pub fn leave(&mut self) {
         let entered = core::mem::take(&mut self.entered);
+        let own_entered = core::mem::take(&mut self.own_entered);
+        if let Some(own) = self.own.take()
+            && self.child.is_none()
+            && own_entered == GENERATION.load(Relaxed)
+        {
+            own.end_thread();
+        }
         if entered != 0 && entered == GENERATION.load(Relaxed) {
-            // SAFETY: entered in this generation, and not used from now on.
+            // SAFETY: entered in this generation.
+            self.kept.give_back(unsafe { self.thread.assume_init_ref() });
+            // SAFETY: as above, and not used from now on.
             unsafe { self.thread.assume_init_drop() };
         }
     }
 
     /// Puts the thread's place away, for a child that shares memory with its parent and takes the slot `prepared`: it enters a place of its own.
     pub fn park(&mut self, prepared: u32) {
+        if self.entered == GENERATION.load(Relaxed) {
+            // SAFETY: entered, in this generation.
+            self.kept.give_back(unsafe { self.thread.assume_init_ref() });
+        }
         core::mem::swap(&mut self.thread, &mut self.parked);
         self.parked_entered = core::mem::take(&mut self.entered);
         (self.prepared, self.adopted, self.child) = (prepared, false, None);
@@ -142,7 +175,7 @@ impl Context {
 
     /// In the child of a fork, which has memory of its own now.
     pub fn become_main(&mut self) {
-        (self.child, self.parked_entered) = (None, 0);
+        (self.child, self.own, self.parked_entered) = (None, None, 0);
     }
 
     /// Whether this is a child that runs in its parent's memory.

@@ -12,11 +12,11 @@
 
 use super::call::{Call, native_with};
 use super::dispatch::{NATIVE, done};
-use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
+use super::entry::{DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
 use super::processes::{self, Who};
 use super::server::Server;
 use super::{environment, numbers, paths, sys};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use posix::{Errno, Result};
 
 /// A descriptor of an open file.
@@ -54,21 +54,15 @@ pub fn is_marked(fd: u32) -> bool {
 
 /// Notes that a descriptor may be ours.
 pub fn mark(fd: u32) {
-    if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)
-        && byte.load(Relaxed) != OURS
-        && byte.swap(OURS, AcqRel) != OURS
-    {
-        DIRECTFS_FD_COUNT.fetch_add(1, Release);
+    if DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) != OURS) {
+        numbers::set_state(fd, OURS);
     }
 }
 
 /// Notes that a descriptor is not ours any more.
 pub fn unmark(fd: u32) {
-    if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)
-        && byte.load(Relaxed) != PROTECTED
-        && byte.swap(0, AcqRel) == OURS
-    {
-        DIRECTFS_FD_COUNT.fetch_sub(1, Release);
+    if DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
+        numbers::set_state(fd, 0);
     }
 }
 
@@ -155,8 +149,8 @@ pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     let frame = call.frame;
     let who = call.begin()?.who;
     let Some(descriptor) = who.process.descriptor(fd) else { return Ok(close_theirs(&who, frame, fd)) };
+    // Of several threads that close it one does.
     if !who.process.remove(who.caller.thread, fd) {
-        // Another thread has closed it meanwhile.
         return Err(Errno::EBADF);
     }
     if who.is_child {

@@ -95,9 +95,9 @@ pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::Atom
 /// Whether every call with a route goes to the dispatcher.
 pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
-/// Numbers below are in use: see [`super::numbers`].
-pub static DIRECTFS_FLOOR: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
-/// Numbers that are free for the program and open in the kernel.
+/// Numbers below its lower half are in use: see [`super::numbers`].
+pub static DIRECTFS_FLOOR: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+/// Whether there may be numbers that are free for the program and open in the kernel.
 pub static DIRECTFS_PARKED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
 /// The mount's path without its first slash. Written before the first hooked call only.

@@ -7,63 +7,43 @@
 //! - All numbers below the floor are in use. Whatever frees a number lowers the floor to it: closing what is ours here, closing what is the kernel's in
 //!   [`super::descriptors`], to which the filter sends whoever closes a number below the floor.
 //! - A parked number is not below the floor; the filter's byte says what it is, and whoever uses the number gets EBADF.
+//! - Whoever changes the byte of a parked number to [`OURS`], by compare-and-swap, has got the number. So threads need no lock: the bytes are
+//!   all that they share, and the floor, which is only raised when the kernel had to be asked, or when it is well below what is free.
 //! - Whatever makes a descriptor of the kernel's, or could tell that there are parked ones, gives them back first ([`give_back`]): the filter sends it to the
-//!   dispatcher while there are any. Calls that the filter does not see may get a number above a parked one.
+//!   dispatcher while there may be any. Calls that the filter does not see may get a number above a parked one.
 //! - The state is this process's and its memory's. A child that runs in its parent's memory has a table of its own in the kernel, so nothing is parked when it is made and
 //!   while it runs, and it asks the kernel. Where two memories share one table, nothing is ever parked.
-//! - Changes are made under a lock once there are threads. It is held for one call to the kernel at most; handlers of signals do not run meanwhile.
+//! - Who parks and who gives back, or lends, each stores and then looks (all of these are full fences): one of the two sees the other.
 
 use super::descriptors::{OURS, PARKED, PARKED_CLOEXEC, close_placeholder, kernel, placed};
 use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_FLOOR, DIRECTFS_PARKED, FDS_MAX};
+use super::environment;
 use super::processes::Who;
-use super::{environment, processes, sys};
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+use posix::process::Process;
 use posix::{Errno, Result};
 
-/// Parked numbers at a time: they are given back one by one.
-const PARKED_MAX: u32 = 64;
-/// Looks at the lock before the processor is given to others.
-const SPINS: u32 = 200;
+/// Numbers from here on are not parked: whoever gives parked ones back looks at all below.
+const PARKED_BELOW: u32 = 256;
+/// How far what is free must be from the floor for that to be raised.
+const RAISE_BY: u32 = 8;
+/// In the floor's word: it was lowered, or something below what others have looked at was freed.
+const ONE_FREED: u64 = 1 << 32;
 
-static LOCK: AtomicU32 = AtomicU32::new(0);
-/// No parked number is at or behind this one.
-static END: AtomicU32 = AtomicU32::new(0);
+/// A child has run in our memory: bytes may be set for what was its own.
+static LENT: AtomicBool = AtomicBool::new(false);
 /// Children that run in our memory, or may.
 static BORROWERS: AtomicU32 = AtomicU32::new(0);
 /// In `BORROWERS`: for ever.
 const ALWAYS: u32 = 1 << 31;
 
-/// The lock, while it is held.
-struct Held(bool);
-
-fn lock() -> Held {
-    if !processes::has_threads() {
-        return Held(false);
-    }
-    let mut looks = 0;
-    while LOCK.load(Relaxed) != 0 || LOCK.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-        looks += 1;
-        if looks < SPINS {
-            core::hint::spin_loop();
-        } else {
-            // SAFETY: gives time to others, and changes nothing.
-            unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
-        }
-    }
-    Held(true)
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if self.0 {
-            LOCK.store(0, Release);
-        }
-    }
+fn byte(fd: u32) -> Option<&'static AtomicU8> {
+    DIRECTFS_FDS.0.get(fd as usize)
 }
 
 fn state(fd: u32) -> u8 {
-    DIRECTFS_FDS.0.get(fd as usize).map_or(0, |byte| byte.load(Relaxed))
+    byte(fd).map_or(0, |byte| byte.load(Relaxed))
 }
 
 /// What the filter has to know of: what is ours, and what is parked.
@@ -71,27 +51,46 @@ fn is_counted(state: u8) -> bool {
     matches!(state, OURS | PARKED | PARKED_CLOEXEC)
 }
 
-fn set_state(fd: u32, state: u8) {
-    let Some(byte) = DIRECTFS_FDS.0.get(fd as usize) else { return };
-    let before = byte.load(Relaxed);
-    byte.store(state, Release);
-    match (is_counted(before), is_counted(state)) {
+fn count(before: u8, now: u8) {
+    match (is_counted(before), is_counted(now)) {
         (false, true) => drop(DIRECTFS_FD_COUNT.fetch_add(1, AcqRel)),
         (true, false) => drop(DIRECTFS_FD_COUNT.fetch_sub(1, AcqRel)),
         _ => {}
     }
 }
 
-fn is_parked(fd: u32) -> bool {
-    matches!(state(fd), PARKED | PARKED_CLOEXEC)
+/// What a number is from now on.
+pub fn set_state(fd: u32, now: u8) {
+    if let Some(byte) = byte(fd) {
+        count(byte.swap(now, SeqCst), now);
+    }
 }
 
-/// The first parked number of a range.
-fn first_parked(from: u32, to: u32) -> Option<u32> {
-    if DIRECTFS_PARKED.load(Relaxed) == 0 {
+/// The same, if it is `before` still.
+fn change(fd: u32, before: u8, now: u8) -> bool {
+    let changed = byte(fd).is_some_and(|byte| byte.compare_exchange(before, now, SeqCst, Relaxed).is_ok());
+    if changed {
+        count(before, now);
+    }
+    changed
+}
+
+fn is_parked(state: u8) -> bool {
+    matches!(state, PARKED | PARKED_CLOEXEC)
+}
+
+/// The first parked number of a range, which is the caller's from now on, and whether exec closes its placeholder.
+fn take_first_parked(from: u32, to: u32) -> Option<(u32, bool)> {
+    if DIRECTFS_PARKED.load(SeqCst) == 0 {
         return None;
     }
-    (from..to.min(END.load(Relaxed))).find(|&fd| is_parked(fd))
+    (from..to.min(PARKED_BELOW)).find_map(|fd| take_parked(fd).map(|cloexec| (fd, cloexec)))
+}
+
+/// Takes a number out of the parked ones, if it is one; whether exec closes its placeholder.
+fn take_parked(fd: u32) -> Option<bool> {
+    let now = state(fd);
+    (is_parked(now) && change(fd, now, OURS)).then_some(now == PARKED_CLOEXEC)
 }
 
 /// A number for a descriptor of ours: the lowest free one from `min` on, with a placeholder behind it.
@@ -99,39 +98,61 @@ pub fn reserve(who: &Who<'_>, min: u32, cloexec: bool) -> Result<u32> {
     if who.is_child || BORROWERS.load(Relaxed) & ALWAYS != 0 {
         return ask(min, cloexec);
     }
-    let held = lock();
-    let floor = DIRECTFS_FLOOR.load(Relaxed);
+    let seen = DIRECTFS_FLOOR.load(Acquire);
+    let floor = seen as u32;
     let mut start = floor.max(min);
-    // What the table knows is in use. The byte alone may be wrong, but never where it says nothing.
-    while state(start) == OURS && who.process.descriptor(start).is_some() {
-        start += 1;
-    }
-    let (fd, was_cloexec) = match is_parked(start) {
-        true => (start, take(start, OURS)),
-        false => {
-            let asked = ask(start, cloexec);
-            let end = *asked.as_ref().unwrap_or(&u32::MAX);
-            match first_parked(start, end) {
-                Some(parked) => {
-                    if end != u32::MAX && !put(end, cloexec) {
-                        close_placeholder(end);
-                    }
-                    (parked, take(parked, OURS))
-                }
-                // What is wrong depends on where the kernel is asked to begin.
-                None if start > min && asked.is_err() => (ask(min, cloexec)?, cloexec),
-                None => (asked?, cloexec),
-            }
+    let (fd, was_cloexec, far) = loop {
+        if let Some(was_cloexec) = take_parked(start) {
+            break (start, was_cloexec, floor + RAISE_BY);
+        }
+        match state(start) {
+            // Another thread was faster.
+            PARKED | PARKED_CLOEXEC => {}
+            // Of what a child has left behind the kernel knows.
+            OURS if !LENT.load(Relaxed) || who.process.descriptor(start).is_some() => start += 1,
+            // What is the kernel's has to be asked for once.
+            _ => break ask_or_take(start, min, cloexec).map(|(fd, was_cloexec)| (fd, was_cloexec, floor + 1))?,
         }
     };
-    if min <= floor {
-        DIRECTFS_FLOOR.store(fd + 1, Relaxed);
+    if min <= floor && fd >= far {
+        raise(seen, fd);
     }
-    drop(held);
     if was_cloexec != cloexec {
         kernel(libc::SYS_fcntl, u64::from(fd), libc::F_SETFD as u64, u64::from(cloexec));
     }
     Ok(fd)
+}
+
+/// Raises the floor, unless the kernel freed something meanwhile: it may have been behind where the caller looked.
+#[cold]
+fn raise(seen: u64, to: u32) {
+    let floor = seen as u32;
+    let raised = seen - u64::from(floor) + u64::from(to);
+    if DIRECTFS_FLOOR.compare_exchange(seen, raised, SeqCst, Relaxed).is_ok()
+        && let Some(parked) = (floor..to).find(|&fd| is_parked(state(fd)))
+    {
+        // Whoever parked it may have seen the floor of before.
+        lower(parked, false);
+    }
+}
+
+/// The lowest number from `start` on that is free in the kernel, or parked; of which nothing is known between `min` and `start` but that it is in use.
+fn ask_or_take(start: u32, min: u32, cloexec: bool) -> Result<(u32, bool)> {
+    let asked = ask(start, cloexec);
+    let end = *asked.as_ref().unwrap_or(&u32::MAX);
+    if let Some(parked) = take_first_parked(start, end) {
+        if end != u32::MAX {
+            close(end, cloexec);
+        }
+        return Ok(parked);
+    }
+    let fd = match asked {
+        // What is wrong depends on where the kernel is asked to begin.
+        Err(_) if start > min => ask(min, cloexec)?,
+        asked => asked?,
+    };
+    set_state(fd, OURS);
+    Ok((fd, cloexec))
 }
 
 /// A new placeholder from the kernel.
@@ -141,51 +162,43 @@ fn ask(min: u32, cloexec: bool) -> Result<u32> {
     placed(kernel(libc::SYS_fcntl, contract.placeholder as u64, command as u64, u64::from(min)))
 }
 
-/// Parks a number that is free for the program and open in the kernel; whether there was room. Under the lock.
-fn put(fd: u32, cloexec: bool) -> bool {
-    let parked = DIRECTFS_PARKED.load(Relaxed);
-    if parked >= PARKED_MAX || fd as usize >= FDS_MAX || BORROWERS.load(Acquire) != 0 {
-        return false;
-    }
-    set_state(fd, if cloexec { PARKED_CLOEXEC } else { PARKED });
-    END.store(END.load(Relaxed).max(fd + 1), Relaxed);
-    DIRECTFS_PARKED.store(parked + 1, Release);
-    true
-}
-
-/// Takes a number out of the parked ones, to be `what`; whether its placeholder is one that exec closes. Under the lock.
-fn take(fd: u32, what: u8) -> bool {
-    let cloexec = state(fd) == PARKED_CLOEXEC;
-    set_state(fd, what);
-    // (A fork may have copied it in the middle of a change by another thread.)
-    let parked = DIRECTFS_PARKED.load(Relaxed).saturating_sub(1);
-    DIRECTFS_PARKED.store(parked, Release);
-    if parked == 0 {
-        END.store(0, Relaxed);
-    }
-    cloexec
-}
-
 /// A number of ours is free again: its placeholder is parked, or closed.
 pub fn close(fd: u32, cloexec: bool) {
-    let _held = lock();
-    if !put(fd, cloexec) {
+    let parked = park(fd, cloexec);
+    if !parked {
+        // The kernel's from the moment on at which it is closed.
         set_state(fd, 0);
         close_placeholder(fd);
     }
-    lower(fd);
+    lower(fd, !parked);
 }
 
-fn lower(fd: u32) {
-    if fd < DIRECTFS_FLOOR.load(Relaxed) {
-        DIRECTFS_FLOOR.store(fd, Relaxed);
+/// Parks a number, if it may be.
+fn park(fd: u32, cloexec: bool) -> bool {
+    if fd >= PARKED_BELOW || BORROWERS.load(Relaxed) != 0 {
+        return false;
     }
+    let parked = if cloexec { PARKED_CLOEXEC } else { PARKED };
+    set_state(fd, parked);
+    if DIRECTFS_PARKED.load(SeqCst) == 0 {
+        DIRECTFS_PARKED.store(1, SeqCst);
+    }
+    // A child is about to run in our memory: it is not for whoever lends to close what he did not see.
+    BORROWERS.load(SeqCst) == 0 || !change(fd, parked, OURS)
+}
+
+/// Sees to it that the floor is not above a free number. With `unseen` others may have looked at it, and found it in use, without having been told.
+fn lower(fd: u32, unseen: bool) {
+    let lowered = |word: u64| match u64::from(fd) < word & (ONE_FREED - 1) {
+        true => Some((word & !(ONE_FREED - 1)).wrapping_add(ONE_FREED) | u64::from(fd)),
+        false => unseen.then(|| word.wrapping_add(ONE_FREED)),
+    };
+    let _ = DIRECTFS_FLOOR.fetch_update(SeqCst, SeqCst, lowered);
 }
 
 /// The kernel has freed a number, and perhaps some behind it.
 pub fn note_free(fd: u32) {
-    let _held = lock();
-    lower(fd);
+    lower(fd, true);
 }
 
 /// The program is about to have the kernel put something else at a number; whether it was parked. If nothing comes there after all, it is to be closed
@@ -194,8 +207,7 @@ pub fn claim(fd: u32) -> Option<bool> {
     if DIRECTFS_PARKED.load(Relaxed) == 0 {
         return None;
     }
-    let _held = lock();
-    is_parked(fd).then(|| take(fd, 0))
+    take_parked(fd)
 }
 
 /// Gives all parked numbers back to the kernel.
@@ -208,16 +220,19 @@ pub fn give_back() {
 
 #[cold]
 fn give_back_all() {
-    let _held = lock();
-    while let Some(fd) = first_parked(0, u32::MAX) {
-        take(fd, 0);
-        close_placeholder(fd);
+    DIRECTFS_PARKED.swap(0, SeqCst);
+    for fd in 0..PARKED_BELOW {
+        if take_parked(fd).is_some() {
+            set_state(fd, 0);
+            close_placeholder(fd);
+        }
     }
 }
 
 /// A child is about to be made that runs in our memory: nothing is parked until [`end_lending`].
 pub fn lend() {
-    BORROWERS.fetch_add(1, AcqRel);
+    LENT.store(true, Relaxed);
+    BORROWERS.fetch_add(1, SeqCst);
     give_back_all();
 }
 
@@ -228,12 +243,18 @@ pub fn end_lending() {
 
 /// Another process is about to share the kernel's table: from now on only the kernel knows what is free.
 pub fn stop() {
-    BORROWERS.fetch_or(ALWAYS, AcqRel);
+    BORROWERS.fetch_or(ALWAYS, SeqCst);
     give_back_all();
 }
 
-/// In the child of a fork, which has one thread and a copy of the table: others are not here any more.
-pub fn begin_anew() {
-    LOCK.store(0, Relaxed);
+/// In the child of a fork, which has one thread and a copy of the table: others are not here any more, and what they were at ends here.
+pub fn begin_anew(process: &Process<'_>, had_threads: bool) {
     BORROWERS.fetch_and(ALWAYS, Relaxed);
+    if !had_threads || LENT.load(Relaxed) {
+        return;
+    }
+    for fd in (0..FDS_MAX as u32).filter(|&fd| state(fd) == OURS && process.descriptor(fd).is_none()) {
+        set_state(fd, 0);
+        close_placeholder(fd);
+    }
 }

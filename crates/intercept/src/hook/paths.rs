@@ -69,14 +69,7 @@ pub fn locate(
         return come_in(server, who, None, path, length, host);
     }
     let start = match directory {
-        Directory::Working => match who.process.directory() {
-            // Another thread may go elsewhere during the walk.
-            Some(node) if processes::has_threads() => {
-                who.caller.thread.retain(node)?;
-                Some((node, Some(node)))
-            }
-            other => other.map(|node| (node, None)),
-        },
+        Directory::Working => who.directory().map(|node| (node, None)),
         Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
             Some(file) => {
                 let node = file.node();

@@ -15,13 +15,14 @@ use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
 use super::{context, descriptors, identity, mapping, numbers, paths, stack, strays, sys, user};
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
-use engine::Node;
 use engine::format::FileKind;
+use engine::{Node, Thread};
 use libc::{CLONE_FILES, CLONE_FS, CLONE_PARENT_SETTID, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
+use pmem::Direct;
 use posix::path::{LastLink, Outcome, PathBuffer, Place};
 use posix::process::{Fork, Process, Processes};
 use posix::{Errno, OpenFile, Result};
@@ -35,6 +36,64 @@ pub struct Who<'c> {
     pub process: &'c Process<'static>,
     /// Whether that is a child which runs in its parent's memory.
     pub is_child: bool,
+    /// The working directory that the thread keeps.
+    pub kept: &'c Kept,
+}
+
+impl Who<'_> {
+    /// The working directory, if it is ours: it stays what it is for the time of the call, even if another thread goes elsewhere.
+    #[inline]
+    pub fn directory(&self) -> Option<Node> {
+        let now = self.process.directory();
+        if has_threads() && now != self.kept.node() {
+            return self.kept.follow(self.process, self.caller.thread);
+        }
+        now
+    }
+}
+
+/// A thread's own reference to the working directory of a process with several: taken once, so that they need not count one another's calls.
+/// All zero: none.
+pub struct Kept {
+    cachelet: Cell<u32>,
+    number: Cell<u64>,
+}
+
+impl Kept {
+    #[inline]
+    fn node(&self) -> Option<Node> {
+        let node = Node { cachelet: self.cachelet.get(), number: self.number.get() };
+        (node.cachelet != 0).then_some(node)
+    }
+
+    #[cold]
+    fn follow(&self, process: &Process<'static>, thread: &Thread<'static, Direct>) -> Option<Node> {
+        self.give_back(thread);
+        loop {
+            let visit = thread.visit();
+            let now = process.directory()?;
+            // While the visit lasts it is not used for something else, even if the process has left it since.
+            let Some(taken) = visit.begin_at(now).ok().and_then(|seen| visit.take(seen)) else { continue };
+            drop(visit);
+            thread.note(taken);
+            self.cachelet.set(taken.cachelet);
+            self.number.set(taken.number);
+            return Some(taken);
+        }
+    }
+
+    /// Gives the reference back.
+    pub fn give_back(&self, thread: &Thread<'static, Direct>) {
+        if let Some(before) = self.node() {
+            self.forget();
+            thread.give_back(before);
+        }
+    }
+
+    /// It is the parent's: this is a copy that a fork made.
+    pub fn forget(&self) {
+        self.cachelet.set(0);
+    }
 }
 
 struct Main(UnsafeCell<MaybeUninit<Process<'static>>>);
@@ -276,13 +335,15 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
         strays::arm_thread();
     }
     context::forget_all();
-    numbers::begin_anew();
     // SAFETY: as above.
     unsafe { (*thread_words()).forked_by = 0 };
-    THREADS.store(false, Relaxed);
+    let had_threads = THREADS.swap(false, Relaxed);
     let adopted = context.thread(server).map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared));
     match adopted {
-        Ok(process) => set_main(process),
+        Ok(process) => {
+            set_main(process);
+            numbers::begin_anew(&process, had_threads);
+        }
         Err(_) => sys::refuse(&[b"a child that was made cannot take part in the file system"]),
     }
     context.become_main();

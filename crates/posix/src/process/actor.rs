@@ -1,6 +1,6 @@
 //! Changes of the tables that survive the death of whoever makes them.
 //!
-//! An [`Actor`] acts for one slot, under the lock of that slot's table. What it does is a sequence of [`Step`]s; before each one the slot's intent says
+//! An [`Actor`] acts for one slot, under the lock of that slot's table; or, for one near descriptor, beside other threads of the process. What it does is a sequence of [`Step`]s; before each one the slot's intent says
 //! which it is and on what. If the process dies, another takes its slot over, puts the step that was begun back to its beginning
 //! ([`Actor::recover`]) and then either undoes the operation (while nothing refers to what was taken) or goes on with it.
 //!
@@ -10,13 +10,17 @@
 //! - A count changes only under its lock, which names the slot; the count as it was is in the intent before it changes. The step is moved on before the
 //!   lock is given up: a lock that is held, in a counting step, with `counting` set, means "perhaps counted", and the count as it was is put back.
 //! - An actor holds at most one lock of a description or a record at a time, and beside it its table's, and while it is at tokens, theirs.
+//! - Threads that open and close files side by side act for slots of their own ([`Processes::act_beside`]). They say that they are at something before they look at the
+//!   table's lock; whoever takes the lock then waits until none of them is. An entry that one of them is at has the mark [`BUSY`] until it cannot be
+//!   repeated any more: so nobody else changes it meanwhile, and of two who close a descriptor one does.
 //! - Whatever the actor frees is claimed with its own ticket first. So freeing twice does nothing: whoever claimed it meanwhile has another ticket.
 
 use super::areas::{Areas, Intent, Kind, PAGE_DESCRIPTORS, Record, SLOTS, Slot, USES};
 use super::{Processes, lists};
 use crate::errno::{Errno, Result};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::fence;
 use engine::{Node, Thread};
 use pmem::Memory;
 
@@ -127,9 +131,13 @@ pub(super) fn entry_of(file: u32, cloexec: bool) -> u32 {
     (file + 1) << 1 | cloexec as u32
 }
 
+/// Mark of an entry, or of an empty one: a thread that acts beside others is at it.
+pub(super) const BUSY: u32 = 1 << 31;
+const _: () = assert!(super::areas::FILES < BUSY >> 1);
+
 /// The description of an entry that is not empty.
 pub(super) fn file_of(entry: u32) -> Option<u32> {
-    (entry >> 1).checked_sub(1)
+    ((entry & !BUSY) >> 1).checked_sub(1)
 }
 
 /// Bit of a use: the description is the user's to drop, since its place is gone.
@@ -149,14 +157,19 @@ pub(super) struct Actor<'a, 'f, M: Memory> {
     pub slot: &'f Slot,
     /// Slot of its table.
     pub table: u32,
-    /// The same: locked.
+    /// The same.
     locked: &'f Slot,
+    /// The table is not locked: see [`Processes::act_beside`].
+    beside: bool,
 }
 
 impl<M: Memory> Drop for Actor<'_, '_, M> {
     #[inline]
     fn drop(&mut self) {
-        self.all.unlock(&self.locked.lock, &self.locked.waiters);
+        match self.beside {
+            true => self.step(Step::None),
+            false => self.all.unlock(&self.locked.lock, &self.locked.waiters),
+        }
     }
 }
 
@@ -181,8 +194,41 @@ impl<'f, M: Memory> Processes<'f, M> {
             locked.lock.store(index + 1, Relaxed);
         } else {
             self.lock(thread, &locked.lock, &locked.waiters, index + 1);
+            self.wait_for_members(locked);
         }
-        Actor { all: self, thread, index, slot, table, locked }
+        Actor { all: self, thread, index, slot, table, locked, beside: false }
+    }
+
+    /// Waits until no thread acts beside whoever has just locked the table.
+    fn wait_for_members(&self, locked: &Slot) {
+        fence(SeqCst);
+        for member in &locked.members {
+            let Some(Ok(member)) = member.load(Acquire).checked_sub(1).map(|index| self.areas.slot(index)) else {
+                continue;
+            };
+            let mut looks = 0;
+            while member.intent.step.load(SeqCst) != Step::None as u32 {
+                looks += 1;
+                match looks < SPINS {
+                    true => core::hint::spin_loop(),
+                    false => self.platform().wait(&AtomicU32::new(0), 0, 1),
+                }
+            }
+        }
+    }
+
+    /// Acts for a thread that has a slot of its own, on one near descriptor: beside other threads, and without a lock. None if somebody has the table to himself.
+    #[inline]
+    pub(super) fn act_beside<'a>(
+        &'a self,
+        thread: &'a Thread<'f, M>,
+        (index, slot): (u32, &'f Slot),
+        (table, locked): (u32, &'f Slot),
+    ) -> Option<Actor<'a, 'f, M>> {
+        // A full fence: see `wait_for_members`.
+        slot.intent.step.swap(Step::Claim as u32, SeqCst);
+        let actor = Actor { all: self, thread, index, slot, table, locked, beside: true };
+        (locked.lock.load(SeqCst) == 0 && locked.shared.load(Relaxed) == 0).then_some(actor)
     }
 
     /// Acts for a slot whose process is gone or has left (by exec) what it was at. Nobody else does.
@@ -193,7 +239,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         if locked.lock.load(Acquire) != index + 1 {
             self.lock(thread, &locked.lock, &locked.waiters, index + 1);
         }
-        Ok(Actor { all: self, thread, index, slot, table, locked })
+        Ok(Actor { all: self, thread, index, slot, table, locked, beside: false })
     }
 
     /// Takes a lock in the tables for `ticket`. If its owner died, puts in order what that one was at.
@@ -266,7 +312,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
 
     /// What is at a place now.
     pub fn entry_at(&self, place: Place) -> Result<u32> {
-        Ok(self.place_word(place)?.map_or(0, |word| word.load(Acquire)))
+        Ok(self.place_word(place)?.map_or(0, |word| word.load(Acquire) & !BUSY))
     }
 
     /// Claims a free entry. Until the intent's step moves on it is given back if the process dies. `NONE` if there is none.
@@ -447,6 +493,14 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         self.go_on()
     }
 
+    /// Beside others: marks an empty descriptor near by, which nobody else puts anything into from now on; false if it is not empty.
+    #[inline]
+    pub fn reserve_near(&self, fd: u32, word: &AtomicU32) -> bool {
+        // First: whoever finds the mark on a dead process's table knows from where it is.
+        self.prepare_from(Place::Descriptor(self.table, fd), 0, 0);
+        word.load(Relaxed) == 0 && word.compare_exchange(0, BUSY, AcqRel, Relaxed).is_ok()
+    }
+
     /// As [`Actor::make_into`], for an empty descriptor near by: the same steps, one after the other, since nearly all files are opened so.
     pub fn make_near(&self, file: &crate::OpenFile, fd: u32, word: &AtomicU32, cloexec: bool) -> Result<()> {
         let intent = self.intent();
@@ -481,22 +535,31 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         if !is_first {
             self.thread.give_back(node);
         }
-        self.store_entry(word, entry);
+        let mark = if self.beside { BUSY } else { 0 };
+        word.store(entry | mark, Release);
         self.claims_used();
         self.step(Step::None);
+        if self.beside {
+            // If it is somebody else's by now, the mark went with it.
+            let _ = word.compare_exchange(entry | mark, entry, Release, Relaxed);
+        }
         Ok(())
     }
 
-    /// Empties a descriptor near by that has the entry `old`: as [`Actor::clear`], in one go. The process has one thread.
+    /// Empties a descriptor near by that has the entry `old`: as [`Actor::clear`], in one go. Beside others the entry is marked.
     pub fn clear_near(&self, fd: u32, word: &AtomicU32, old: u32) -> Result<()> {
         let intent = self.intent();
         let index = file_of(old).ok_or(Errno::EIO)?;
         let file = self.areas().file(index)?;
         self.prepare_from(Place::Descriptor(self.table, fd), 0, old);
         self.step(Step::Put);
-        word.store(0, Release);
+        self.store_entry(word, 0);
         self.claims_used();
         intent.file.store(index + 1, Release);
+        if self.locked.threads.load(Relaxed) != 0 && self.is_used_by_calls(index) {
+            self.step(Step::HandOver);
+            return self.go_on();
+        }
         self.step(Step::DropUsers);
         intent.counting.store(0, Release);
         self.lock_leaf(&file.lock);
@@ -524,12 +587,17 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         Ok(())
     }
 
+    /// Whether a call of a thread of this table uses a description.
+    fn is_used_by_calls(&self, index: u32) -> bool {
+        self.locked.uses.iter().any(|word| word.load(Acquire) as u32 == index + 1)
+    }
+
     /// Stores an entry: with a full fence where threads look descriptors up, see `descriptors`.
     #[inline]
     fn store_entry(&self, word: &AtomicU32, entry: u32) {
         match self.locked.threads.load(Relaxed) {
             0 => word.store(entry, Release),
-            _ => drop(word.swap(entry, core::sync::atomic::Ordering::SeqCst)),
+            _ => drop(word.swap(entry, SeqCst)),
         }
     }
 
@@ -590,8 +658,10 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
                 }
                 Step::DropLocks => self.drop_locks()?,
                 Step::LinkMapping => {
-                    let node = intent.claims[0].load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
-                    lists::link_mapping(self, place, node)?;
+                    // No claim is left of one that was linked just before its process died.
+                    if let Some(node) = intent.claims[0].load(Relaxed).checked_sub(1) {
+                        lists::link_mapping(self, place, node)?;
+                    }
                     self.claims_used();
                     self.step(Step::None);
                 }
@@ -691,6 +761,19 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
 
     // Recovery.
 
+    /// Of a process that is gone: puts in order what its threads were at, and frees their slots.
+    pub fn recover_members(&self) -> Result<()> {
+        for word in &self.slot.members {
+            let Some(index) = word.load(Acquire).checked_sub(1) else { continue };
+            let slot = self.areas().slot(index)?;
+            Actor { index, slot, beside: true, ..*self }.recover()?;
+            // In this order: a slot that is in the list is this process's.
+            word.store(0, Release);
+            super::life::free_slot(slot);
+        }
+        Ok(())
+    }
+
     /// Puts in order what the slot's process was at when it ended: finished or undone, no lock held but the table's.
     pub fn recover(&self) -> Result<()> {
         let step = self.present_step();
@@ -698,6 +781,9 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         match step {
             Step::Claim | Step::TakeRecord | Step::TakeUsers => {
                 self.undo_claims()?;
+                if let Some(word) = self.place_word(Place::from_word(self.intent().place.load(Relaxed)))? {
+                    let _ = word.compare_exchange(BUSY, 0, Release, Relaxed);
+                }
                 self.step(Step::None);
             }
             _ => {}

@@ -30,6 +30,8 @@ pub(super) const LOCKS: u32 = 1 << 18;
 pub(super) const MAPPINGS: u32 = 1 << 18;
 /// Descriptors on their way.
 pub(super) const TOKENS: u32 = super::TOKENS_MAX;
+/// Threads of a process that can have slots.
+pub(super) const MEMBERS: usize = 32;
 /// Uses in flight that a table can hold at a time.
 pub(super) const USES: usize = 128;
 /// Pages of a directory.
@@ -50,6 +52,8 @@ pub(super) enum SlotState {
     Dying = 4,
     /// Its process is gone and what it held given back, but for its descriptor table, which others use.
     Table = 5,
+    /// A thread's, of the process whose table it uses: an intent, cursors and a ticket of its own, nothing else.
+    Member = 6,
 }
 
 /// The operation in flight: see `actor`.
@@ -119,8 +123,10 @@ pub(super) struct Slot {
     pub descriptors_end: AtomicU32,
     /// Where the next search for a free entry begins, plus one, by [`Kind`]: hints.
     pub cursors: [AtomicU32; 5],
+    /// Other processes use the table, or did: members keep each other out, too.
+    pub shared: AtomicU32,
     /// Zero.
-    pub reserved1: [AtomicU32; 8],
+    pub reserved1: [AtomicU32; 7],
 
     /// The operation in flight, under `lock`.
     pub intent: Intent,
@@ -132,8 +138,10 @@ pub(super) struct Slot {
     pub foreign: AtomicU64,
     /// The file that runs in the process: its inode number, and its generation; zero for one outside.
     pub program: [AtomicU64; 2],
+    /// Slots of its threads, plus one each. A thread is taken out after its intent is empty, and before its slot is free.
+    pub members: [AtomicU32; MEMBERS],
     /// Zero.
-    pub reserved2: [AtomicU64; 97],
+    pub reserved2: [AtomicU64; 97 - MEMBERS / 2],
     /// The first descriptors: see `descriptors`.
     pub descriptors: [AtomicU32; DESCRIPTORS_NEAR as usize],
 }
@@ -145,6 +153,14 @@ impl Slot {
     /// The process; zero: the slot is free.
     pub fn pid(&self) -> u32 {
         self.owner.load(Acquire) as u32
+    }
+
+    /// The word of a descriptor that lies in the slot. Neighbours are in different cache lines: threads that open and close files have those.
+    #[inline]
+    pub fn near(&self, fd: u32) -> Option<&AtomicU32> {
+        const ACROSS: u32 = DESCRIPTORS_NEAR / 16;
+        let place = fd % ACROSS * 16 + fd / ACROSS;
+        self.descriptors.get(place as usize).filter(|_| fd < DESCRIPTORS_NEAR)
     }
 
     /// Ticket of who takes the slot apart; zero: nobody.

@@ -6,7 +6,7 @@
 //! Otherwise the call enters itself as a *use* in the table and looks the descriptor up once more. Whoever takes a descriptor away then hands
 //! its reference to a use that it finds, and the end of that use drops it. Either sees the other: both store (a full fence) before they look.
 
-use super::actor::{Actor, OWNED, Place, entry_of, file_of};
+use super::actor::{Actor, BUSY, OWNED, Place, entry_of, file_of};
 use super::areas::{DESCRIPTORS_NEAR, PAGE_DESCRIPTORS, USES};
 use super::{DESCRIPTORS_MAX, Descriptor, Process, Processes, Using};
 use crate::errno::{Errno, Result};
@@ -16,46 +16,52 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::Thread;
 use pmem::Memory;
 
+/// Uses in a cache line.
+const USES_APART: u32 = 8;
 /// Of a use that is none, since the process has one thread.
 pub(super) const NO_USE: u32 = u32::MAX;
 
 impl<'f, M: Memory> Processes<'f, M> {
-    /// The descriptors of a table that lie in a row with `fd`: the first one's number, the row (empty where there is no page for it), and the
-    /// number of the first one behind it.
-    #[inline]
-    fn row(&self, table: u32, fd: u32) -> Result<(u32, &'f [AtomicU32], u32)> {
-        if fd < DESCRIPTORS_NEAR {
-            return Ok((0, &self.areas.slot(table)?.descriptors, DESCRIPTORS_NEAR));
-        }
-        let first = fd / PAGE_DESCRIPTORS * PAGE_DESCRIPTORS;
-        let row: &[AtomicU32] = match self.areas.page_link(table, fd)?.load(Acquire).checked_sub(1) {
-            Some(page) => &self.areas.page(page)?.descriptors,
-            None => &[],
-        };
-        Ok((first, row, first + PAGE_DESCRIPTORS))
+    /// The page of a table that has the word of `fd`, which does not lie near; none where there is no page.
+    fn page(&self, table: u32, fd: u32) -> Result<Option<&'f [AtomicU32]>> {
+        let Some(page) = self.areas.page_link(table, fd)?.load(Acquire).checked_sub(1) else { return Ok(None) };
+        Ok(Some(&self.areas.page(page)?.descriptors))
     }
 
     /// The word of a descriptor of a table; none where there is no page for it.
     pub(super) fn descriptor_word(&self, table: u32, fd: u32) -> Result<Option<&'f AtomicU32>> {
-        let (first, row, _) = self.row(table, fd)?;
-        Ok(row.get((fd - first) as usize))
+        if let Some(word) = self.areas.slot(table)?.near(fd) {
+            return Ok(Some(word));
+        }
+        Ok(self.page(table, fd)?.and_then(|page| page.get((fd % PAGE_DESCRIPTORS) as usize)))
     }
 
     /// The first descriptor of a table from `from` on, and its entry.
     fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
-        let end = self.areas.slot(table)?.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
-        let mut fd = from;
+        let slot = self.areas.slot(table)?;
+        let end = slot.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
+        let is_used = |(_, entry): &(u32, u32)| *entry != 0;
+        let mut near = (from..end.min(DESCRIPTORS_NEAR)).map_while(|fd| Some((fd, entry_in(slot.near(fd)?))));
+        if let Some(found) = near.find(is_used) {
+            return Ok(Some(found));
+        }
+        let mut fd = from.max(DESCRIPTORS_NEAR);
         while fd < end {
-            let (first, row, next) = self.row(table, fd)?;
-            let wanted = (first..end).zip(row).skip((fd - first) as usize);
-            let mut entries = wanted.map(|(fd, word)| (fd, word.load(Acquire)));
-            if let Some(found) = entries.find(|(_, entry)| *entry != 0) {
+            let first = fd / PAGE_DESCRIPTORS * PAGE_DESCRIPTORS;
+            let page = self.page(table, fd)?.unwrap_or_default();
+            let wanted = (first..end).zip(page).skip((fd - first) as usize);
+            if let Some(found) = wanted.map(|(fd, word)| (fd, entry_in(word))).find(is_used) {
                 return Ok(Some(found));
             }
-            fd = next;
+            fd = first + PAGE_DESCRIPTORS;
         }
         Ok(None)
     }
+}
+
+/// The entry of a descriptor, for who has the table to himself.
+fn entry_in(word: &AtomicU32) -> u32 {
+    word.load(Acquire) & !BUSY
 }
 
 impl<M: Memory> Actor<'_, '_, M> {
@@ -104,7 +110,7 @@ impl<M: Memory> Actor<'_, '_, M> {
 impl<'f, M: Memory> Process<'f, M> {
     #[inline]
     pub(super) fn entry(&self, fd: u32) -> u32 {
-        match self.table.descriptors.get(fd as usize) {
+        match self.table.near(fd) {
             Some(word) => word.load(Acquire),
             None => self.far_entry(fd),
         }
@@ -136,8 +142,8 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<Using<'u, 'f, M>> {
-        // Threads begin their search at different places: their engine slots lie apart.
-        let hint = (thread as *const Thread<'f, M> as usize >> 6) as u32;
+        // Threads begin their search at different places, in lines of their own.
+        let hint = thread.index().wrapping_mul(USES_APART);
         let mut tries = 0u32;
         loop {
             let index = file_of(self.entry(fd))?;
@@ -161,16 +167,9 @@ impl<'f, M: Memory> Process<'f, M> {
     /// Puts an open file behind a descriptor, in place of what was there. The description takes over the reference of `file`, also when this
     /// fails (then it is given back). EBADF: the number is too large; ENFILE: too many open files.
     pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: OpenFile, cloexec: bool) -> Result<()> {
-        let actor = self.act(thread);
-        let installed = match self.table.descriptors.get(fd as usize) {
-            Some(word) if word.load(Acquire) == 0 => {
-                let end = &self.table.descriptors_end;
-                if end.load(Relaxed) <= fd {
-                    end.store(fd + 1, Release);
-                }
-                actor.make_near(&file, fd, word, cloexec)
-            }
-            _ => self.install_by(&actor, &file, fd, cloexec),
+        let installed = match self.install_beside(thread, &file, fd, cloexec) {
+            Some(installed) => installed,
+            None => self.install_alone(thread, &file, fd, cloexec),
         };
         if installed.is_err() {
             thread.give_back(file.node());
@@ -178,11 +177,55 @@ impl<'f, M: Memory> Process<'f, M> {
         installed
     }
 
+    /// An empty descriptor near by; beside other threads.
+    #[inline]
+    fn install_beside(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Option<Result<()>> {
+        let word = self.table.near(fd)?;
+        let actor = self.act_beside(thread)?;
+        if !actor.reserve_near(fd, word) {
+            return None;
+        }
+        self.note_end(fd);
+        let made = actor.make_near(file, fd, word, cloexec);
+        if made.is_err() {
+            let _ = word.compare_exchange(BUSY, 0, Release, Relaxed);
+        }
+        Some(made)
+    }
+
+    #[inline]
+    fn install_alone(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
+        let actor = self.act(thread);
+        match self.table.near(fd) {
+            Some(word) if word.load(Acquire) == 0 => {
+                self.note_end(fd);
+                actor.make_near(file, fd, word, cloexec)
+            }
+            _ => self.install_anywhere(&actor, file, fd, cloexec),
+        }
+    }
+
     #[cold]
-    fn install_by(&self, actor: &Actor<'_, 'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
+    fn install_anywhere(&self, actor: &Actor<'_, 'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
         actor.reach(self.table_index, fd)?;
         actor.release_locks(self.entry(fd))?;
         actor.make_into(file, Place::Descriptor(self.table_index, fd), cloexec)
+    }
+
+    /// Sees to it that whoever walks the table comes to a descriptor.
+    #[inline]
+    fn note_end(&self, fd: u32) {
+        let end = &self.table.descriptors_end;
+        if end.load(Relaxed) <= fd {
+            end.fetch_max(fd + 1, AcqRel);
+        }
+    }
+
+    /// Acts beside other threads, if this thread has a slot for that and nobody has the table to himself.
+    #[inline]
+    fn act_beside<'a>(&'a self, thread: &'a Thread<'f, M>) -> Option<Actor<'a, 'f, M>> {
+        let member = self.member?;
+        self.all.act_beside(thread, member, (self.table_index, self.table))
     }
 
     #[inline]
@@ -207,6 +250,9 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.entry(fd) == 0 {
             return false;
         }
+        if let Some(removed) = self.remove_beside(thread, fd) {
+            return removed;
+        }
         let actor = self.act(thread);
         let entry = self.entry(fd);
         if entry == 0 {
@@ -215,17 +261,33 @@ impl<'f, M: Memory> Process<'f, M> {
         if actor.release_locks(entry).is_err() {
             return false;
         }
-        let cleared = match self.table.descriptors.get(fd as usize) {
+        let cleared = match self.table.near(fd) {
             Some(word) if self.table.threads.load(Relaxed) == 0 => actor.clear_near(fd, word, entry),
             _ => actor.clear(Place::Descriptor(self.table_index, fd)),
         };
         cleared.is_ok()
     }
 
+    /// close beside other threads; none if that cannot be.
+    #[inline]
+    fn remove_beside(&self, thread: &Thread<'f, M>, fd: u32) -> Option<bool> {
+        let word = self.table.near(fd)?;
+        let actor = self.act_beside(thread)?;
+        let entry = word.load(Acquire);
+        let file = file_of(entry).filter(|_| entry & BUSY == 0)?;
+        let cachelet = self.all.areas.file(file).ok()?.node().cachelet;
+        if self.all.areas.record(cachelet).ok()?.ranges.load(Acquire) != 0 {
+            return None;
+        }
+        // Of two who close it one gets it.
+        word.compare_exchange(entry, entry | BUSY, AcqRel, Relaxed).ok()?;
+        Some(actor.clear_near(fd, word, entry).is_ok())
+    }
+
     /// FD_CLOEXEC on or off; whether the descriptor is ours.
     pub fn set_cloexec(&self, fd: u32, cloexec: bool) -> bool {
         let Ok(Some(word)) = self.all.descriptor_word(self.table_index, fd) else { return false };
-        let change = |entry: u32| (entry != 0).then_some(entry & !1 | cloexec as u32);
+        let change = |entry: u32| (entry & !BUSY != 0).then_some(entry & !1 | cloexec as u32);
         word.fetch_update(AcqRel, Acquire, change).is_ok()
     }
 

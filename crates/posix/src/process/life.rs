@@ -12,6 +12,7 @@ use super::actor::{Actor, ONE_HOLD, OWNED, Place, Step, file_of};
 use super::areas::{DESCRIPTORS_NEAR, SLOTS, Slot, SlotState};
 use super::{Fork, Process, Processes};
 use crate::errno::{Errno, Result};
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::dram::Owner;
 use engine::{Node, Thread};
@@ -24,7 +25,7 @@ const LOOKS: u32 = 1;
 
 fn state_of(slot: &Slot) -> SlotState {
     let number = slot.state.load(Acquire);
-    [SlotState::Prepared, SlotState::Live, SlotState::Dying, SlotState::Table]
+    [SlotState::Prepared, SlotState::Live, SlotState::Dying, SlotState::Table, SlotState::Member]
         .into_iter()
         .find(|state| *state as u32 == number)
         .unwrap_or(SlotState::Free)
@@ -43,7 +44,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         let slot = self.areas.slot(index)?;
         let table_index = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
         let all = Processes { me: index + 1, ..*self };
-        Ok(Process { all, index, slot, table_index, table: self.areas.slot(table_index)? })
+        Ok(Process { all, index, slot, table_index, table: self.areas.slot(table_index)?, member: None })
     }
 
     /// The calling process, new here: an empty table, no working directory in the mount, umask as given. ENFILE: too many processes.
@@ -182,7 +183,7 @@ impl<'f, M: Memory> Processes<'f, M> {
             // A table goes with its last user.
             SlotState::Table => !self.is_shared(index)?,
             SlotState::Dying => true,
-            SlotState::Free | SlotState::Live => !self.is_slot_alive(slot),
+            SlotState::Free | SlotState::Live | SlotState::Member => !self.is_slot_alive(slot),
             SlotState::Prepared => match slot.child_pid.load(Acquire) {
                 0 => !self.is_slot_alive(slot),
                 child => !self.is_alive(child as u32, 0),
@@ -196,11 +197,28 @@ impl<'f, M: Memory> Processes<'f, M> {
         if self.me == index + 1 || !self.is_dead(index, slot)? {
             return Ok(false);
         }
-        if !self.bury_parent(thread, slot)? || !self.claim_corpse(index, slot)? {
+        if self.is_member(thread, index, slot)?
+            || !self.bury_parent(thread, slot)?
+            || !self.claim_corpse(index, slot)?
+        {
             return Ok(false);
         }
         self.take_apart(thread, index)?;
         Ok(true)
+    }
+
+    /// Whether a slot is a thread's of a process that is there still, or not yet taken apart: it goes with that one, which this sees to.
+    fn is_member(&self, thread: &Thread<'f, M>, index: u32, slot: &Slot) -> Result<bool> {
+        let Some(process) = slot.table.load(Acquire).checked_sub(1).filter(|_| state_of(slot) == SlotState::Member)
+        else {
+            return Ok(false);
+        };
+        let process_slot = self.areas.slot(process)?;
+        let is_listed = || process_slot.members.iter().any(|word| word.load(Acquire) == index + 1);
+        if is_listed() {
+            self.reap_if_dead(thread, process)?;
+        }
+        Ok(is_listed() || state_of(slot) != SlotState::Member)
     }
 
     /// A slot that was prepared is taken apart after its parent, if that is dead too: the parent may have been putting something into it. Whether
@@ -259,6 +277,7 @@ impl<'f, M: Memory> Processes<'f, M> {
             let actor = self.act_for_dead(thread, index)?;
             table = actor.table;
             shared = self.is_shared(index)?;
+            actor.recover_members()?;
             actor.recover()?;
             if slot.foreign.load(Acquire) != 0 {
                 super::locks::release_front(&actor)?;
@@ -293,7 +312,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         }
         for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
             let slot = self.areas.slot(index)?;
-            if index != table && slot.table.load(SeqCst) == table + 1 && state_of(slot) != SlotState::Free {
+            let counts = !matches!(state_of(slot), SlotState::Free | SlotState::Member);
+            if index != table && slot.table.load(SeqCst) == table + 1 && counts {
                 return Ok(true);
             }
         }
@@ -302,8 +322,10 @@ impl<'f, M: Memory> Processes<'f, M> {
 }
 
 /// Makes an empty slot free.
-fn free_slot(slot: &Slot) {
-    for word in [&slot.threads, &slot.umask, &slot.parent, &slot.table, &slot.descriptors_end, &slot.intent.step] {
+pub(super) fn free_slot(slot: &Slot) {
+    for word in
+        [&slot.threads, &slot.shared, &slot.umask, &slot.parent, &slot.table, &slot.descriptors_end, &slot.intent.step]
+    {
         word.store(0, Release);
     }
     slot.child_pid.store(0, Release);
@@ -397,6 +419,34 @@ impl<'f, M: Memory> Process<'f, M> {
         self.table.threads.store(1, SeqCst);
     }
 
+    /// The process as one of its several threads sees it, which opens and closes files beside the others from now on, until [`Process::end_thread`]. None: there are too many
+    /// such threads, or the descriptor table is not the process's alone.
+    pub fn for_thread(&self) -> Option<Process<'f, M>> {
+        if self.table_index != self.index || self.table.shared.load(Relaxed) != 0 {
+            return None;
+        }
+        let index = self.all.try_claim_slot(0..SPARE).ok()??;
+        let slot = self.all.areas.slot(index).ok()?;
+        slot.table.store(self.index + 1, Release);
+        set_state(slot, SlotState::Member);
+        let is_free = |word: &&AtomicU32| word.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok();
+        if self.slot.members.iter().any(|word| is_free(&word)) {
+            return Some(Process { member: Some((index, slot)), ..*self });
+        }
+        free_slot(slot);
+        None
+    }
+
+    /// The thread ends, or uses the process as the others do.
+    pub fn end_thread(self) {
+        let Some((index, slot)) = self.member else { return };
+        // In this order: a slot that is in the list is this process's.
+        if let Some(word) = self.slot.members.iter().find(|word| word.load(Relaxed) == index + 1) {
+            word.store(0, Release);
+            free_slot(slot);
+        }
+    }
+
     /// Before a fork: makes the child's slot with copies of everything that it inherits; its index. ENFILE: too many processes.
     pub fn prepare_fork(&self, thread: &Thread<'f, M>, fork: Fork) -> Result<u32> {
         if fork.shares_directory {
@@ -407,6 +457,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let slot = self.all.areas.slot(child)?;
         if fork.shares_files {
             self.set_threads();
+            self.table.shared.store(1, SeqCst);
         }
         let table = if fork.shares_files { self.table_index } else { child };
         slot.table.store(table + 1, SeqCst);
@@ -473,6 +524,7 @@ impl<'f, M: Memory> Process<'f, M> {
     fn begin_anew(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         {
             let actor = self.all.act_for_dead(thread, self.index)?;
+            actor.recover_members()?;
             actor.recover()?;
             self.end_wait();
             actor.drop_mappings(self.index)?;

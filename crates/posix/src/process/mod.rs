@@ -55,6 +55,8 @@ pub struct Process<'f, M: Memory = Direct> {
     table_index: u32,
     /// The slot whose descriptor table it uses: its own, but with CLONE_FILES.
     table: &'f Slot,
+    /// The slot of the thread that this copy is for: see [`Process::for_thread`].
+    member: Option<(u32, &'f Slot)>,
 }
 
 /// How a child is made.

@@ -1,0 +1,208 @@
+//! Blocks that files share: whoever writes gets its own, whoever is left has them alone, and they are counted after leaving and after a crash.
+
+use super::map::SIZE_BYTES_MAX;
+use super::tests::{MIB, check, content, file, property};
+use super::*;
+use crate::error::Error;
+use crate::format::FileKind;
+use crate::fs::{Fs, Node, Thread};
+use crate::testing::{Attached, new_image, new_node};
+use pmem::{BLOCK_BYTES, Flushed};
+use std::vec;
+use std::vec::Vec;
+
+/// How many pointers beside the first one name the blocks of a file.
+fn shares(fs: &Fs, thread: &Thread<'_>, node: Node) -> u64 {
+    let mut sum = 0;
+    visit_body(fs.pm(), fs.geometry(), property(fs, thread, node).root, &mut |part| {
+        if let BodyPart::Data { block, .. } = part {
+            let count = fs.dram().block_shares(block).expect("a count");
+            sum += count.load(core::sync::atomic::Ordering::Acquire) as u64;
+        }
+    })
+    .expect("a map");
+    sum
+}
+
+#[test]
+fn a_shared_block_is_copied_by_whoever_writes_and_freed_by_the_last() {
+    let image = new_image(8 * MIB, 1024);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let [one, other] = [file(&thread), file(&thread)];
+    let free_before = fs.blocks_free().expect("a count");
+    assert_eq!(thread.write(one, 0, &[7; 5000]), Ok(5000));
+    // Both name the second block.
+    let share = |node: Node, word: u64| {
+        let root = fs.map().root(property(&fs, &thread, node).root).expect("a root");
+        let cell = &fs.map().node(root).expect("a node").words[1];
+        let dirty = fs.pm().commit(cell, word, Flushed::nothing().sealed());
+        fs.pm().persist(dirty);
+    };
+    let root = fs.map().root(property(&fs, &thread, one).root).expect("a root");
+    let shared = fs.map().leaf(root, 1).expect("a leaf");
+    assert_eq!(thread.write(other, 0, &[8; 5000]), Ok(5000));
+    let others = fs.map().leaf(fs.map().root(property(&fs, &thread, other).root).expect("a root"), 1).expect("a leaf");
+    share(one, shared.word | BLOCK_SHARED);
+    share(other, shared.word | BLOCK_SHARED);
+    thread.free_blocks(crate::alloc::BlockRun { first: others.block(), count: 1 }).expect("frees");
+    fs.dram().block_shares(shared.block()).expect("a count").store(1, core::sync::atomic::Ordering::Release);
+    assert_eq!(thread.append(other, b"more"), Ok(5000));
+    assert_eq!(content(&thread, one, 5000), vec![7; 5000]);
+    assert_eq!(&content(&thread, other, 5004)[4096..], [&[7; 904][..], b"more"].concat());
+    assert_eq!(fs.dram().block_shares(shared.block()).expect("a count").load(core::sync::atomic::Ordering::Acquire), 0);
+    assert_eq!((thread.truncate(one, 0), thread.truncate(other, 0)), (Ok(()), Ok(())));
+    assert_eq!(fs.blocks_free(), Ok(free_before));
+}
+
+#[test]
+fn a_file_that_shares_blocks_stays_as_it_was_however_the_other_one_changes() {
+    let image = new_image(16 * MIB, 1024);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let free_before = fs.blocks_free().expect("a count");
+    for size_bytes in [1, 4096, 5000, 3 * 4096 + 5, 700 * 4096 + 9] {
+        let [source, copy] = [file(&thread), file(&thread)];
+        let bytes: Vec<u8> = (0..size_bytes).map(|at| (at % 251) as u8).collect();
+        thread.write(source, 0, &bytes).expect("writes");
+        let free = fs.blocks_free().expect("a count");
+        assert_eq!(thread.share_range((source, 0), (copy, 0), None), Ok(size_bytes));
+        assert!(free - fs.blocks_free().expect("a count") <= 4, "only nodes are new");
+        assert_eq!(shares(&fs, &thread, copy), size_bytes.div_ceil(BLOCK_BYTES));
+        check(&fs, &thread, source);
+        check(&fs, &thread, copy);
+        assert_eq!(content(&thread, source, size_bytes), bytes);
+        // Every way to change the source leaves the copy alone.
+        thread.append(source, b"behind the end").expect("appends");
+        thread.write(source, size_bytes / 2, b"in the middle").expect("writes");
+        thread.allocate(source, AllocateMode::PunchHole, 0, 100).expect("punches");
+        thread.truncate(source, size_bytes / 3).expect("cuts");
+        thread.truncate(source, size_bytes).expect("grows");
+        assert_eq!(content(&thread, copy, size_bytes), bytes);
+        check(&fs, &thread, source);
+        thread.truncate(source, 0).expect("empties");
+        assert_eq!(content(&thread, copy, size_bytes), bytes);
+        assert_eq!(shares(&fs, &thread, copy), 0, "the copy has them alone");
+        thread.truncate(copy, 0).expect("empties");
+        assert_eq!(fs.blocks_free(), Ok(free_before), "of {size_bytes} bytes");
+    }
+}
+
+#[test]
+fn ranges_are_shared_within_a_file_and_into_the_middle_of_another() {
+    let image = new_image(16 * MIB, 1024);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let free_before = fs.blocks_free().expect("a count");
+    let [one, other] = [file(&thread), file(&thread)];
+    let bytes: Vec<u8> = (0..10 * BLOCK_BYTES).map(|at| (at / BLOCK_BYTES) as u8 + 1).collect();
+    thread.write(one, 0, &bytes).expect("writes");
+    thread.write(other, 0, &[99; 6 * BLOCK_BYTES as usize]).expect("writes");
+    let first_byte = |node, index: u64| {
+        let mut byte = [0];
+        thread.read(node, index * BLOCK_BYTES, &mut byte).expect("reads");
+        byte[0]
+    };
+    let share = |from: (Node, u64), to: (Node, u64), count: u64| {
+        let at = |(node, index): (Node, u64)| (node, index * BLOCK_BYTES);
+        thread.share_range(at(from), at(to), Some(count * BLOCK_BYTES))
+    };
+    let seen = |node, count| (0..count).map(|index| first_byte(node, index)).collect::<Vec<_>>();
+    assert_eq!(share((one, 2), (other, 1), 3), Ok(3 * BLOCK_BYTES));
+    assert_eq!(seen(other, 6), [99, 3, 4, 5, 99, 99]);
+    assert_eq!(share((one, 0), (one, 5), 2), Ok(2 * BLOCK_BYTES));
+    assert_eq!(seen(one, 10), [1, 2, 3, 4, 5, 1, 2, 8, 9, 10]);
+    assert_eq!(share((one, 0), (one, 5), 2), Ok(2 * BLOCK_BYTES), "the same again changes nothing");
+    // Far behind the end: what is between is a hole, and what is a hole stays one.
+    assert_eq!(share((other, 1), (one, 1000), 1), Ok(BLOCK_BYTES));
+    assert_eq!((first_byte(one, 999), first_byte(one, 1000)), (0, 3));
+    assert_eq!(share((one, 100), (other, 0), 3), Ok(3 * BLOCK_BYTES));
+    assert_eq!(seen(other, 6), [0, 0, 0, 5, 99, 99]);
+    for node in [one, other] {
+        check(&fs, &thread, node);
+        assert_eq!(thread.truncate(node, 0), Ok(()));
+    }
+    assert_eq!(fs.blocks_free(), Ok(free_before));
+}
+
+#[test]
+fn ranges_that_cannot_be_shared_are_refused() {
+    let image = new_image(16 * MIB, 1024);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let [one, other] = [file(&thread), file(&thread)];
+    thread.write(one, 0, &[1; 10_000]).expect("writes");
+    thread.write(other, 0, &[2; 20_000]).expect("writes");
+    let share = |from, to, length| thread.share_range((one, from), to, length);
+    assert_eq!(share(1, (other, 0), None), Err(Error::Invalid), "not a whole block");
+    assert_eq!(share(0, (other, 100), None), Err(Error::Invalid), "not a whole block");
+    assert_eq!(share(0, (other, 0), Some(100)), Err(Error::Invalid), "a part of a block in the middle");
+    assert_eq!(share(0, (other, 0), None), Err(Error::Invalid), "the end would come into the middle");
+    assert_eq!(share(4096, (other, 0), Some(8192)), Err(Error::Invalid), "beyond the end");
+    assert_eq!(share(16_384, (other, 0), None), Err(Error::Invalid), "begins beyond the end");
+    assert_eq!(share(0, (one, 4096), Some(8192)), Err(Error::Invalid), "overlaps");
+    assert_eq!(share(0, (other, SIZE_BYTES_MAX), Some(4096)), Err(Error::TooLarge));
+    assert_eq!(content(&thread, other, 20_000), vec![2; 20_000]);
+    thread.set_mapped(other, true).expect("maps");
+    assert_eq!(share(0, (other, 0), Some(4096)), Err(Error::Busy));
+    assert_eq!(thread.share_range((other, 0), (one, 0), Some(4096)), Err(Error::Busy));
+    thread.set_mapped(other, false).expect("unmaps");
+    assert_eq!(share(0, (other, 0), Some(4096)), Ok(4096));
+}
+
+#[test]
+fn a_mapping_has_no_blocks_that_others_share() {
+    let image = new_image(16 * MIB, 1024);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let [one, other] = [file(&thread), file(&thread)];
+    thread.write(one, 0, &[1; 10_000]).expect("writes");
+    thread.share_range((one, 0), (other, 0), None).expect("shares");
+    thread.set_mapped(other, true).expect("maps");
+    let mut seen = Vec::new();
+    thread.map_extents(other, 0, 10_000, false, &mut |extent| seen.push(extent)).expect("extents");
+    let mapped = seen[0].address.expect("a block");
+    thread.write(other, 0, b"in place").expect("writes");
+    let mut bytes = [0; 8];
+    fs.pm().read_bytes(mapped, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"in place", "a write reaches what is mapped");
+    assert_eq!(content(&thread, one, 10_000), vec![1; 10_000]);
+    assert_eq!(shares(&fs, &thread, one), 0);
+}
+
+#[test]
+fn shared_blocks_are_counted_still_after_leaving_and_after_a_crash() {
+    for crash in [false, true] {
+        let image = new_image(16 * MIB, 1024);
+        let fs = Attached::new(&image).expect("attaches");
+        let names: [&[u8]; 3] = [b"one", b"two", b"three"];
+        let free_before;
+        {
+            let thread = fs.enter().expect("enters");
+            let root = thread.root().expect("a root");
+            let nodes = names.map(|name| thread.create(root, name, &new_node(FileKind::Regular)).expect("a file"));
+            free_before = fs.blocks_free().expect("a count");
+            thread.write(nodes[0], 0, &[5; 300 * BLOCK_BYTES as usize]).expect("writes");
+            for copy in &nodes[1..] {
+                thread.share_range((nodes[0], 0), (*copy, 0), None).expect("shares");
+            }
+            nodes.into_iter().for_each(|node| thread.release(node, 1));
+        }
+        if crash {
+            drop(fs);
+        } else {
+            fs.detach().expect("leaves");
+        }
+        let fs = Attached::new(&image).expect("attaches again");
+        assert_eq!(fs.report.scanned, crash);
+        let thread = fs.enter().expect("enters");
+        let root = thread.root().expect("a root");
+        let nodes = names.map(|name| thread.lookup(root, name).expect("is there"));
+        assert_eq!(shares(&fs, &thread, nodes[0]), 600);
+        thread.truncate(nodes[0], 0).expect("empties");
+        thread.write(nodes[1], 0, &[6; 300 * BLOCK_BYTES as usize]).expect("writes");
+        assert_eq!(content(&thread, nodes[2], 300 * BLOCK_BYTES), vec![5; 300 * BLOCK_BYTES as usize]);
+        nodes.into_iter().for_each(|node| thread.truncate(node, 0).expect("empties"));
+        assert_eq!(fs.blocks_free(), Ok(free_before), "after {}", if crash { "a crash" } else { "leaving" });
+    }
+}
