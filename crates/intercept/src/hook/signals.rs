@@ -311,6 +311,11 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         // SAFETY: changes no memory; a handler may interrupt itself now, as it wants.
         unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
     }
+    if strays::is_armed() {
+        // The kernel blocks what a wait with a mask of its own (sigsuspend, ppoll) has blocked, and would end a program that calls with the signal for that blocked.
+        // SAFETY: changes no memory; those signals are not blocked otherwise.
+        unsafe { set_mask(libc::SIG_UNBLOCK, guarded()) };
+    }
     // SAFETY: the program gave this address as a handler. (One that was not asked to take three arguments does not look at the others.) The words are this thread's.
     unsafe {
         let words = thread_words();

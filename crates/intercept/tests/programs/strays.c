@@ -137,6 +137,20 @@ int main(int count, char **arguments) {
     sigprocmask(SIG_SETMASK, &before, &now);
     printf("told %d %d\n", sigismember(&now, SIGSYS), sigismember(&now, SIGTERM));
 
+    /* A handler that runs in a wait with everything blocked but its signal. */
+    int seen = alarms;
+    struct itimerval soon = {{0, 0}, {0, 1000}};
+    sigset_t others = all;
+    sigdelset(&others, SIGALRM);
+    sigset_t alarm_only;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    sigprocmask(SIG_BLOCK, &alarm_only, &before);
+    setitimer(ITIMER_REAL, &soon, NULL);
+    sigsuspend(&others);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    printf("suspended %d %d\n", alarms - seen, alarm_wrong);
+
     /* The program's own use of the signal by which the calls come. */
     struct sigaction old;
     sigaction(SIGSYS, NULL, &old);
