@@ -238,7 +238,7 @@ impl Cachelet {
     /// Directories: sets what was counted in its log. Whether it is removed stays as it is.
     pub fn set_names(&self, names: u64, holes: u64) {
         let dead = self.entries.load(Relaxed) & ENTRIES_DEAD;
-        self.entries.store(names | holes.min(HOLES_MAX) << HOLES_SHIFT | dead, Release);
+        self.entries.store(names | (holes.min(HOLES_MAX) << HOLES_SHIFT) | dead, Release);
     }
 
     /// Directories: counts one more name; false if the directory is removed.
@@ -276,7 +276,7 @@ impl Cachelet {
 
     /// Directories: from here on nothing can be made in it, unless it has names or is removed already; whether that was so.
     pub fn end_names(&self) -> bool {
-        let empty = |word: u64| (word & (ONE_HOLE - 1 | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD);
+        let empty = |word: u64| (word & ((ONE_HOLE - 1) | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD);
         self.entries.fetch_update(AcqRel, Acquire, empty).is_ok()
     }
 
