@@ -167,18 +167,6 @@ fn paths_lead_into_the_mount_and_out() {
     assert!(!Path::new("/mnt/directfs-test").exists(), "nothing is made on the machine itself");
 }
 
-/// The kernel's pipes behind those of the mount go with the file system.
-#[test]
-fn pipes_go_with_the_file_system() {
-    let system = FileSystem::new();
-    let script = "mkfifo pipe; exec 7<>pipe; echo through >&7; read -r line <&7; echo $line; readlink /proc/self/fd/7";
-    let told = told(output(system.command(Path::new("sh")).args(["-c", script])));
-    let (line, pipe) = told.trim_end().split_once('\n').unwrap();
-    assert!(line == "through" && pipe.contains(".pipes/") && Path::new(pipe).exists(), "{told}");
-    drop(system);
-    assert!(!Path::new(pipe).parent().unwrap().exists(), "{pipe}");
-}
-
 /// What a program cannot know of: the descriptors that the library needs.
 #[test]
 fn descriptors_of_the_library_stay() {
