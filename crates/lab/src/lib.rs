@@ -24,6 +24,7 @@ pub mod experiments;
 pub mod front;
 pub mod inode;
 pub mod mount;
+pub mod multicore;
 pub mod nova;
 pub mod physical;
 pub mod pmfs;

@@ -34,6 +34,7 @@
 
 use crate::error::Result;
 use crate::inode::AttributeCell;
+use crate::multicore::places::Place;
 use crate::substrate::NvPointer;
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
@@ -365,6 +366,10 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
     /// Makes all that was done durable.
     fn sync(&self) -> Result<()>;
 
+    /// Whose what lies in memory is, for people who look at where threads meet.
+    fn places(&self) -> Vec<Place> {
+        Vec::new()
+    }
     /// Figures of the whole.
     fn space(&self) -> Result<Space>;
 }

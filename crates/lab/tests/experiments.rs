@@ -35,7 +35,8 @@ fn names_are_told_apart_and_tell_their_paper() {
     let names: BTreeSet<&str> = CATALOGUE.iter().map(|experiment| experiment.name).collect();
     assert_eq!(names.len(), CATALOGUE.len());
     for experiment in CATALOGUE {
-        assert!(["directfs-", "byvfs-", "soupfs-"].iter().any(|paper| experiment.name.starts_with(paper)));
+        let of_a_paper = ["directfs-", "byvfs-", "soupfs-"].iter().any(|paper| experiment.name.starts_with(paper));
+        assert!(of_a_paper || experiment.name == "multicore", "{}", experiment.name);
         assert!(experiment.question.ends_with('?'), "{}", experiment.question);
         assert!((experiment.needs_bytes)(Size::Full) >= (experiment.needs_bytes)(Size::Quick));
     }
@@ -71,6 +72,14 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
     assert!(text(experiment, &findings).contains("unlink"));
     assert_eq!(tsv(&findings).lines().count(), findings.measures.len() + 1);
     assert!(chart::svg(&findings.plots[0]).ends_with("</svg>"));
+    let two = [findings.plots[0].clone(), findings.plots[0].clone()];
+    let sheet = chart::sheet(&two);
+    assert_eq!(
+        sheet.matches("unlink by delay").count(),
+        2 + 2,
+        "each plot is there, and named for those who cannot see it"
+    );
+    assert_eq!(sheet.matches("<svg").count(), 1);
 }
 
 #[test]

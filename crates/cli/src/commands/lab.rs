@@ -24,10 +24,21 @@ pub fn run(arguments: &Lab) -> Result<()> {
         "all" => CATALOGUE.iter().collect(),
         name => vec![find(name).with_context(|| format!("there is no experiment {name}; there are {}", names()))?],
     };
-    if let Some(directory) = &arguments.out {
-        prepare(directory, &chosen, arguments.force)?;
-    }
+    let made = match &arguments.out {
+        Some(directory) => prepare(directory, &chosen, arguments.force)?,
+        None => false,
+    };
     interrupt::catch()?;
+    let done = carry_out(&chosen, arguments);
+    if let (Err(_), Some(directory), true) = (&done, &arguments.out, made) {
+        // Nothing is in it: reports are written when all is measured.
+        let _ = std::fs::remove_dir(directory);
+    }
+    done
+}
+
+/// Carries experiments out, prints the findings of a single one, and writes the report.
+fn carry_out(chosen: &[&Experiment], arguments: &Lab) -> Result<()> {
     let size = if arguments.quick { Size::Quick } else { Size::Full };
     let begun = std::time::Instant::now();
     let is_terminal = std::io::stderr().is_terminal();
@@ -86,8 +97,8 @@ fn files_of(directory: &Path, experiment: &Experiment) -> [PathBuf; 2] {
     ["tsv", "svg"].map(|ending| directory.join(format!("{}.{ending}", experiment.name)))
 }
 
-/// Makes the directory, and refuses to overwrite a report, before anything is measured.
-fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<()> {
+/// Makes the directory, and refuses to overwrite a report, before anything is measured; whether the directory is new.
+fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<bool> {
     let mut files: Vec<PathBuf> = chosen.iter().flat_map(|experiment| files_of(directory, experiment)).collect();
     files.push(directory.join(REPORT));
     if let Some(there) = files.iter().find(|file| file.symlink_metadata().is_ok())
@@ -95,7 +106,9 @@ fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<()> 
     {
         bail!("{} exists: choose another directory, or overwrite it with --force", there.display());
     }
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))
+    let is_new = !directory.exists();
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    Ok(is_new)
 }
 
 fn write(directory: &Path, size: Size, done: &[(&Experiment, Findings)]) -> Result<()> {
@@ -104,9 +117,7 @@ fn write(directory: &Path, size: Size, done: &[(&Experiment, Findings)]) -> Resu
     for (experiment, findings) in &all {
         let [numbers, plot] = files_of(directory, experiment);
         save(&numbers, &report::tsv(findings))?;
-        if let Some(first) = findings.plots.first() {
-            save(&plot, &chart::svg(first))?;
-        }
+        save(&plot, &chart::sheet(&findings.plots))?;
     }
     save(&directory.join(REPORT), &report::html(&circumstances(size), &all))
 }

@@ -186,7 +186,7 @@ fn tell_short(
     by: By,
     last_link: LastLink,
     credentials: Credentials<'static>,
-    tell: impl FnOnce(&Attributes) -> Result<i64>,
+    tell: impl FnOnce(&Calling<'_>, &Attributes) -> Result<i64>,
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
@@ -202,6 +202,7 @@ fn tell_short(
     let begin = paths::begin(server, &who, by.directory(&arguments), at_descriptor, &path[..length]);
     let Some((place, offset)) = begin else { return Ok(None) };
     let caller = Caller { credentials, ..who.caller };
+    let tell = |attributes: &Attributes| tell(&caller, attributes);
     match caller.stat_short(&place, &path[offset..length], last_link, tell) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
         Some(Err(error)) => Err(error),
@@ -212,7 +213,7 @@ fn tell_short(
 fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
     let tell = |attributes: &Attributes| user::write(into, &status::stat_of(server, attributes)).map(|()| 0);
-    if let Some(verdict) = tell_short(call, by, last_link, identity::credentials(), tell)? {
+    if let Some(verdict) = tell_short(call, by, last_link, identity::credentials(), |_, attributes| tell(attributes))? {
         return Ok(verdict);
     }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
@@ -305,23 +306,22 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
         Ok(if effective { identity::credentials() } else { identity::real_credentials() })
     };
     let want = Want(mode as u32);
+    // Where a list decides, the engine must be asked.
+    let mut decided = true;
+    let by_mode = |caller: &Calling<'_>, attributes: &Attributes| {
+        decided = !attributes.access_list;
+        if decided { caller.access_attributes(attributes, want).map(|()| 0) } else { Ok(0) }
+    };
+    if let Ok(credentials) = check()
+        && let Some(verdict) = tell_short(call, by, last_link, credentials, by_mode)?
+        && decided
+    {
+        return Ok(verdict);
+    }
     if is_empty(flags, call.arguments()[by.path])? || descriptor_behind(call, by, last_link)?.is_some() {
         return by_node(call, by, flags, last_link, &mut |caller, node| {
             Caller { credentials: check()?, ..*caller }.access(node, want).map(|()| 0)
         });
-    }
-    // Where a list decides, the engine must be asked.
-    let mut decided = None;
-    let by_mode = |attributes: &Attributes| {
-        decided = (!attributes.access_list).then_some(*attributes);
-        Ok(0)
-    };
-    if let Ok(credentials) = check()
-        && tell_short(call, by, last_link, credentials, by_mode)?.is_some()
-        && let Some(attributes) = decided
-    {
-        let caller = Caller { credentials, ..call.begin()?.who.caller };
-        return caller.access_attributes(&attributes, want).map(|()| done(0));
     }
     by_path(call, by, &mut |caller, place, path, walk| {
         let caller = Caller { credentials: check()?, ..*caller };

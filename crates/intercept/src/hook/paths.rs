@@ -73,9 +73,12 @@ pub fn locate(
         Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
             Some(file) => {
                 let node = file.node();
-                // The description may be closed by another thread during the walk.
-                who.caller.thread.retain(node)?;
-                Some((node, Some(node)))
+                // The description may be closed by another thread during the walk; a thread alone keeps it by its descriptor.
+                let retained = processes::has_threads().then_some(node);
+                if retained.is_some() {
+                    who.caller.thread.retain(node)?;
+                }
+                Some((node, retained))
             }
             None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
             None => None,

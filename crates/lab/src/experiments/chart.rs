@@ -49,36 +49,73 @@ pub fn round_up(value: f64) -> f64 {
     steps.iter().map(|step| step * magnitude).find(|end| *end >= value * 0.999_999).unwrap_or(10.0 * magnitude)
 }
 
+/// What a plot's panels are and how large it is.
+struct Extent<'p> {
+    panels: Vec<(&'p str, &'p [Series])>,
+    panel: f64,
+    width: f64,
+    legend_top: f64,
+    legend_step: f64,
+    legend_columns: usize,
+    height: f64,
+}
+
+impl Extent<'_> {
+    fn of(plot: &Plot) -> Extent<'_> {
+        let here = (plot.basis, &plot.here[..]);
+        let panels = if plot.paper.is_empty() { vec![here] } else { vec![("the paper", &plot.paper[..]), here] };
+        let bars = plot.here.len().max(plot.paper.len()).max(1) as f64;
+        let wanted = if plot.lines { 60.0 } else { bars * 9.0 + 16.0 } * plot.places.len() as f64;
+        let panel = PANEL_MIN.max(wanted);
+        let legend_top = TOP + HEIGHT + 58.0;
+        let width = (LEFT + panel + GAP) * panels.len() as f64;
+        let longest = plot.here.iter().map(|series| series.name.chars().count()).max().unwrap_or(0);
+        let legend_step = longest as f64 * 6.2 + 28.0;
+        let legend_columns = ((width / legend_step) as usize).max(1);
+        let height = legend_top + 18.0 * plot.here.len().div_ceil(legend_columns) as f64 + 8.0;
+        Extent { panels, panel, width, legend_top, legend_step, legend_columns, height }
+    }
+}
+
 /// The plot as one SVG element.
 pub fn svg(plot: &Plot) -> String {
-    let panels: Vec<(&str, &[Series])> = match plot.paper.is_empty() {
-        true => vec![("measured here, no delay", &plot.here)],
-        false => vec![("the paper", &plot.paper), ("measured here, no delay", &plot.here)],
-    };
-    let values = panels.iter().flat_map(|(_, series)| series.iter()).flat_map(|series| series.values.iter().flatten());
-    let end = round_up(values.copied().fold(0.0, f64::max));
-    let bars = plot.here.len().max(plot.paper.len()).max(1) as f64;
-    let wanted = if plot.lines { 60.0 } else { bars * 9.0 + 16.0 } * plot.places.len() as f64;
-    let panel = PANEL_MIN.max(wanted);
-    let width = (LEFT + panel + GAP) * panels.len() as f64;
-    let legend_top = TOP + HEIGHT + 58.0;
-    let height = legend_top + 18.0 * (plot.here.len() as f64 / 4.0).ceil() + 8.0;
+    sheet(std::slice::from_ref(plot))
+}
+
+/// Plots below one another, as one SVG element.
+pub fn sheet(plots: &[Plot]) -> String {
+    let extents: Vec<Extent<'_>> = plots.iter().map(Extent::of).collect();
+    let width = extents.iter().map(|extent| extent.width).fold(0.0, f64::max);
+    let height: f64 = extents.iter().map(|extent| extent.height).sum();
+    let titles: Vec<String> = plots.iter().map(|plot| escaped(&plot.title)).collect();
     let mut out = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}" font-family="sans-serif" font-size="11" role="img" aria-label="{}">"#,
-        escaped(&plot.title)
+        titles.join("; ")
     );
-    let _ = write!(out, r#"<text x="4" y="14" font-size="13" fill="currentColor">{}</text>"#, escaped(&plot.title));
-    for (index, (name, series)) in panels.iter().enumerate() {
-        let left = LEFT + index as f64 * (LEFT + panel + GAP);
-        axes(&mut out, plot, name, left, panel, end);
-        match plot.lines {
-            true => lines(&mut out, plot, series, left, panel, end),
-            false => groups(&mut out, plot, series, left, panel, end),
-        }
+    let mut top = 0.0;
+    for (plot, extent) in plots.iter().zip(&extents) {
+        let _ = write!(out, r#"<g transform="translate(0 {top:.0})">"#);
+        draw(&mut out, plot, extent);
+        out.push_str("</g>");
+        top += extent.height;
     }
-    legend(&mut out, plot, legend_top);
     out.push_str("</svg>");
     out
+}
+
+fn draw(out: &mut String, plot: &Plot, extent: &Extent<'_>) {
+    let values = extent.panels.iter().flat_map(|(_, series)| series.iter());
+    let end = round_up(values.flat_map(|series| series.values.iter().flatten()).copied().fold(0.0, f64::max));
+    let _ = write!(out, r#"<text x="4" y="14" font-size="13" fill="currentColor">{}</text>"#, escaped(&plot.title));
+    for (index, (name, series)) in extent.panels.iter().enumerate() {
+        let left = LEFT + index as f64 * (LEFT + extent.panel + GAP);
+        axes(out, plot, name, left, extent.panel, end);
+        match plot.lines {
+            true => lines(out, plot, series, left, extent.panel, end),
+            false => groups(out, plot, series, left, extent.panel, end),
+        }
+    }
+    legend(out, plot, extent);
 }
 
 fn colour(plot: &Plot, name: &str) -> &'static str {
@@ -172,9 +209,10 @@ fn lines(out: &mut String, plot: &Plot, series: &[Series], left: f64, panel: f64
     }
 }
 
-fn legend(out: &mut String, plot: &Plot, top: f64) {
+fn legend(out: &mut String, plot: &Plot, extent: &Extent<'_>) {
     for (index, series) in plot.here.iter().enumerate() {
-        let (x, y) = (8.0 + (index % 4) as f64 * 120.0, top + (index / 4) as f64 * 18.0);
+        let (row, column) = (index / extent.legend_columns, index % extent.legend_columns);
+        let (x, y) = (8.0 + column as f64 * extent.legend_step, extent.legend_top + row as f64 * 18.0);
         let _ = write!(
             out,
             r#"<rect x="{x:.1}" y="{:.1}" width="10" height="10" fill="{}"/><text x="{:.1}" y="{:.1}" fill="currentColor">{}</text>"#,
@@ -189,6 +227,7 @@ fn legend(out: &mut String, plot: &Plot, top: f64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::findings::MEASURED;
     use super::*;
 
     #[test]
@@ -206,6 +245,7 @@ mod tests {
             unit: "µs".to_owned(),
             places: vec!["a&b".to_owned()],
             lines: false,
+            basis: MEASURED,
             here: vec![Series { name: "\"><b>".to_owned(), values: vec![Some(1.0)] }],
             paper: Vec::new(),
         };

@@ -1,65 +1,14 @@
 //! Whole applications on files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9, SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
 
-use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, more};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, more};
+use super::loops::{Random, Watch, append, read_file, read_once, write_file};
 use super::machine::{Machine, Plan, Result, Subject, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
 use pmem::Delays;
 use std::time::Instant;
 
-/// Numbers that look drawn and are the same each time.
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next, below a bound.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (value ^ (value >> 31)) % bound.max(1)
-    }
-
-    /// About `mean`: between half and one and a half of it.
-    fn about(&mut self, mean: u64) -> u64 {
-        mean / 2 + self.below(mean)
-    }
-}
-
 const IO_BYTES: usize = 1 << 20;
-const READ: i32 = libc::O_RDONLY;
-const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
-
-fn write_file(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
-    let file = calls.open(path, NEW, 0o644)?;
-    calls.write(file, 0, bytes)?;
-    if sync {
-        calls.sync_file(file)?;
-    }
-    Ok(calls.close(file)?)
-}
-
-fn append(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
-    let file = calls.open(path, libc::O_WRONLY | libc::O_APPEND, 0)?;
-    calls.append(file, bytes)?;
-    if sync {
-        calls.sync_file(file)?;
-    }
-    Ok(calls.close(file)?)
-}
-
-fn read_file(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
-    let file = calls.open(path, READ, 0)?;
-    let mut at = 0;
-    loop {
-        let got = calls.read(file, at, into)?;
-        at += got as u64;
-        if got < into.len() {
-            break;
-        }
-    }
-    Ok(calls.close(file)?)
-}
-
 /// An application: what a thread does again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Application {
@@ -295,7 +244,15 @@ fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
         values: places.iter().map(|row| findings.here(row, subject.name(), 0)).collect(),
     };
     let here = subjects.iter().map(series).collect();
-    Plot { title: title.to_owned(), unit: findings.unit.to_owned(), places, lines: false, here, paper: Vec::new() }
+    Plot {
+        title: title.to_owned(),
+        unit: findings.unit.to_owned(),
+        places,
+        lines: false,
+        basis: MEASURED,
+        here,
+        paper: Vec::new(),
+    }
 }
 
 // --- DirectFS, Fig. 9 ----------------------------------------------------------------------------------------------
@@ -323,7 +280,7 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
             ("varmail", Application::Varmail, figure_9_files(bench.size)),
             ("fileserver", Application::FileServer, figure_9_files(bench.size).min(2000)),
         ] {
-            let turns = bench.size.pick(10, 300, 5000);
+            let turns = bench.size.pick(10, 120, 5000);
             let threads = [1, THREADS_MAX];
             let rates = rates(bench, &FIGURE_9_SUBJECTS, application, (files, turns), &threads)?;
             for (threads, rates) in threads.iter().zip(&rates) {
@@ -357,7 +314,7 @@ const SOUPFS_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::So
 
 fn soupfs(bench: &Bench<'_>, row: &str, application: Application, paper: f64, what: &str) -> Result<Findings> {
     let mut findings = Findings::new("thousand operations/s", &MEMORIES);
-    let (files, turns) = (bench.size.pick(20, 200, 2000), bench.size.pick(10, 500, 10_000));
+    let (files, turns) = (bench.size.pick(20, 200, 2000), bench.size.pick(10, 250, 10_000));
     let rates = rates(bench, &SOUPFS_SUBJECTS, application, (files, turns), &[1])?;
     add_rates(&mut findings, row, &SOUPFS_SUBJECTS, &rates[0]);
     let here = gains(&findings, row, "SoupFS", "NOVA");
@@ -424,20 +381,16 @@ fn small_files(machine: &mut dyn Machine, delays: Delays, files: u64, bytes: usi
     machine.remount(delays)?;
     let mut seconds = [0.0; 2];
     machine.with(&mut |calls| {
-        let start = Instant::now();
-        for path in &old {
-            let file = calls.open(path, READ, 0)?;
-            calls.read(file, 0, &mut buffer)?;
-            calls.close(file)?;
-        }
-        seconds[0] = start.elapsed().as_secs_f64();
+        let watch = Watch::start();
+        old.iter().try_for_each(|path| read_once(calls, path, &mut buffer))?;
+        seconds[0] = watch.ns() / 1e9;
         Ok(())
     })?;
     machine.remount(delays)?;
     machine.with(&mut |calls| {
-        let start = Instant::now();
+        let watch = Watch::start();
         new.iter().try_for_each(|path| write_file(calls, path, &buffer, false))?;
-        seconds[1] = start.elapsed().as_secs_f64();
+        seconds[1] = watch.ns() / 1e9;
         Ok(old.iter().chain(&new).try_for_each(|path| calls.unlink(path))?)
     })?;
     Ok(seconds.map(|seconds| files as f64 / seconds / 1000.0))

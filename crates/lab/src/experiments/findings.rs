@@ -53,6 +53,9 @@ pub struct Series {
     pub values: Vec<Option<f64>>,
 }
 
+/// The basis of nearly all plots: of several memories the one that is not slowed.
+pub const MEASURED: &str = "measured here, no delay";
+
 /// A plot: what was measured, and beside it what the paper has, if it is known in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
@@ -64,7 +67,9 @@ pub struct Plot {
     pub places: Vec<String>,
     /// Lines between the places, instead of bars.
     pub lines: bool,
-    /// Measured here.
+    /// How what is shown came about, as the heading of its panel.
+    pub basis: &'static str,
+    /// What came out here.
     pub here: Vec<Series>,
     /// The paper's; empty: it has no numbers.
     pub paper: Vec<Series>,
@@ -211,6 +216,7 @@ impl Findings {
             unit: format!("% of {base}"),
             places: rows.iter().map(|row| (*row).to_owned()).collect(),
             lines: false,
+            basis: MEASURED,
             here: subjects.iter().map(here).collect(),
             paper: subjects.iter().map(paper).filter(known).collect(),
         }

@@ -1,10 +1,10 @@
 //! How long it takes until names can be found: the index of a large directory rebuilt, and a mount after a crash.
 
 use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::loops::Watch;
 use super::machine::{Plan, Subject, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::experiments::Result;
-use std::time::Instant;
 
 const MILLION: f64 = 1e6;
 const SUBJECTS: [Subject; 4] = [Subject::DirectFs, Subject::Nova, Subject::CacheletNova, Subject::SoupFs];
@@ -39,9 +39,9 @@ fn measure(bench: &Bench<'_>, subject: Subject, count: u64) -> Result<[Vec<Optio
         for _ in 0..bench.rounds().min(3) {
             machine.remount(delays)?;
             machine.with(&mut |calls| {
-                let start = Instant::now();
+                let watch = Watch::start();
                 calls.stat(&path(0))?;
-                look = look.min(start.elapsed().as_nanos() as f64);
+                look = look.min(watch.ns());
                 Ok(())
             })?;
             // Something must have been begun, or there is nothing to recover.
@@ -74,6 +74,7 @@ fn plot(findings: &Findings, title: &str, row: &str) -> Plot {
         unit: "ms per million names".to_owned(),
         places: subjects.iter().map(|name| (*name).to_owned()).collect(),
         lines: false,
+        basis: "measured here",
         here: (0..MEMORIES.len()).map(series).collect(),
         paper: Vec::new(),
     }

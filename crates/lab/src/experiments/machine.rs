@@ -5,14 +5,20 @@
 use crate::calls::{Calls, System as _};
 use crate::directfs::DirectFs;
 use crate::front::{ByVfsNames, DentryCache, Front, FrontOptions, IndexKind, Mindex, Names};
+use crate::multicore::places::Place;
 use crate::nova::Nova;
 use crate::physical::{MkfsOptions, MountOptions, PhysicalFs};
 use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
+use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, Group, SlabState, ThreadSlot};
 use engine::{AttachOptions, Fs};
-use pmem::{Delayed, Delays, Direct, MapError, Mapping, Region};
+use pmem::{BLOCK_BYTES, Delayed, Delays, Direct, MapError, Mapping, Region};
 use posix::Errno;
+use std::mem::offset_of;
 use std::sync::Arc;
+
+/// Threads at one time whose slots need no page faults.
+const THREADS_MAX: u64 = 72;
 
 /// Memory as experiments have it.
 pub type Slow = Arc<Delayed>;
@@ -102,6 +108,9 @@ pub enum Failure {
     /// A call failed that must not.
     #[error("a call of the workload failed: {0}; this is a defect of the system under it")]
     Call(#[from] Errno),
+    /// Calls cannot be recorded instruction by instruction.
+    #[error("a call could not be recorded: {0}")]
+    Record(#[from] std::io::Error),
     /// More memory than there is.
     #[error(
         "{experiment} needs {} MiB of memory and {} MiB are available: end other programs, or take the smaller sizes of --quick", needed >> 20, available >> 20
@@ -131,13 +140,21 @@ pub trait Machine: Send + Sync {
     fn with(&self, work: Work<'_>) -> Result<()>;
     /// Unmounts and mounts again, so that no name and no attribute is in a cache; from then on with these delays.
     fn remount(&mut self, delays: Delays) -> Result<()>;
+    /// What lies where in memory, as far as people should know.
+    fn places(&self) -> Vec<Place>;
     /// Goes without unmounting, as a crash of the process does, and mounts again: what that took, recovery included, in nanoseconds.
     fn crash(&mut self, delays: Delays) -> Result<u64>;
 }
 
 /// Makes a machine with an empty file system.
 pub fn machine(subject: Subject, plan: Plan, delays: Delays) -> Result<Box<dyn Machine>> {
-    let quick = FrontOptions::default();
+    machine_for(subject, plan, delays, MountOptions::default().shards)
+}
+
+/// The same where so many threads are not to meet at lists of free blocks and inodes.
+pub fn machine_for(subject: Subject, plan: Plan, delays: Delays, shards: usize) -> Result<Box<dyn Machine>> {
+    let mount = MountOptions { shards, ..MountOptions::default() };
+    let quick = FrontOptions { mount, ..FrontOptions::default() };
     let slow = FrontOptions { inode_quick_path: false, ..quick };
     let with = |index| FrontOptions { index, ..quick };
     Ok(match subject {
@@ -188,7 +205,7 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Fronted<P, N> {
         let image = populated(plan.image_bytes())?;
         P::mkfs(&image.region(memory(Delays::default()))?, &MkfsOptions::default())?;
         let files = (plan.files as u32).saturating_mul(2).max(1 << 14);
-        let mount = MountOptions { persist_period_ms: plan.persist_period_ms, ..MountOptions::default() };
+        let mount = MountOptions { persist_period_ms: plan.persist_period_ms, ..options.mount };
         let options = FrontOptions { files_max: files, names_max: files, mount, ..options };
         let mut machine = Fronted { image, options, files: plan.files as u32 + 1000, front: None };
         machine.mount(delays)?;
@@ -221,6 +238,12 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for Fronted<P, N> {
         self.mount(delays)
     }
 
+    fn places(&self) -> Vec<Place> {
+        let mut places = self.front.as_ref().map_or_else(Vec::new, Front::places);
+        places.push(Place::at("the image, block", self.image.address() as u64, self.image.length()).each(BLOCK_BYTES));
+        places
+    }
+
     fn crash(&mut self, delays: Delays) -> Result<u64> {
         drop(self.front.take());
         let region = self.image.region(memory(delays))?;
@@ -236,7 +259,7 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for Fronted<P, N> {
 struct Own {
     // Before what it lies in.
     fs: Option<Fs<Slow>>,
-    dram: Option<Arc<Mapping>>,
+    dram: Option<(Arc<Mapping>, DramLayout)>,
     image: Arc<Mapping>,
 }
 
@@ -263,7 +286,12 @@ impl Own {
         let image = self.image.region(memory(delays))?;
         let options = AttachOptions::default();
         let layout = Fs::dram_layout(&image, &options)?;
-        let dram = populated(layout.length)?;
+        let dram = Arc::new(Mapping::anonymous(layout.length)?);
+        // What the engine touches here; the slots of threads that never come, and the tables of programs, stay holes.
+        let slots_end = layout.slots + THREADS_MAX * size_of::<ThreadSlot>() as u64;
+        for part in [0..slots_end.min(layout.block_bits), layout.block_bits..layout.upper] {
+            dram.populate_write(part).map_err(|_| Errno::ENOMEM)?;
+        }
         let start = std::time::Instant::now();
         // SAFETY: both mappings are kept in this value as long as the file system, whose field is dropped before theirs and replaced before them.
         let (image, of_dram) = unsafe {
@@ -278,7 +306,7 @@ impl Own {
         })?;
         self.fs = Some(recovery.finish()?.0);
         let took_ns = start.elapsed().as_nanos() as u64;
-        self.dram = Some(dram);
+        self.dram = Some((dram, layout));
         Ok(took_ns)
     }
 }
@@ -296,8 +324,73 @@ impl Machine for Own {
         self.attach(delays).map(drop)
     }
 
+    fn places(&self) -> Vec<Place> {
+        let mut places = self.dram.as_ref().map_or_else(Vec::new, |(dram, layout)| dram_places(dram, layout));
+        places.push(Place::at("the image, block", self.image.address() as u64, self.image.length()).each(BLOCK_BYTES));
+        places
+    }
+
     fn crash(&mut self, delays: Delays) -> Result<u64> {
         drop(self.fs.take());
         self.attach(delays)
     }
+}
+
+/// The areas of DirectFS's DRAM region.
+fn dram_places(dram: &Mapping, layout: &DramLayout) -> Vec<Place> {
+    let base = dram.address() as u64;
+    let area = |name: &str, start: u64, end: u64| Place::at(name, base + start, end - start);
+    let header = [
+        (0, "magic, epoch, seed"),
+        (offset_of!(DramHeader, buckets), "sizes of the index, number of slots"),
+        (offset_of!(DramHeader, grow_lock), "lock for growing the index"),
+        (offset_of!(DramHeader, directory_move_lock), "lock for moving directories"),
+        (offset_of!(DramHeader, evict_lock), "lock for eviction"),
+        (offset_of!(DramHeader, reserved0), "rest"),
+        (offset_of!(DramHeader, grace), "grace epoch"),
+        (offset_of!(DramHeader, reserved2), "rest"),
+        (offset_of!(DramHeader, names), "count of names"),
+        (offset_of!(DramHeader, cachelets_next), "pools of cachelets"),
+        (offset_of!(DramHeader, segments), "segments of inodes"),
+        (offset_of!(DramHeader, blocks_free), "count of free blocks"),
+        (offset_of!(DramHeader, inodes_used), "count of inodes"),
+        (offset_of!(DramHeader, group_cursor), "cursors of allocators"),
+        (offset_of!(DramHeader, evict_head), "rest"),
+        (offset_of!(DramHeader, cachelets_used), "count of cachelets"),
+        (offset_of!(DramHeader, recovery), "rest"),
+        (offset_of!(DramHeader, segment_lock), "locks of allocators"),
+        (offset_of!(DramHeader, reaped), "rest"),
+    ];
+    let slot = [
+        (0, "owner"),
+        (offset_of!(ThreadSlot, pinned), "epoch"),
+        (offset_of!(ThreadSlot, held), "locks held, intent"),
+        (offset_of!(ThreadSlot, group), "own pools"),
+    ];
+    let cachelet = [
+        (0, "version, mode, size"),
+        (offset_of!(Cachelet, modified_ns), "times"),
+        (offset_of!(Cachelet, number), "number"),
+        (offset_of!(Cachelet, references), "references"),
+        (offset_of!(Cachelet, lock), "lock"),
+        (offset_of!(Cachelet, inode), "place of the inode"),
+        (offset_of!(Cachelet, root), "tail of the log"),
+        (offset_of!(Cachelet, entries), "count of entries"),
+        (offset_of!(Cachelet, sequence), "state"),
+    ];
+    let bucket = [(0, "lock, version"), (offset_of!(Bucket, entries), "entries")];
+    vec![
+        Place::at("the DRAM region's header", base, size_of::<DramHeader>() as u64).fields(&header),
+        area("thread slot", layout.slots, layout.block_bits).each(size_of::<ThreadSlot>() as u64).fields(&slot),
+        area("bits of free blocks, word", layout.block_bits, layout.groups).each(8),
+        area("group of blocks", layout.groups, layout.slabs).each(size_of::<Group>() as u64),
+        area("slab of lines", layout.slabs, layout.inode_bits).each(size_of::<SlabState>() as u64),
+        area("bits of free inodes, word", layout.inode_bits, layout.inode_links).each(8),
+        area("links of an inode", layout.inode_links, layout.block_shares),
+        area("shares of a block", layout.block_shares, layout.block_owners),
+        area("owner of a block", layout.block_owners, layout.cachelets),
+        area("cachelet", layout.cachelets, layout.buckets).each(size_of::<Cachelet>() as u64).fields(&cachelet),
+        area("index bucket", layout.buckets, layout.overflow).each(size_of::<Bucket>() as u64).fields(&bucket),
+        area("index bucket (overflow)", layout.overflow, layout.upper).each(size_of::<Bucket>() as u64).fields(&bucket),
+    ]
 }

@@ -3,13 +3,15 @@
 //! ```text
 //!   catalogue   which experiments there are, where they stand in which paper
 //!   machine     what they are run on: systems with an image in memory, behind the calls of `calls::Calls`
-//!   one module per workload: calls, soupfs, threads, files, trees, index; bare and timed serve them
+//!   one module per workload: calls, soupfs, threads, files, trees, index; bare, timed and loops serve them
+//!   multicore   what threads would do on more processors than there are
 //!   findings    what an experiment returns: measurements beside the paper's, claims and whether they hold
 //!   chart       a plot of both, as SVG
 //!   report      all of it as text and as one HTML file
 //! ```
 //!
-//! Rules: every subject runs the same calls in this process, so no system pays for a system call and all pay alike. Subjects take turns, and of several
+//! Rules: every subject runs the same calls in this process, so no system pays for a system call and all pay alike. Subjects take turns, what one thread does is timed in its
+//! own processor time (where threads meet or wait, and where parts of operations are timed, by the clock), and of several
 //! rounds the least time counts: what else the machine does can only add. No number is adjusted. What a paper gives only as a drawing is not guessed: the report
 //! quotes what its text says.
 
@@ -19,7 +21,9 @@ pub mod chart;
 pub mod files;
 pub mod findings;
 pub mod index;
+mod loops;
 pub mod machine;
+pub mod multicore;
 pub mod report;
 pub mod soupfs;
 pub mod threads;
@@ -30,7 +34,6 @@ pub use findings::{Claim, Findings, Measure, Sense, Series};
 pub use machine::{Failure, Machine, Plan, Result, Subject, machine};
 
 use pmem::Delays;
-use std::time::Instant;
 
 /// The emulated memories that every experiment is run with: none slowed, and what the papers assume of non-volatile memory.
 pub const MEMORIES: [Delays; 3] = [
@@ -121,6 +124,7 @@ pub const CATALOGUE: &[Experiment] = &[
     calls::TABLE_2,
     trees::TABLE_3,
     threads::DIRECTFS_FIGURE_7,
+    multicore::MULTICORE,
     files::DIRECTFS_FIGURE_8,
     files::DIRECTFS_FIGURE_9,
     trees::DIRECTFS_FIGURE_10,
@@ -159,22 +163,4 @@ fn available_bytes() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
-}
-
-/// Nanoseconds per call of `count` calls.
-pub fn per_call(count: u64, mut call: impl FnMut(u64) -> Result<()>) -> Result<f64> {
-    let start = Instant::now();
-    (0..count).try_for_each(&mut call)?;
-    Ok(start.elapsed().as_nanos() as f64 / count.max(1) as f64)
-}
-
-/// The numbers below `count` in an order that looks drawn and is the same each time.
-pub fn shuffled(count: u64) -> Vec<u64> {
-    let mut order: Vec<u64> = (0..count).collect();
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    for index in (1..count).rev() {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        order.swap(index as usize, ((state >> 33) % (index + 1)) as usize);
-    }
-    order
 }

@@ -1,10 +1,9 @@
 //! Latency of metadata calls while memory gets slower to write: SoupFS Fig. 2 and 3.
 
-use super::calls::{create, keep_least, mkdir, rmdir, time, unlink};
-use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::findings::{Claim, Findings, MEASURED, Plot, Sense, Series};
+use super::loops::{Act, Times, create, keep_least, measures, mkdir, rmdir, time, unlink};
 use super::machine::{Machine, Plan, Result, Subject, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
-use crate::experiments::calls::{Act, Times};
 use pmem::Delays;
 
 const SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
@@ -57,16 +56,6 @@ fn all_times(bench: &Bench<'_>, memories: &[Delays]) -> Result<Vec<Vec<Times>>> 
     Ok(all)
 }
 
-fn measures(times: &[Vec<Times>]) -> Vec<Measure> {
-    let of = |(row, _): (&'static str, Act)| {
-        SUBJECTS.iter().enumerate().map(move |(index, subject)| {
-            let here = times.iter().map(|memory| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
-            Measure { row: row.to_owned(), subject: subject.name().to_owned(), paper: None, here }
-        })
-    };
-    CALLS.into_iter().flat_map(of).collect()
-}
-
 /// Latencies.
 pub const FIGURE_2: Experiment = Experiment {
     name: "soupfs-fig2",
@@ -76,8 +65,8 @@ pub const FIGURE_2: Experiment = Experiment {
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("µs per call", &MEMORIES);
-        findings.measures = measures(&all_times(bench, &MEMORIES)?);
         let rows = CALLS.map(|(row, _)| row);
+        findings.measures = measures(&all_times(bench, &MEMORIES)?, &SUBJECTS, &rows, &|_, _| None);
         let claims = [
             ("SoupFS reduces the latency of NOVA, at least by", "NOVA", 30.0, false),
             ("SoupFS reduces the latency of NOVA, at best by", "NOVA", 80.0, true),
@@ -133,7 +122,8 @@ pub const FIGURE_3: Experiment = Experiment {
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("µs per call", &FLUSH_DELAYS);
-        findings.measures = measures(&all_times(bench, &FLUSH_DELAYS)?);
+        findings.measures =
+            measures(&all_times(bench, &FLUSH_DELAYS)?, &SUBJECTS, &CALLS.map(|(row, _)| row), &|_, _| None);
         let last = FLUSH_DELAYS.len() - 1;
         let growth = |findings: &Findings, subject: &str| {
             let of = |memory| findings.here("unlink", subject, memory).unwrap_or(f64::NAN);
@@ -157,6 +147,7 @@ pub const FIGURE_3: Experiment = Experiment {
             unit: "µs".to_owned(),
             places: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
             lines: true,
+            basis: MEASURED,
             here: SUBJECTS.iter().map(series).collect(),
             paper: ["NOVA", "PMFS"]
                 .map(|name| Series { name: name.to_owned(), values: vec![Some(6.0), None, None, None, Some(18.0)] })

@@ -3,6 +3,7 @@
 //! Notes are the thread's own. Reading the clock costs as much as a short operation, so what it costs is measured first and taken off.
 
 use crate::error::Result;
+use crate::multicore::places::Place;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
     Renaming, Shared, Space,
@@ -121,6 +122,9 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
     }
     fn root(&self) -> u64 {
         self.0.root()
+    }
+    fn places(&self) -> Vec<Place> {
+        self.0.places()
     }
     fn inode_place(&self, number: u64) -> Result<u64> {
         noted(Kind::Lookup, || self.0.inode_place(number))

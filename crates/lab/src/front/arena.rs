@@ -2,6 +2,7 @@
 //! was given to somebody else meanwhile; it finds a slot of the same type, and a count in it tells.
 
 use crate::error::{Error, Result};
+use crate::multicore::places::Place;
 use crate::substrate::shard;
 use pmem::{Direct, Layout, MappedRegion, Mapping, Pm};
 use posix::Errno;
@@ -45,6 +46,12 @@ impl<T: Layout> Array<T> {
         let index = index.min(self.length - 1) as u64 + 1;
         let at = Pm::new(index * size_of::<T>() as u64);
         self.region.get(at).expect("the array is as long as it says, and aligned")
+    }
+
+    /// Its memory, element by element.
+    pub(super) fn place(&self, name: &str) -> Place {
+        let start = self.at(0) as *const T as u64;
+        Place::at(name, start, self.length as u64 * size_of::<T>() as u64).each(size_of::<T>() as u64)
     }
 
     /// Touches the memory of the first `count` elements, so that nobody waits for the kernel later.
@@ -99,6 +106,15 @@ impl<T: Layout> Arena<T> {
             }
         }
         (1..SHARDS).find_map(|step| self.list((mine + step) % SHARDS).pop())
+    }
+
+    /// Its slots, and the lists of free ones.
+    pub(super) fn places(&self, name: &str, fields: &[(usize, &'static str)]) -> Vec<Place> {
+        vec![
+            self.slots.place(name).fields(fields),
+            Place::of(format!("list of free slots of {name}"), &self.free).each(size_of::<Mutex<Vec<u32>>>() as u64),
+            Place::of(format!("first unused {name}"), &self.next),
+        ]
     }
 
     /// Gives a slot back. Readers that are still on it must be able to tell.

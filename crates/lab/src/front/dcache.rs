@@ -16,10 +16,12 @@ use super::icache::Finding;
 use super::names::{At, Known, Making, Moved, Names, Peek, Peeked, hash_name};
 use super::{Front, FrontOptions};
 use crate::error::{Error, Result};
+use crate::multicore::places::Place;
 use crate::physical::{Index, PhysicalFs, Shared};
 use pmem::Layout;
 use posix::Errno;
 use std::hint::spin_loop;
+use std::mem::offset_of;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::sync::{Mutex, PoisonError};
@@ -516,6 +518,22 @@ impl<P: PhysicalFs> Names<P> for DentryCache {
             buckets: Array::new(names.max(1024).next_power_of_two())?,
             hand: Mutex::new(1),
         })
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let fields = [
+            (0, "sequence"),
+            (offset_of!(Dentry, refs), "references"),
+            (offset_of!(Dentry, next), "chain, parent, inode, flags"),
+            (offset_of!(Dentry, first_child), "list of children"),
+            (offset_of!(Dentry, next_sibling), "place among siblings"),
+            (offset_of!(Dentry, family), "lock of the list of children"),
+            (offset_of!(Dentry, hash), "name"),
+        ];
+        let mut places = self.dentries.places("dentry", &fields);
+        places.extend(self.long_names.places("long name", &[]));
+        places.push(self.buckets.place("dentry hash chain"));
+        places
     }
 
     fn adopt_root(&self, inode: u32) -> Result<At> {

@@ -11,9 +11,11 @@
 use super::arena::{Arena, Array};
 use crate::error::{Error, Result};
 use crate::inode::AttributeCell;
+use crate::multicore::places::Place;
 use crate::physical::{Exclusive, Loaded, PhysicalFs, Shared};
 use pmem::Layout;
 use posix::Errno;
+use std::mem::offset_of;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -110,6 +112,29 @@ impl<I> InodeCache<I> {
         for chunk in 0..files.div_ceil(CHUNK) {
             self.state(chunk * CHUNK);
         }
+    }
+
+    pub(super) fn places(&self) -> Vec<Place> {
+        let fields = [
+            (0, "attributes"),
+            (offset_of!(Head, number), "number"),
+            (offset_of!(Head, refs), "references"),
+            (offset_of!(Head, generation), "generation, chain, flags"),
+        ];
+        let mut places = self.heads.places("inode in memory", &fields);
+        let size = size_of::<State<I>>() as u64;
+        for (chunk, states) in self.states.iter().enumerate() {
+            if let Some(states) = states.get() {
+                let name = format!("read-write lock of inode in memory {} +", chunk as u32 * CHUNK);
+                places.push(Place::at(name, states.as_ptr() as u64, states.len() as u64 * size).each(size));
+            }
+        }
+        let locks = self.buckets.as_ptr() as u64;
+        let size = size_of::<Mutex<()>>() as u64;
+        places.push(Place::at("lock of inode hash chains", locks, self.buckets.len() as u64 * size).each(size));
+        places.push(self.firsts.place("inode hash chain"));
+        places.push(Place::of("count of inodes in memory", &self.used));
+        places
     }
 
     #[inline]

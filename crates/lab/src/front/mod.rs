@@ -34,6 +34,7 @@ pub use names::Names;
 pub use operations::Wish;
 
 use crate::error::Result;
+use crate::multicore::places::Place;
 use crate::physical::{MountOptions, PhysicalFs};
 use files::OpenFiles;
 use icache::{INDEXED, InodeCache};
@@ -175,6 +176,16 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     /// The reference itself.
     pub fn take_back(&self, kept: Kept) -> Held<'_, P, N> {
         Held { front: self, at: kept.0 }
+    }
+
+    /// See [`PhysicalFs::places`].
+    pub fn places(&self) -> Vec<Place> {
+        let mut places = self.inodes.places();
+        places.extend(self.names.places());
+        places.extend(self.fs.places());
+        places.push(Place::of("lock for renames", &self.rename_lock));
+        places.push(Place::of("table of open files", &self.files));
+        places
     }
 
     /// Files in memory.

@@ -3,6 +3,7 @@
 use super::icache::Finding;
 use super::{Front, FrontOptions};
 use crate::error::Result;
+use crate::multicore::places::Place;
 use crate::physical::{Index, PhysicalFs, Shared};
 
 /// A file that somebody holds: its slot in the inode cache, and where the front has names in memory, the name by which it was reached.
@@ -84,6 +85,11 @@ pub trait Names<P: PhysicalFs>: Send + Sync + Sized + 'static {
     fn adopt_root(&self, inode: u32) -> Result<At>;
     /// See [`Front::touch`].
     fn touch(&self, names: u32);
+
+    /// See [`PhysicalFs::places`].
+    fn places(&self) -> Vec<Place> {
+        Vec::new()
+    }
 
     /// One more reference.
     fn retain(front: &Front<P, Self>, at: At);

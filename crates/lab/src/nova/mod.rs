@@ -26,6 +26,7 @@ mod recovery;
 mod table;
 
 use crate::error::{Error, Result};
+use crate::multicore::places::Place;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Index, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs,
     Renamed, Renaming, Shared, Space,
@@ -715,6 +716,15 @@ impl<M: Memory> PhysicalFs for Nova<M> {
 
     fn sync(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let size = size_of::<Mutex<()>>() as u64;
+        let journals = Place::at("lock of journal", self.journals.as_ptr() as u64, self.journals.len() as u64 * size);
+        let mut places = vec![journals.each(size)];
+        places.extend(self.inodes.places());
+        places.extend(self.blocks.places());
+        places
     }
 
     fn space(&self) -> Result<Space> {

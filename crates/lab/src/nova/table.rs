@@ -3,6 +3,7 @@
 use super::Nova;
 use super::format::{FREE, INODE_BYTES, Inode, SegmentHeader, TABLES, TABLES_BLOCK};
 use crate::error::{Error, Result};
+use crate::multicore::places::Place;
 use crate::substrate::{BlockRange, shard};
 use pmem::{BLOCK_BYTES, Commit64, Durable, Memory, Pm};
 use posix::Errno;
@@ -31,6 +32,17 @@ impl Inodes {
             next_table: AtomicU64::new(0),
             used: AtomicU64::new(0),
         }
+    }
+
+    pub(super) fn places(&self) -> Vec<Place> {
+        let size = size_of::<Mutex<Vec<u64>>>() as u64;
+        let lists = Place::at("list of free inodes", self.free.as_ptr() as u64, self.free.len() as u64 * size);
+        vec![
+            lists.each(size),
+            Place::of("lock of inode table", &self.tables).each(size_of::<Mutex<u64>>() as u64),
+            Place::of("next inode table", &self.next_table),
+            Place::of("count of inodes", &self.used),
+        ]
     }
 
     pub(super) fn used(&self) -> u64 {

@@ -3,6 +3,7 @@
 
 use super::shard;
 use crate::error::Result;
+use crate::multicore::places::Place;
 use posix::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,6 +51,13 @@ impl FreeBlocks {
         }
         run.into_iter().for_each(|run| lists.insert(run));
         lists
+    }
+
+    /// What lies where, for people.
+    pub fn places(&self) -> Vec<Place> {
+        let size = size_of::<Mutex<BTreeMap<u64, u64>>>() as u64;
+        let lists = Place::at("list of free blocks", self.shards.as_ptr() as u64, self.shards.len() as u64 * size);
+        vec![lists.each(size), Place::of("count of free blocks", &self.free)]
     }
 
     /// Whose a block is: it goes back to the list that it came from, so that ranges heal.

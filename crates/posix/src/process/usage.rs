@@ -1,7 +1,7 @@
 //! How much of the tables is in use: for people, and for tests that nothing is lost.
 
 use super::Processes;
-use super::areas::{Kind, SLOTS};
+use super::areas::{Kind, SLOTS, SlotState};
 use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
@@ -32,7 +32,9 @@ impl<M: Memory> Processes<'_, M> {
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
-            usage.processes += (self.areas.slot(index)?.pid() != 0) as u32;
+            let slot = self.areas.slot(index)?;
+            let is_process = slot.pid() != 0 && slot.state.load(Acquire) != SlotState::Member as u32;
+            usage.processes += is_process as u32;
         }
         let counted = [
             (Kind::File, &mut usage.files),

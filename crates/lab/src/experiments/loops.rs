@@ -1,0 +1,169 @@
+//! Loops that are measured, and what they consist of: one home, so that what is timed in one experiment is timed in all.
+
+use super::findings::Measure;
+use super::machine::{Machine, Result, Subject};
+use crate::calls::Calls;
+use std::collections::BTreeMap;
+
+/// The processor time of a thread that waits for nobody: what else the machine does takes none of it, but for what it throws out of the caches.
+pub struct Watch(u64);
+
+impl Watch {
+    /// Begins.
+    pub fn start() -> Watch {
+        Watch(processor_ns())
+    }
+
+    /// Nanoseconds since then.
+    pub fn ns(&self) -> f64 {
+        processor_ns().saturating_sub(self.0) as f64
+    }
+}
+
+fn processor_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills the time that it is given; the clock is one that every thread has.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds per call of `count` calls.
+pub fn per_call(count: u64, mut call: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    let watch = Watch::start();
+    (0..count).try_for_each(&mut call)?;
+    Ok(watch.ns() / count.max(1) as f64)
+}
+
+/// The numbers below `count` in an order that looks drawn and is the same each time.
+pub fn shuffled(count: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    for index in (1..count).rev() {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        order.swap(index as usize, ((state >> 33) % (index + 1)) as usize);
+    }
+    order
+}
+
+/// Numbers that look drawn and are the same each time.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next, below a bound.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (value ^ (value >> 31)) % bound.max(1)
+    }
+
+    /// About `mean`: between half and one and a half of it.
+    pub fn about(&mut self, mean: u64) -> u64 {
+        mean / 2 + self.below(mean)
+    }
+}
+
+/// Least nanoseconds per call, by row.
+pub type Times = BTreeMap<&'static str, f64>;
+
+/// Keeps the lesser of a row's times.
+pub fn keep_least(times: &mut Times, row: &'static str, ns: f64) {
+    let least = times.entry(row).or_insert(ns);
+    *least = least.min(ns);
+}
+
+/// An act on one path.
+pub type Act = fn(&dyn Calls, &[u8]) -> posix::Result<()>;
+
+pub fn stat(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.stat(path).map(drop)
+}
+pub fn access(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.access(path, 4)
+}
+pub fn create(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.create(path, 0o644)
+}
+pub fn unlink(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.unlink(path)
+}
+pub fn mkdir(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.mkdir(path, 0o755)
+}
+pub fn rmdir(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
+    calls.rmdir(path)
+}
+
+/// Time of an act on each path, in the order in which they are named or in one that looks drawn.
+pub fn time(machine: &dyn Machine, paths: &[Vec<u8>], order: Option<&[u64]>, act: Act) -> Result<f64> {
+    let mut ns = 0.0;
+    machine.with(&mut |calls| {
+        ns = per_call(paths.len() as u64, |index| {
+            let at = order.map_or(index, |order| order[index as usize]);
+            Ok(act(calls, &paths[at as usize])?)
+        })?;
+        Ok(())
+    })?;
+    Ok(ns)
+}
+
+/// Rows for all subjects, in microseconds.
+pub fn measures(
+    times: &[Vec<Times>],
+    subjects: &[Subject],
+    rows: &[&'static str],
+    paper: &dyn Fn(&str, Subject) -> Option<f64>,
+) -> Vec<Measure> {
+    let mut measures = Vec::new();
+    for row in rows {
+        for (index, subject) in subjects.iter().enumerate() {
+            let here = times.iter().map(|memory| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
+            let paper = paper(row, *subject);
+            measures.push(Measure { row: (*row).to_owned(), subject: subject.name().to_owned(), paper, here });
+        }
+    }
+    measures
+}
+
+const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+
+/// Makes a file with some content.
+pub fn write_file(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
+    let file = calls.open(path, NEW, 0o644)?;
+    calls.write(file, 0, bytes)?;
+    if sync {
+        calls.sync_file(file)?;
+    }
+    Ok(calls.close(file)?)
+}
+
+/// Appends to a file.
+pub fn append(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
+    let file = calls.open(path, libc::O_WRONLY | libc::O_APPEND, 0)?;
+    calls.append(file, bytes)?;
+    if sync {
+        calls.sync_file(file)?;
+    }
+    Ok(calls.close(file)?)
+}
+
+/// Reads what one read gives.
+pub fn read_once(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
+    let file = calls.open(path, libc::O_RDONLY, 0)?;
+    calls.read(file, 0, into)?;
+    Ok(calls.close(file)?)
+}
+
+/// Reads a file to its end, as programs do that do not ask for its length.
+pub fn read_file(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
+    let file = calls.open(path, libc::O_RDONLY, 0)?;
+    let mut at = 0;
+    loop {
+        let got = calls.read(file, at, into)?;
+        at += got as u64;
+        if got < into.len() {
+            break;
+        }
+    }
+    Ok(calls.close(file)?)
+}

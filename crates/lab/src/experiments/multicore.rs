@@ -1,0 +1,475 @@
+//! DirectFS Fig. 3 and Fig. 7 on up to 64 processors, in the model of [`crate::multicore`].
+//!
+//! As many threads as processors are let into a system, and each records its own calls in turn, alone: so locks, lists and lines that threads share or do not share are
+//! the same addresses or different ones, as they would be. What one processor takes for a call is measured, and fixes the time of an instruction; everything from two
+//! processors on is the model's.
+
+use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::loops::shuffled;
+use super::machine::{Plan, Result, Subject, machine_for};
+use super::threads::{Crowd, Deed, Site, files, path};
+use super::{Bench, Experiment, Failure, MEMORIES, Size};
+use crate::calls::Calls;
+use crate::multicore::calibrate;
+use crate::multicore::coherence::{Costs, Outcome, PROCESSORS_MAX, Program, replay};
+use crate::multicore::events::{Code, Event, Kind, Mode, events, keep_shared};
+use crate::multicore::places::{Place, describe};
+use crate::multicore::record::record;
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+const SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::ByVfs, Subject::DirectFs];
+const PROCESSORS: [usize; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64];
+/// Where the papers' machines end, and what is claimed is judged.
+const JUDGED: usize = 24;
+/// In the order in which they are recorded: each leaves what the next one needs.
+const RECORDED: [Deed; 5] = [Deed::StatCold, Deed::Stat, Deed::Rename, Deed::Remove, Deed::Create];
+const SHOWN: [Deed; 6] = [Deed::Create, Deed::Stat, Deed::StatCold, Deed::Remove, Deed::Rename, Deed::StatRenaming];
+/// Calls that append to the directory's log, so that a lock on it matters.
+const LOCKED: [Deed; 2] = [Deed::Create, Deed::Rename];
+/// How the word is called from which places in a directory's log are claimed.
+const LOG_TAIL: &str = "tail of the log";
+/// More instructions than a call has that makes no index.
+const STEPS_MAX: usize = 60_000;
+/// A rate at 24 processors of so many times one's counts as scaling, and of at most so many as standing still.
+const SCALES: f64 = 12.0;
+const STOPS: f64 = 4.0;
+/// Model and measurement agree if they are no farther apart, per cent.
+const AGREES: f64 = 15.0;
+
+fn processors(size: Size) -> usize {
+    size.pick(4, JUDGED as u64, PROCESSORS_MAX as u64) as usize
+}
+
+/// Calls of each kind that a thread records.
+fn calls_recorded(size: Size) -> u64 {
+    size.pick(1, 1, 4)
+}
+
+/// Calls of a processor in a replay.
+fn calls_replayed(size: Size) -> f64 {
+    size.pick(20, 40, 400) as f64
+}
+
+/// What a thread is told to do.
+#[derive(Clone, Copy)]
+struct Order {
+    deed: Deed,
+    /// The file's number.
+    file: u64,
+    recorded: bool,
+}
+
+fn act(calls: &dyn Calls, deed: Deed, one: &[u8], two: &[u8]) -> posix::Result<()> {
+    match deed {
+        Deed::Create => calls.create(one, 0o644),
+        Deed::Stat | Deed::StatCold | Deed::StatRenaming => calls.stat(one).map(drop),
+        // What was renamed is removed.
+        Deed::Remove => calls.unlink(two),
+        Deed::Rename => calls.rename(one, two, 0),
+    }
+}
+
+/// A thread's part: does what it is told, and answers with the events of what it recorded.
+fn serve(calls: &dyn Calls, orders: &Receiver<Order>, answers: &Sender<Result<Vec<Event>>>) -> Result<()> {
+    let mut code = Code::new()?;
+    for Order { deed, file, recorded } in orders {
+        let (one, two) = (path('a', file), path('b', file));
+        let mut answer = || {
+            if !recorded {
+                act(calls, deed, &one, &two)?;
+                return Ok(Vec::new());
+            }
+            let (steps, done) = record(STEPS_MAX, || act(calls, deed, &one, &two))?;
+            done?;
+            Ok(events(&steps, &mut code)?)
+        };
+        // Nobody to answer to: the experiment ends.
+        let _ = answers.send(answer());
+    }
+    Ok(())
+}
+
+/// The programs of all threads, by what they do; and what lies where.
+struct Recording {
+    programs: HashMap<Deed, Vec<Program>>,
+    places: Vec<Place>,
+}
+
+fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
+    let (threads, calls) = (processors(bench.size), calls_recorded(bench.size));
+    let count = threads as u64 * calls;
+    let mut machine = machine_for(subject, Plan::of_files(count * 4 + 4000), MEMORIES[0], threads)?;
+    machine.with(&mut |with| {
+        with.mkdir(b"/shared", 0o755)?;
+        Ok((0..count).try_for_each(|file| with.create(&path('a', file), 0o644))?)
+    })?;
+    machine.remount(MEMORIES[0])?;
+    let machine = &*machine;
+    let mut programs = HashMap::new();
+    std::thread::scope(|scope| -> Result<()> {
+        let (answer, answers) = channel();
+        let mut orders = Vec::new();
+        for _ in 0..threads {
+            let (order, received) = channel();
+            let answer = answer.clone();
+            scope.spawn(move || {
+                let served = machine.with(&mut |calls| serve(calls, &received, &answer));
+                if let Err(failure) = served {
+                    let _ = answer.send(Err(failure));
+                }
+            });
+            orders.push(order);
+        }
+        let told = |thread: usize, order: Order| -> Result<Vec<Event>> {
+            let lost = || Failure::Call(posix::Errno::EIO);
+            orders[thread].send(order).map_err(|_| lost())?;
+            answers.recv().map_err(|_| lost())?
+        };
+        warm_up(threads, count, &told)?;
+        for deed in RECORDED {
+            let mut of_threads = vec![Program::new(); threads];
+            for (thread, program) in of_threads.iter_mut().enumerate() {
+                bench.step(&format!("{}, {}, thread {} of {threads}", subject.name(), deed.name(), thread + 1))?;
+                for file in thread as u64 * calls..(thread as u64 + 1) * calls {
+                    program.push(told(thread, Order { deed, file, recorded: true })?);
+                }
+            }
+            programs.insert(deed, of_threads);
+        }
+        Ok(())
+    })?;
+    let stats = programs[&Deed::Stat].iter().skip(1).cloned();
+    let beside_a_rename = programs[&Deed::Rename].iter().take(1).cloned().chain(stats).collect();
+    programs.insert(Deed::StatRenaming, beside_a_rename);
+    programs.values_mut().for_each(|programs| keep_shared(programs));
+    Ok(Recording { programs, places: machine.places() })
+}
+
+/// Lets each thread make and remove names, not all as many: so what happens at every so-many-th call only is met by some of them.
+fn warm_up(threads: usize, first: u64, told: &dyn Fn(usize, Order) -> Result<Vec<Event>>) -> Result<()> {
+    for thread in 0..threads {
+        for _ in 0..3 + thread * 7 % 61 {
+            for deed in [Deed::Create, Deed::Rename, Deed::Remove] {
+                told(thread, Order { deed, file: first + thread as u64, recorded: false })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Millions of calls a second that one and two threads make, really.
+fn measure(bench: &Bench<'_>, subject: Subject) -> Result<HashMap<(Deed, u64), f64>> {
+    let count = files(bench.size);
+    let named = |letter| (0..count).map(|index| path(letter, index)).collect::<Vec<_>>();
+    let (one, two, order) = (named('a'), named('b'), shuffled(count));
+    let mut site = Site::new(subject, count)?;
+    let mut rates = HashMap::new();
+    for deed in RECORDED {
+        for threads in [1, 2] {
+            bench.step(&format!("{}, {}, {threads} threads, measured", subject.name(), deed.name()))?;
+            let crowd = Crowd { deed, threads, one: &one, two: &two, order: &order };
+            rates.insert((deed, threads), site.measure(bench, &crowd, MEMORIES[0])?);
+        }
+    }
+    Ok(rates)
+}
+
+/// What a call consists of, on average.
+#[derive(Debug, Clone, Copy, Default)]
+struct Content {
+    instructions: f64,
+    exchanges: f64,
+    flushes: f64,
+    fences: f64,
+}
+
+impl Content {
+    fn of(programs: &[Program]) -> Content {
+        let mut content = Content::default();
+        let calls: usize = programs.iter().map(Vec::len).sum();
+        for event in programs.iter().flatten().flatten() {
+            match event.kind {
+                Kind::Work => content.instructions += event.count as f64,
+                Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => content.exchanges += 1.0,
+                Kind::Flush => content.flushes += 1.0,
+                Kind::Fence => content.fences += 1.0,
+                Kind::Load | Kind::Store | Kind::Release(_, false) => {}
+            }
+        }
+        let each = |sum: f64| sum / calls.max(1) as f64;
+        Content {
+            instructions: each(content.instructions),
+            exchanges: each(content.exchanges),
+            flushes: each(content.flushes),
+            fences: each(content.fences),
+        }
+    }
+
+    fn sentence(&self, subject: Subject, deed: Deed, costs: &Costs) -> String {
+        format!(
+            "{}, {}: {:.0} instructions a call ({:.2} ns each), {:.1} locked ones, {:.1} flushes, {:.1} fences.",
+            deed.name(),
+            subject.name(),
+            self.instructions,
+            costs.instruction_ns,
+            self.exchanges,
+            self.flushes,
+            self.fences
+        )
+    }
+
+    /// Nanoseconds of all but the instructions.
+    fn rest_ns(&self, costs: &Costs) -> f64 {
+        self.exchanges * costs.exchange_ns + self.flushes * costs.flush_ns + self.fences * costs.fence_ns
+    }
+}
+
+/// Replays programs on so many processors at a time, all of them in turn: the mean rate, and what came out for the last.
+fn scale(programs: &[Program], count: usize, costs: &Costs, duration_ns: f64, first: usize) -> (f64, Outcome) {
+    let mut rates = Vec::new();
+    let mut last = None;
+    // With a renaming processor beside them (`first` is 1) they come after it.
+    for group in programs[first..].chunks_exact(count) {
+        let together: Vec<Program> = programs[..first].iter().chain(group).cloned().collect();
+        let outcome = replay(&together, costs, duration_ns);
+        rates.push(outcome.rate(first..first + count));
+        last = Some(outcome);
+    }
+    let empty = Outcome { ns: duration_ns, done: Vec::new(), waits: Vec::new() };
+    (rates.iter().sum::<f64>() / rates.len().max(1) as f64, last.unwrap_or(empty))
+}
+
+fn row(deed: Deed, processors: usize) -> String {
+    format!("{}, {processors}", deed.name())
+}
+
+fn measured_row(deed: Deed) -> String {
+    format!("{}, 2 (measured)", deed.name())
+}
+
+/// What a deed's processors wait for most, as a sentence.
+fn bottleneck(subject: &str, deed: Deed, count: usize, outcome: &Outcome, places: &[Place]) -> String {
+    let all: f64 = outcome.waits.iter().map(|(_, ns)| ns).sum();
+    let share = 100.0 * all / (outcome.ns * count as f64);
+    let mut by_name: Vec<(String, f64)> = Vec::new();
+    for (word, ns) in &outcome.waits {
+        let name = describe(places, *word);
+        match by_name.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += ns,
+            None => by_name.push((name, *ns)),
+        }
+    }
+    by_name.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let named: Vec<String> =
+        by_name.iter().take(3).map(|(name, ns)| format!("{name} ({:.0} %)", 100.0 * ns / all)).collect();
+    let what = format!("{}, {subject}, {count} processors", deed.name());
+    match named.is_empty() {
+        true => format!("{what}: they do not meet."),
+        false => format!("{what}: {share:.0} % of their time they wait for each other; at {}.", named.join(", ")),
+    }
+}
+
+/// DirectFS as the paper has it without its scalable consistency (section V-C, "nocon"): in the model only. The place in a directory's log is not claimed by an exchange
+/// but under a lock, which is left when the call's last fence is over.
+const LOCKED_LOG: &str = "DirectFS, locked log";
+
+fn lock_log(operation: &[Event], places: &[Place]) -> Vec<Event> {
+    let is_claim =
+        |event: &Event| event.kind == Kind::Exchange && describe(places, event.address).starts_with(LOG_TAIL);
+    let Some(claimed) = operation.iter().position(is_claim) else { return operation.to_vec() };
+    let left = operation.iter().rposition(|event| event.kind == Kind::Fence).map_or(operation.len(), |last| last + 1);
+    let mut locked = operation.to_vec();
+    let address = locked[claimed].address;
+    locked[claimed].kind = Kind::Acquire(Mode::Exclusive);
+    let release = Event { kind: Kind::Release(Mode::Exclusive, false), address, count: 0 };
+    locked.insert(left.max(claimed + 1), release);
+    locked
+}
+
+/// What is the same for all replays of one deed.
+struct Replays<'r> {
+    bench: &'r Bench<'r>,
+    deed: Deed,
+    costs: Costs,
+    duration_ns: f64,
+    places: &'r [Place],
+}
+
+impl Replays<'_> {
+    /// The rates on all numbers of processors, into the findings; where they wait, into its notes.
+    fn scale(&self, name: &str, programs: &[Program], findings: &mut Findings) -> Result<()> {
+        // One that renames is beside them.
+        let first = usize::from(self.deed == Deed::StatRenaming);
+        for count in PROCESSORS {
+            self.bench.step(&format!("{name}, {}, {count} processors", self.deed.name()))?;
+            let there = count.min(programs.len() - first);
+            // All but the renaming one are nearly all.
+            let rate = (count <= programs.len()).then(|| {
+                let (rate, outcome) = scale(programs, there, &self.costs, self.duration_ns, first);
+                if count == JUDGED.min(programs.len()) {
+                    findings.notes.push(bottleneck(name, self.deed, there + first, &outcome, self.places));
+                }
+                rate * count as f64 / there as f64
+            });
+            let row = row(self.deed, count);
+            findings.measures.push(Measure { row, subject: name.to_owned(), paper: None, here: vec![rate] });
+        }
+        Ok(())
+    }
+}
+
+/// One subject's numbers, into the findings.
+fn one_subject(bench: &Bench<'_>, findings: &mut Findings, subject: Subject, costs: &Costs) -> Result<()> {
+    let measured = measure(bench, subject)?;
+    let Recording { programs, places } = record_all(bench, subject)?;
+    for deed in SHOWN {
+        // Beside a rename a stat is a stat.
+        let alone = if deed == Deed::StatRenaming { Deed::Stat } else { deed };
+        let content = Content::of(&programs[&alone]);
+        let measured_ns = 1e3 / measured[&(alone, 1)];
+        let costs = calibrate::fit(costs, measured_ns, content.instructions, content.rest_ns(costs));
+        let duration_ns = measured_ns * calls_replayed(bench.size);
+        let replays = Replays { bench, deed, costs, duration_ns, places: &places };
+        replays.scale(subject.name(), &programs[&deed], findings)?;
+        if subject == Subject::DirectFs && LOCKED.contains(&deed) {
+            let locked = |program: &Program| program.iter().map(|call| lock_log(call, &places)).collect();
+            let locked: Vec<Program> = programs[&deed].iter().map(locked).collect();
+            replays.scale(LOCKED_LOG, &locked, findings)?;
+        }
+        if alone == deed {
+            let (row, here) = (measured_row(deed), vec![Some(measured[&(deed, 2)])]);
+            findings.measures.push(Measure { row, subject: subject.name().to_owned(), paper: None, here });
+            findings.notes.push(content.sentence(subject, deed, &costs));
+        }
+    }
+    Ok(())
+}
+
+fn plot(findings: &Findings, deed: Deed) -> Plot {
+    let series = |name: &str| Series {
+        name: name.to_owned(),
+        values: PROCESSORS.iter().map(|count| findings.here(&row(deed, *count), name, 0)).collect(),
+    };
+    let names = SUBJECTS.map(Subject::name).into_iter().chain(LOCKED.contains(&deed).then_some(LOCKED_LOG));
+    Plot {
+        title: format!("{} in one directory, by processors", deed.name()),
+        unit: findings.unit.to_owned(),
+        places: PROCESSORS.map(|count| count.to_string()).to_vec(),
+        lines: true,
+        basis: "the model; one processor is measured",
+        here: names.map(series).collect(),
+        paper: Vec::new(),
+    }
+}
+
+/// The rate at 24 processors by that at one; of fewer, if fewer were recorded.
+fn speedup(findings: &Findings, deed: Deed, subject: &str) -> Option<f64> {
+    let at = |count| findings.here(&row(deed, count), subject, 0);
+    let most = PROCESSORS.into_iter().rev().filter(|count| *count <= JUDGED).find(|count| at(*count).is_some())?;
+    Some(at(most)? / at(1)?)
+}
+
+fn claim(findings: &mut Findings, deed: Deed, subject: &str, scales: bool, what: &str) {
+    let (paper, sense) = if scales { (SCALES, Sense::AtLeast) } else { (STOPS, Sense::AtMost) };
+    let here = speedup(findings, deed, subject).into_iter().collect();
+    findings.claims.push(Claim { what: what.to_owned(), unit: "times", paper, here, sense, reason: "" });
+}
+
+/// Where the model's two processors and two threads agree.
+fn agreement(findings: &Findings) -> String {
+    let (mut close, mut apart) = (Vec::new(), Vec::new());
+    for deed in RECORDED {
+        for subject in SUBJECTS {
+            let of = |row: String| findings.here(&row, subject.name(), 0);
+            let Some((model, measured)) = of(row(deed, 2)).zip(of(measured_row(deed))) else {
+                continue;
+            };
+            let percent = 100.0 * (model / measured - 1.0);
+            let named = format!("{} of {} ({percent:+.0} %)", deed.name(), subject.name());
+            if percent.abs() <= AGREES { close.push(named) } else { apart.push(named) }
+        }
+    }
+    let list = |named: Vec<String>| if named.is_empty() { "none".to_owned() } else { named.join(", ") };
+    format!(
+        "The model's rate of two processors by that of two threads measured. Within {AGREES} %: {}. Farther apart: {}. Two threads on two processors measure the model only where nothing else runs on them.",
+        list(close),
+        list(apart)
+    )
+}
+
+/// The model.
+pub const MULTICORE: Experiment = Experiment {
+    name: "multicore",
+    question: "How would calls in one directory scale on up to 64 processors?",
+    source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
+    method: "A model, not a measurement. Each of 64 threads (24 in the quick size) records calls of its own, every instruction with the memory that it touches; the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and cost one transfer, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, a locked instruction, a flush and a fence; memory is not slowed. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. \"Scales\" means at least 12 times one processor's rate at 24, \"does not\" at most 4 times.",
+    needs_bytes: |size| Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes() * 2,
+    run: |bench| {
+        let mut findings = Findings::new("million calls/s", &MEMORIES[..1]);
+        bench.step("what a line's way costs")?;
+        let costs = calibrate::measure()?;
+        findings.notes.push(format!(
+            "Measured on this machine: a line's way to another processor {:.0} ns, a locked instruction {:.1} ns, a flush {:.1} ns, a fence {:.1} ns.",
+            costs.transfer_ns, costs.exchange_ns, costs.flush_ns, costs.fence_ns
+        ));
+        for subject in SUBJECTS {
+            one_subject(bench, &mut findings, subject, &costs)?;
+        }
+        let of = |deed| PROCESSORS.map(|count| row(deed, count)).into_iter().chain([measured_row(deed)]);
+        let rows: Vec<String> = SHOWN.into_iter().flat_map(of).collect();
+        findings.measures.sort_by_key(|measure| rows.iter().position(|row| *row == measure.row));
+        for deed in SHOWN {
+            let plot = plot(&findings, deed);
+            findings.plots.push(plot);
+        }
+        let (own, nova) = (Subject::DirectFs.name(), Subject::Nova.name());
+        let claims = [
+            (Deed::Stat, own, true, "DirectFS's stat scales to 24 processors (Fig. 7 a)"),
+            (Deed::Remove, own, true, "DirectFS's remove scales to 24 processors (Fig. 7 b)"),
+            (Deed::Rename, own, true, "DirectFS's rename scales to 20 processors (Fig. 7 c; here: 24)"),
+            (Deed::StatRenaming, own, true, "DirectFS's stat scales beside a rename (Fig. 7 d)"),
+            (Deed::Stat, nova, true, "NOVA's warm stat scales (Fig. 3, Fig. 7 a)"),
+            (Deed::StatRenaming, nova, true, "NOVA's warm stat scales beside a rename (Fig. 7 d)"),
+            (Deed::StatCold, nova, false, "NOVA's cold stat does not scale (Fig. 3)"),
+            (Deed::Create, nova, false, "NOVA's create does not scale (Fig. 3)"),
+            (Deed::Remove, nova, false, "NOVA's remove does not scale (Fig. 7 b)"),
+            (Deed::Rename, nova, false, "NOVA's rename does not scale (Fig. 7 c)"),
+            (
+                Deed::Rename,
+                LOCKED_LOG,
+                false,
+                "DirectFS's rename does not scale if its log has a lock (Fig. 7 c, nocon)",
+            ),
+        ];
+        for (deed, subject, scales, what) in claims {
+            claim(&mut findings, deed, subject, scales, what);
+        }
+        let agreement = agreement(&findings);
+        findings.notes.push(agreement);
+        Ok(findings)
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_log_is_held_from_the_claim_of_a_place_to_the_last_fence() {
+        let places = [Place::at("cachelet", 1000, 128).fields(&[(0, "lock"), (80, LOG_TAIL)])];
+        let event = |kind, address| Event { kind, address, count: 0 };
+        let call = [
+            event(Kind::Exchange, 1000),
+            event(Kind::Fence, 0),
+            event(Kind::Exchange, 1080),
+            event(Kind::Exchange, 1080),
+            event(Kind::Fence, 0),
+            event(Kind::Store, 1000),
+        ];
+        let locked: Vec<Kind> = lock_log(&call, &places).iter().map(|event| event.kind).collect();
+        let (taken, left) = (Kind::Acquire(Mode::Exclusive), Kind::Release(Mode::Exclusive, false));
+        assert_eq!(locked, [Kind::Exchange, Kind::Fence, taken, Kind::Exchange, Kind::Fence, left, Kind::Store]);
+        assert_eq!(lock_log(&call[..2], &places), call[..2]);
+    }
+}

@@ -1,0 +1,474 @@
+//! What of a recording matters between processors.
+//!
+//! A lock is what behaves like one within an operation: a locked instruction exchanges a word, and later the same thread gives the bits that it changed back. If it
+//! is given back by a store, an exchange or by clearing bits, the lock was held alone; if one was added by an exchange and taken off by a locked subtraction, it was
+//! held together with others (a reader's lock, or a reference, which nobody who counts waits for). What an exchange sets and another compare-and-exchange undoes is
+//! no lock.
+
+use super::coherence::Program;
+use super::record::Step;
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes of a cache line.
+pub const LINE_BYTES: u64 = 64;
+/// Bytes of an instruction, at most.
+const INSTRUCTION_BYTES: usize = 15;
+const ZERO_FLAG: u64 = 1 << 6;
+/// The register that counts repetitions.
+const COUNTER: usize = 1;
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Alone.
+    Exclusive,
+    /// Together with others who hold it so.
+    Shared,
+}
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Instructions, as many as `count` says.
+    Work,
+    /// A line is read.
+    Load,
+    /// A line is written.
+    Store,
+    /// A locked instruction.
+    Exchange,
+    /// A line is flushed.
+    Flush,
+    /// What was flushed is waited for, or the order of stores and loads kept.
+    Fence,
+    /// A lock is taken, by a locked instruction.
+    Acquire(Mode),
+    /// A lock is left: by a locked instruction, or (false) by a store.
+    Release(Mode, bool),
+}
+
+/// A moment of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// What happens.
+    pub kind: Kind,
+    /// To which address.
+    pub address: u64,
+    /// Of [`Kind::Work`]: how many instructions.
+    pub count: u32,
+}
+
+/// How an instruction changes a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// A compare-and-exchange that succeeded.
+    Exchange { old: u64, new: u64 },
+    /// An exchange without condition.
+    Swap { old: u64, new: u64 },
+    /// A locked addition.
+    Add(u64),
+    /// A locked conjunction.
+    And(u64),
+    /// A store.
+    Store(u64),
+    /// Something else, or nothing.
+    Other,
+}
+
+/// A change, the event that it is, and the bits of its word.
+struct Write {
+    event: usize,
+    address: u64,
+    mask: u64,
+    change: Change,
+}
+
+/// Instructions of this process that were decoded.
+pub struct Code {
+    memory: File,
+    known: HashMap<u64, Instruction>,
+    factory: InstructionInfoFactory,
+}
+
+impl Code {
+    /// None yet.
+    pub fn new() -> io::Result<Code> {
+        let memory = File::open("/proc/self/mem")?;
+        Ok(Code { memory, known: HashMap::new(), factory: InstructionInfoFactory::new() })
+    }
+
+    fn instruction(&mut self, at: u64) -> io::Result<Instruction> {
+        if let Some(known) = self.known.get(&at) {
+            return Ok(*known);
+        }
+        let mut bytes = [0; INSTRUCTION_BYTES];
+        // What is mapped may end behind the instruction.
+        let length = self.memory.read_at(&mut bytes, at)?;
+        let instruction = Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE).decode();
+        if instruction.is_invalid() {
+            return Err(io::Error::other(format!("an instruction at {at:#x} that the decoder does not know")));
+        }
+        self.known.insert(at, instruction);
+        Ok(instruction)
+    }
+}
+
+/// A register's value; none of one that is not for general use (a thread's own data are behind such a one).
+fn value(step: &Step, register: Register) -> Option<u64> {
+    match register {
+        Register::None | Register::RIP | Register::DS | Register::ES | Register::SS | Register::CS => Some(0),
+        _ if register.is_gpr() => step.registers.get(register.full_register().number()).copied(),
+        _ => None,
+    }
+}
+
+/// The value of an operand that is a register or a number.
+fn operand(step: &Step, instruction: &Instruction, index: u32) -> Option<u64> {
+    match instruction.op_kind(index) {
+        OpKind::Register => value(step, instruction.op_register(index)),
+        OpKind::Memory => None,
+        _ => Some(instruction.immediate(index)),
+    }
+}
+
+/// What a locked instruction or a store does to its word. `after` is the moment behind it.
+fn change(step: &Step, after: &Step, instruction: &Instruction, mask: u64) -> Option<Change> {
+    let source = |step: &Step| operand(step, instruction, 1).map(|value| value & mask);
+    Some(match instruction.mnemonic() {
+        Mnemonic::Cmpxchg if after.flags & ZERO_FLAG != 0 => {
+            Change::Exchange { old: value(step, Register::RAX)? & mask, new: source(step)? }
+        }
+        Mnemonic::Xchg => {
+            let register = (0..2).find(|index| instruction.op_kind(*index) == OpKind::Register)?;
+            let of = |step: &Step| operand(step, instruction, register).map(|value| value & mask);
+            Change::Swap { old: of(after)?, new: of(step)? }
+        }
+        Mnemonic::Xadd | Mnemonic::Add => Change::Add(source(step)?),
+        Mnemonic::Sub => Change::Add(source(step)?.wrapping_neg() & mask),
+        Mnemonic::Inc => Change::Add(1),
+        Mnemonic::Dec => Change::Add(mask),
+        Mnemonic::And => Change::And(source(step)?),
+        Mnemonic::Mov => Change::Store(source(step)?),
+        _ => Change::Other,
+    })
+}
+
+struct Reader<'c> {
+    code: &'c mut Code,
+    events: Vec<Event>,
+    writes: Vec<Write>,
+    instructions: u32,
+}
+
+/// The events of a recording.
+pub fn events(steps: &[Step], code: &mut Code) -> io::Result<Vec<Event>> {
+    let mut reader = Reader { code, events: Vec::new(), writes: Vec::new(), instructions: 0 };
+    for pair in steps.windows(2) {
+        reader.read(&pair[0], &pair[1])?;
+    }
+    reader.end_work();
+    reader.find_locks();
+    Ok(reader.events)
+}
+
+impl Reader<'_> {
+    fn end_work(&mut self) {
+        if self.instructions > 0 {
+            self.events.push(Event { kind: Kind::Work, address: 0, count: std::mem::take(&mut self.instructions) });
+        }
+    }
+
+    fn push(&mut self, kind: Kind, address: u64) {
+        self.end_work();
+        self.events.push(Event { kind, address, count: 0 });
+    }
+
+    fn read(&mut self, step: &Step, after: &Step) -> io::Result<()> {
+        let instruction = self.code.instruction(step.at)?;
+        self.instructions += 1;
+        match instruction.mnemonic() {
+            Mnemonic::Sfence | Mnemonic::Mfence => self.push(Kind::Fence, 0),
+            Mnemonic::Nop => {}
+            mnemonic => {
+                let is_flush = matches!(mnemonic, Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb);
+                self.read_memory(step, after, &instruction, is_flush);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_memory(&mut self, step: &Step, after: &Step, instruction: &Instruction, is_flush: bool) {
+        let mut found = Vec::new();
+        // One that was carried out whole is as long as its count says.
+        let is_whole = instruction.is_string_instruction() && instruction.has_rep_prefix() && after.at != step.at;
+        let repetitions = if is_whole { step.registers[COUNTER] } else { 1 };
+        for memory in self.code.factory.info(instruction).used_memory() {
+            let Some(address) = memory.virtual_address(0, |register, _, _| value(step, register)) else { continue };
+            found.push((address, memory.access(), memory.memory_size().size() as u64 * repetitions));
+        }
+        let is_locked = instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg;
+        for (address, access, bytes) in found.into_iter().filter(|(_, _, bytes)| *bytes > 0 || is_flush) {
+            let last = address + bytes.max(1) - 1;
+            for line in address / LINE_BYTES..=last / LINE_BYTES {
+                let at = address.max(line * LINE_BYTES);
+                match access {
+                    _ if is_flush => self.push(Kind::Flush, at),
+                    OpAccess::Read | OpAccess::CondRead => self.push(Kind::Load, at),
+                    OpAccess::Write | OpAccess::CondWrite => {
+                        self.write(Kind::Store, at, bytes, step, after, instruction)
+                    }
+                    OpAccess::ReadWrite | OpAccess::ReadCondWrite if is_locked => {
+                        self.write(Kind::Exchange, at, bytes, step, after, instruction);
+                    }
+                    OpAccess::ReadWrite | OpAccess::ReadCondWrite => {
+                        self.push(Kind::Load, at);
+                        self.push(Kind::Store, at);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, kind: Kind, address: u64, bytes: u64, step: &Step, after: &Step, instruction: &Instruction) {
+        self.push(kind, address);
+        let mask = if bytes >= 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 };
+        // Locks are words; what is wider holds none.
+        let is_word = matches!(bytes, 1 | 4 | 8);
+        let change = if is_word { change(step, after, instruction, mask) } else { None };
+        self.writes.push(Write {
+            event: self.events.len() - 1,
+            address,
+            mask,
+            change: change.unwrap_or(Change::Other),
+        });
+    }
+
+    /// Makes of exchanges and what undoes them the taking and leaving of locks.
+    fn find_locks(&mut self) {
+        let mut by_word: HashMap<u64, Vec<&Write>> = HashMap::new();
+        for write in &self.writes {
+            by_word.entry(write.address).or_default().push(write);
+        }
+        for writes in by_word.values() {
+            let mut at = 0;
+            while at < writes.len() {
+                if let Some((left, mode, by_exchange)) = left(writes[at], &writes[at + 1..]) {
+                    self.events[writes[at].event].kind = Kind::Acquire(mode);
+                    self.events[writes[at + 1 + left].event].kind = Kind::Release(mode, by_exchange);
+                    at += left + 1;
+                }
+                at += 1;
+            }
+        }
+    }
+}
+
+/// If a write takes a lock: which of the later writes to its word leaves it, how it was held, and whether a locked instruction leaves it.
+fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
+    let (Change::Exchange { old, new } | Change::Swap { old, new }) = taking.change else { return None };
+    if old == new {
+        return None;
+    }
+    let bits = old ^ new;
+    for (index, write) in later.iter().enumerate() {
+        let is_back = |value: u64| (value ^ old) & bits == 0;
+        match write.change {
+            Change::Store(value) if is_back(value) => return Some((index, Mode::Exclusive, false)),
+            Change::Swap { new, .. } if is_back(new) => return Some((index, Mode::Exclusive, true)),
+            Change::And(kept) if (kept | old) & bits == 0 => return Some((index, Mode::Exclusive, true)),
+            Change::Add(added) if new.wrapping_add(added) & taking.mask == old => {
+                let mode = if new == old.wrapping_add(1) { Mode::Shared } else { Mode::Exclusive };
+                return Some((index, mode, true));
+            }
+            // What a compare-and-exchange undoes is no lock.
+            Change::Exchange { .. } => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Leaves of programs that run together what they could feel of each other: loads and stores of lines that only one processor touches, or that none writes, take
+/// no longer than when it is alone. Locked instructions, flushes and fences cost in any case.
+pub fn keep_shared(programs: &mut [Program]) {
+    let (mut users, mut written): (HashMap<u64, HashSet<usize>>, HashSet<u64>) = Default::default();
+    for (processor, program) in programs.iter().enumerate() {
+        for event in program.iter().flatten().filter(|event| !matches!(event.kind, Kind::Work | Kind::Fence)) {
+            let line = event.address / LINE_BYTES;
+            users.entry(line).or_default().insert(processor);
+            if !matches!(event.kind, Kind::Load | Kind::Flush) {
+                written.insert(line);
+            }
+        }
+    }
+    let is_felt = |event: &Event| {
+        let line = event.address / LINE_BYTES;
+        users.get(&line).is_some_and(|users| users.len() > 1) && written.contains(&line)
+    };
+    for operation in programs.iter_mut().flatten() {
+        let mut kept: Vec<Event> = Vec::new();
+        for event in operation.drain(..) {
+            let stays = match event.kind {
+                Kind::Work => {
+                    if let Some(last) = kept.last_mut().filter(|last| last.kind == Kind::Work) {
+                        last.count += event.count;
+                        continue;
+                    }
+                    true
+                }
+                Kind::Flush | Kind::Fence | Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => true,
+                Kind::Load | Kind::Store | Kind::Release(_, false) => is_felt(&event),
+            };
+            // A lock that nobody else takes is an exchange.
+            let kind = match event.kind {
+                Kind::Acquire(_) | Kind::Release(_, true) if !is_felt(&event) => Kind::Exchange,
+                kind => kind,
+            };
+            if stays {
+                kept.push(Event { kind, ..event });
+            }
+        }
+        *operation = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::record;
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+    use std::sync::{Mutex, RwLock};
+
+    fn recorded(work: impl FnOnce()) -> Vec<Event> {
+        let (steps, ()) = record(100_000, work).expect("records");
+        events(&steps, &mut Code::new().expect("reads itself")).expect("decodes")
+    }
+
+    /// What happens to a thing, in order, without repetitions.
+    fn at<T>(events: &[Event], thing: &T) -> Vec<Kind> {
+        let start = thing as *const T as u64;
+        let range = start..start + size_of::<T>() as u64;
+        let mut kinds: Vec<Kind> =
+            events.iter().filter(|event| range.contains(&event.address)).map(|event| event.kind).collect();
+        kinds.dedup();
+        kinds
+    }
+
+    #[test]
+    fn loads_stores_and_locked_instructions_are_seen_where_they_happen() {
+        let (read, written, counted) = (AtomicU64::new(1), AtomicU64::new(1), AtomicU64::new(1));
+        let events = recorded(|| {
+            std::hint::black_box(read.load(Ordering::Relaxed));
+            written.store(7, Ordering::Release);
+            counted.fetch_add(3, Ordering::Relaxed);
+        });
+        assert_eq!(at(&events, &read), [Kind::Load]);
+        assert_eq!(at(&events, &written), [Kind::Store]);
+        assert_eq!(at(&events, &counted), [Kind::Exchange]);
+    }
+
+    #[test]
+    fn a_mutex_is_a_lock_and_what_happens_under_it_lies_between() {
+        let mutex = Mutex::new(0u64);
+        let other = AtomicU64::new(0);
+        let events = recorded(|| {
+            let mut guard = mutex.lock().expect("nobody panicked");
+            other.fetch_add(1, Ordering::Relaxed);
+            *guard += 1;
+        });
+        let place = |wanted: fn(&Kind) -> bool| events.iter().position(|event| wanted(&event.kind));
+        let taken = place(|kind| *kind == Kind::Acquire(Mode::Exclusive)).expect("it is taken");
+        let left = place(|kind| *kind == Kind::Release(Mode::Exclusive, true)).expect("it is left");
+        let inside = place(|kind| *kind == Kind::Exchange).expect("something is counted");
+        assert!(taken < inside && inside < left, "{taken} {inside} {left}");
+    }
+
+    #[test]
+    fn a_read_write_lock_is_held_together_by_readers_and_alone_by_a_writer() {
+        let lock = RwLock::new(0u64);
+        let reading = recorded(|| {
+            std::hint::black_box(*lock.read().expect("nobody panicked"));
+        });
+        assert!(at(&reading, &lock).contains(&Kind::Acquire(Mode::Shared)), "{:?}", at(&reading, &lock));
+        assert!(at(&reading, &lock).contains(&Kind::Release(Mode::Shared, true)));
+        let writing = recorded(|| *lock.write().expect("nobody panicked") += 1);
+        assert!(at(&writing, &lock).contains(&Kind::Acquire(Mode::Exclusive)), "{:?}", at(&writing, &lock));
+        assert!(at(&writing, &lock).contains(&Kind::Release(Mode::Exclusive, true)));
+    }
+
+    #[test]
+    fn a_word_that_holds_its_owner_is_a_lock_that_a_store_leaves() {
+        let word = AtomicU32::new(0);
+        let events = recorded(|| {
+            let _ = word.compare_exchange(0, 17, Ordering::AcqRel, Ordering::Relaxed);
+            word.store(0, Ordering::Release);
+        });
+        assert_eq!(at(&events, &word), [Kind::Acquire(Mode::Exclusive), Kind::Release(Mode::Exclusive, false)]);
+    }
+
+    #[test]
+    fn a_bit_beside_a_value_is_a_lock_whatever_becomes_of_the_value() {
+        const LOCKED: u32 = 1 << 31;
+        let word = AtomicU32::new(5);
+        let events = recorded(|| {
+            let _ = word.compare_exchange(5, 5 | LOCKED, Ordering::AcqRel, Ordering::Relaxed);
+            word.store(9 | LOCKED, Ordering::Release);
+            word.fetch_and(!LOCKED, Ordering::Release);
+        });
+        assert_eq!(
+            at(&events, &word),
+            [Kind::Acquire(Mode::Exclusive), Kind::Store, Kind::Release(Mode::Exclusive, true)]
+        );
+    }
+
+    #[test]
+    fn a_place_claimed_by_exchange_and_a_count_are_no_locks() {
+        let (tail, count, flag) = (AtomicU64::new(40), AtomicU64::new(0), AtomicBool::new(false));
+        let events = recorded(|| {
+            let _ = tail.compare_exchange(40, 41, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = tail.compare_exchange(41, 42, Ordering::AcqRel, Ordering::Relaxed);
+            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_sub(1, Ordering::Relaxed);
+            flag.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(at(&events, &tail), [Kind::Exchange]);
+        assert_eq!(at(&events, &count), [Kind::Exchange]);
+    }
+
+    #[test]
+    fn flushes_and_fences_of_a_region_are_seen() {
+        let mapping = std::sync::Arc::new(pmem::Mapping::anonymous(1 << 16).expect("memory"));
+        let region = mapping.region(pmem::Direct).expect("a region");
+        let events = recorded(|| {
+            let dirty = region.write_bytes(4096, &[1; 128]).expect("inside");
+            region.persist(dirty);
+        });
+        assert_eq!(events.iter().filter(|event| event.kind == Kind::Flush).count(), 2);
+        assert!(events.iter().any(|event| event.kind == Kind::Fence));
+    }
+
+    #[test]
+    fn what_only_one_processor_touches_or_nobody_writes_is_left_out() {
+        let event = |kind, address| Event { kind, address, count: 0 };
+        let one = |own: u64| {
+            vec![
+                Event { kind: Kind::Work, address: 0, count: 3 },
+                event(Kind::Store, own),
+                Event { kind: Kind::Work, address: 0, count: 4 },
+                event(Kind::Load, 640),
+                event(Kind::Store, 1280),
+                event(Kind::Acquire(Mode::Exclusive), own + 64),
+            ]
+        };
+        let mut programs = vec![vec![one(6400)], vec![one(64_000)]];
+        keep_shared(&mut programs);
+        let kinds: Vec<Kind> = programs[0][0].iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [Kind::Work, Kind::Store, Kind::Exchange]);
+        assert_eq!(programs[0][0][0].count, 7);
+    }
+}

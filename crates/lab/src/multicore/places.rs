@@ -1,0 +1,81 @@
+//! Whose line an address is.
+
+use std::ops::Range;
+
+/// Memory with a name.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Addresses.
+    pub range: Range<u64>,
+    /// What lies there.
+    pub name: String,
+    /// Bytes of an element, if there are many; zero: there is one.
+    pub stride: u64,
+    /// Offsets in an element, ascending, and what begins there.
+    pub fields: Vec<(u64, &'static str)>,
+}
+
+impl Place {
+    /// One thing at an address.
+    pub fn of<T>(name: impl Into<String>, thing: &T) -> Place {
+        Place::at(name, thing as *const T as u64, size_of::<T>() as u64)
+    }
+
+    /// Bytes at an address.
+    pub fn at(name: impl Into<String>, start: u64, bytes: u64) -> Place {
+        Place { range: start..start + bytes, name: name.into(), stride: 0, fields: Vec::new() }
+    }
+
+    /// The same as elements of some size.
+    pub fn each(self, stride: u64) -> Place {
+        Place { stride, ..self }
+    }
+
+    /// The same with fields.
+    pub fn fields(self, fields: &[(usize, &'static str)]) -> Place {
+        let mut fields: Vec<(u64, &'static str)> =
+            fields.iter().map(|(offset, name)| (*offset as u64, *name)).collect();
+        fields.sort_unstable();
+        Place { fields, ..self }
+    }
+
+    fn describe(&self, address: u64) -> String {
+        let offset = address - self.range.start;
+        let (element, within) = match offset.checked_div(self.stride) {
+            Some(index) => (format!("{} {index}", self.name), offset % self.stride),
+            None => (self.name.clone(), offset),
+        };
+        match self.fields.iter().rev().find(|(start, _)| *start <= within) {
+            Some((_, field)) => format!("{field} of {element}"),
+            None => element,
+        }
+    }
+}
+
+/// What lies at an address: by the first place that has it.
+pub fn describe(places: &[Place], address: u64) -> String {
+    match places.iter().find(|place| place.range.contains(&address)) {
+        Some(place) => place.describe(address),
+        None => "a word of the heap".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_named_by_its_place_element_and_field() {
+        let table = Place::at("entry", 1000, 400).each(100).fields(&[(0, "lock"), (8, "count"), (64, "name")]);
+        let places = [Place::at("header", 1000, 8), table];
+        for (address, name) in [
+            (1000, "header"),
+            (1008, "count of entry 0"),
+            (1070, "name of entry 0"),
+            (1104, "lock of entry 1"),
+            (1400, "a word of the heap"),
+        ] {
+            assert_eq!(describe(&places, address), name);
+        }
+    }
+}

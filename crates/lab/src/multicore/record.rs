@@ -1,0 +1,259 @@
+//! Records a piece of work instruction by instruction: the processor's trap flag lets it stop after each, and the handler of the signal notes where it stands
+//! and what is in its registers.
+//!
+//! Invariants
+//! - One recording at a time in a process ([`BUSY`]); only the thread that records has the trap flag set.
+//! - The handler writes below `end` in the buffer, which lives until the flag is cleared, and allocates, locks and calls nothing: it may interrupt anything.
+//!
+//! A repeated string instruction (what the C library copies and fills long blocks with) would trap at every repetition. The handler carries it out whole instead.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Registers of general use, numbered as in an instruction: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+pub const REGISTERS: usize = 16;
+const STACK_POINTER: usize = 4;
+
+/// A moment before an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Step {
+    /// Where the instruction lies.
+    pub at: u64,
+    /// What is in the registers.
+    pub registers: [u64; REGISTERS],
+    /// The flags.
+    pub flags: u64,
+}
+
+impl Step {
+    /// The top of the thread's stack.
+    pub fn stack(&self) -> u64 {
+        self.registers[STACK_POINTER]
+    }
+}
+
+static BUSY: Mutex<()> = Mutex::new(());
+static NEXT: AtomicPtr<Step> = AtomicPtr::new(std::ptr::null_mut());
+static END: AtomicPtr<Step> = AtomicPtr::new(std::ptr::null_mut());
+static LOST: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the kernel has the registers, in the order of [`REGISTERS`].
+const PLACES: [i32; REGISTERS] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a context to a handler installed with SA_SIGINFO, and takes the registers from it afterwards.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    keep(registers);
+    // What follows it would not trap before it is done, so it is noted here, too.
+    while carry_out_string(registers) {
+        keep(registers);
+    }
+}
+
+/// Notes a step, if there is room.
+fn keep(registers: &[i64; 23]) {
+    let step = Step {
+        at: registers[libc::REG_RIP as usize] as u64,
+        registers: PLACES.map(|place| registers[place as usize] as u64),
+        flags: registers[libc::REG_EFL as usize] as u64,
+    };
+    let next = NEXT.load(Relaxed);
+    if next >= END.load(Relaxed) {
+        LOST.fetch_add(1, Relaxed);
+        return;
+    }
+    // SAFETY: below the end of the buffer, which is there as long as the trap flag is set; only the recording thread traps.
+    unsafe { next.write(step) };
+    // SAFETY: at most the end of the buffer.
+    NEXT.store(unsafe { next.add(1) }, Relaxed);
+}
+
+/// If the next instruction is a repeated copy or fill that goes upwards, of blocks that do not overlap: carries it out, and goes on behind it.
+fn carry_out_string(registers: &mut [i64; 23]) -> bool {
+    const REPEAT: u8 = 0xf3;
+    const WIDE: u8 = 0x48;
+    const DOWNWARDS: i64 = 1 << 10;
+    let at = registers[libc::REG_RIP as usize] as *const u8;
+    // SAFETY: the processor is about to execute what lies there; each byte is looked at only if those before it say that it belongs to the instruction.
+    let (is_wide, code, length) = unsafe {
+        if *at != REPEAT {
+            return false;
+        }
+        match *at.add(1) {
+            WIDE => (true, *at.add(2), 3),
+            code => (false, code, 2),
+        }
+    };
+    let word = if is_wide { 8 } else { 4 };
+    let (copies, width) = match code {
+        0xa4 => (true, 1),
+        0xa5 => (true, word),
+        0xaa => (false, 1),
+        0xab => (false, word),
+        _ => return false,
+    };
+    let [from, to, count] =
+        [libc::REG_RSI, libc::REG_RDI, libc::REG_RCX].map(|place| registers[place as usize] as usize);
+    let bytes = count * width;
+    if registers[libc::REG_EFL as usize] & DOWNWARDS != 0 || copies && from.abs_diff(to) < bytes {
+        return false;
+    }
+    let fill = (registers[libc::REG_RAX as usize] as u64).to_le_bytes();
+    // SAFETY: reads and writes what the instruction would, which the program that is recorded answers for; where that is not mapped it faults here as it would there.
+    unsafe {
+        if copies {
+            std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes);
+        } else {
+            (0..bytes).for_each(|index| (to as *mut u8).add(index).write_volatile(fill[index % width]));
+        }
+    }
+    registers[libc::REG_RDI as usize] += bytes as i64;
+    registers[libc::REG_RSI as usize] += if copies { bytes as i64 } else { 0 };
+    registers[libc::REG_RCX as usize] = 0;
+    registers[libc::REG_RIP as usize] += length;
+    true
+}
+
+/// Restores the handler that was there before, whatever happens.
+struct Installed(libc::sigaction);
+
+impl Installed {
+    fn new() -> io::Result<Installed> {
+        // SAFETY: zeros are a valid sigaction: no flags, an empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = note as extern "C" fn(_, _, _) as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: both point to a sigaction; the handler is as SA_SIGINFO wants it.
+        if unsafe { libc::sigaction(libc::SIGTRAP, &action, before.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: filled by the call that succeeded.
+        Ok(Installed(unsafe { before.assume_init() }))
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        // SAFETY: the action that the kernel gave.
+        unsafe { libc::sigaction(libc::SIGTRAP, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// The trap flag of this thread, for as long as it lives.
+struct Stepping;
+
+impl Stepping {
+    #[inline(always)]
+    fn begin() -> Stepping {
+        // SAFETY: sets a flag of the processor that makes it trap after each instruction; the handler is installed. The stack is left as it was.
+        unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
+        Stepping
+    }
+}
+
+impl Drop for Stepping {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: clears the flag.
+        unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
+    }
+}
+
+/// Does `work` and returns its steps, and what it returned. Fails if there are more than `steps_max`. It takes some ten microseconds an instruction, so nothing in
+/// `work` may wait for time to pass or for another thread.
+pub fn record<T>(steps_max: usize, work: impl FnOnce() -> T) -> io::Result<(Vec<Step>, T)> {
+    let _alone = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut steps: Vec<Step> = Vec::with_capacity(steps_max);
+    let room = steps.spare_capacity_mut();
+    let range = room.as_mut_ptr_range();
+    NEXT.store(range.start.cast(), Relaxed);
+    END.store(range.end.cast(), Relaxed);
+    LOST.store(0, Relaxed);
+    let installed = Installed::new()?;
+    let stepping = Stepping::begin();
+    let result = work();
+    drop(stepping);
+    drop(installed);
+    let noted = (NEXT.load(Relaxed) as usize - range.start as usize) / size_of::<Step>();
+    if LOST.load(Relaxed) > 0 {
+        return Err(io::Error::other(format!("an operation of more than {steps_max} instructions")));
+    }
+    // SAFETY: the handler wrote so many, from the start.
+    unsafe { steps.set_len(noted) };
+    Ok((steps, result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    fn add(count: &AtomicU64, times: u64) {
+        for _ in 0..times {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_recording_holds_each_instruction_of_the_work_and_nothing_of_what_follows() {
+        let count = AtomicU64::new(0);
+        let (few, ()) = record(10_000, || add(&count, 10)).expect("records");
+        let (many, ()) = record(10_000, || add(&count, 100)).expect("records");
+        assert_eq!(count.load(Relaxed), 110);
+        assert!(few.len() > 10 && many.len() > few.len() + 90, "{} and {}", few.len(), many.len());
+        let (again, ()) = record(10_000, || add(&count, 10)).expect("records");
+        assert!(again.len().abs_diff(few.len()) < 20, "{} and {}", few.len(), again.len());
+    }
+
+    #[test]
+    fn long_blocks_are_copied_and_filled_in_a_few_steps_and_come_out_right() {
+        let from: Vec<u8> = (0..40_000u32).map(|index| (index % 251) as u8).collect();
+        let mut to = vec![0; from.len()];
+        let (steps, ()) = record(60_000, || to.copy_from_slice(&from)).expect("records");
+        assert_eq!(to, from);
+        assert!(steps.len() < 10_000, "{}", steps.len());
+        let (steps, ()) = record(60_000, || to.fill(7)).expect("records");
+        assert!(to.iter().all(|byte| *byte == 7));
+        assert!(steps.len() < 10_000, "{}", steps.len());
+        // As the C library does it if it takes it for the fastest way.
+        let mut count = to.len();
+        let (steps, ()) = record(1000, || {
+            // SAFETY: both blocks are as long as the count; the direction is upwards by convention.
+            unsafe {
+                std::arch::asm!("rep movsb", inout("rcx") count, inout("rsi") from.as_ptr() => _, inout("rdi") to.as_mut_ptr() => _)
+            }
+        })
+        .expect("records");
+        assert_eq!((to, count), (from, 0));
+        assert!(steps.len() < 100, "{}", steps.len());
+    }
+
+    #[test]
+    fn work_that_is_too_long_is_refused_after_it_is_done() {
+        let count = AtomicU64::new(0);
+        let long = record(50, || add(&count, 1000));
+        assert!(long.is_err());
+        assert_eq!(count.load(Relaxed), 1000);
+    }
+}
