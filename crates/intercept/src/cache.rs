@@ -1,4 +1,4 @@
-//! The directory with the preload library and the tables.
+//! The directory with the preload library and the tables. (Programs keep there what they found out about themselves: `hook::strays`.)
 //!
 //! Invariants: the directory and everything in it belongs to this user and nobody else can write it (a library from there runs in every program), while everybody can
 //! read it, since programs may go on as another user;

@@ -131,6 +131,22 @@ fn handlers_on_a_stack_of_their_own_keep_it() {
     assert_eq!(told(output(&mut system.command(&alternate))), expected);
 }
 
+/// Calls that a program makes by instructions of its own, wherever it makes them.
+#[test]
+fn calls_that_bypass_the_c_library_are_served() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(strays) = program(scratch.path(), "strays") else { return };
+    let whole = |output: Output| {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (told, said) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(7), "{:?} {told}{said}", output.status);
+        told
+    };
+    let expected = whole(output(Command::new(&strays).current_dir(scratch.path())));
+    let system = FileSystem::new();
+    assert_eq!(whole(output(&mut system.command(&strays))), expected);
+}
+
 /// Paths that lead into the mount from outside, and out of it, in all forms.
 #[test]
 fn paths_lead_into_the_mount_and_out() {
@@ -149,18 +165,6 @@ fn paths_lead_into_the_mount_and_out() {
     assert_eq!(inside, 15, "{told}");
     assert!(told.contains(&format!("{MOUNT}/a/b\n")) && told.contains("/etc"), "{told}");
     assert!(!Path::new("/mnt/directfs-test").exists(), "nothing is made on the machine itself");
-}
-
-/// The kernel's pipes behind those of the mount go with the file system.
-#[test]
-fn pipes_go_with_the_file_system() {
-    let system = FileSystem::new();
-    let script = "mkfifo pipe; exec 7<>pipe; echo through >&7; read -r line <&7; echo $line; readlink /proc/self/fd/7";
-    let told = told(output(system.command(Path::new("sh")).args(["-c", script])));
-    let (line, pipe) = told.trim_end().split_once('\n').unwrap();
-    assert!(line == "through" && pipe.contains(".pipes/") && Path::new(pipe).exists(), "{told}");
-    drop(system);
-    assert!(!Path::new(pipe).parent().unwrap().exists(), "{pipe}");
 }
 
 /// What a program cannot know of: the descriptors that the library needs.

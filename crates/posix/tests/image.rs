@@ -300,7 +300,22 @@ fn an_image_in_memory_is_used_by_whoever_inherits_it() {
     drop(end);
     image.wait_until_returned(loan).unwrap();
     assert!(ended_well(child));
+    let pipes = pipes_of(&image);
+    fs::create_dir(&pipes).unwrap();
+    fs::write(pipes.join("pipe"), "").unwrap();
     assert_eq!(image.close().unwrap(), Closed::Last);
+    assert!(!pipes.exists(), "{}", pipes.display());
+}
+
+/// Where the kernel's pipes behind those of an image are.
+fn pipes_of(image: &Image) -> std::path::PathBuf {
+    let superblock = image.fs().pm().first::<engine::format::Superblock>().unwrap();
+    let mut name = String::from("/dev/shm/directfs-");
+    for (index, byte) in superblock.uuid.iter().flat_map(|word| word.load().to_le_bytes()).enumerate() {
+        name += if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+        name += &format!("{byte:02x}");
+    }
+    std::path::PathBuf::from(name + ".pipes")
 }
 
 #[test]

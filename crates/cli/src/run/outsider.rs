@@ -129,7 +129,11 @@ unsafe fn native_execve(
     arguments: &[*const libc::c_char],
     environment: &[*const libc::c_char],
 ) -> std::io::Error {
+    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
     let mut result = libc::SYS_execve;
+    // Nor shall the kernel bring it there.
+    // SAFETY: switches that off for this thread, and does nothing where it is not on.
+    unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) };
     // SAFETY: a system call changes rax, rcx and r11 only; the rest is the caller's promise.
     unsafe {
         std::arch::asm!("syscall", inout("rax") result, in("rdi") path.as_ptr(), in("rsi") arguments.as_ptr(),

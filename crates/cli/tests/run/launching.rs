@@ -415,6 +415,17 @@ fn a_mount_and_programs_with_the_image_inside_them_see_each_others_changes_at_on
     assert_clean(&image);
 }
 
+/// This program asks for the room on a file system by an instruction of its own, as programs in Rust may do.
+#[test]
+fn a_program_that_bypasses_the_c_library_works_on_files_of_the_mount() {
+    let script = format!(
+        "cd $DIRECTFS_MOUNT && {0} mkfs inner --size 1M >/dev/null && {0} fsck -n inner >/dev/null && stat -c %s inner",
+        env!("CARGO_BIN_EXE_directfs")
+    );
+    let output = run(&["--", "sh", "-c", &script]);
+    assert_eq!(stdout(&output), "1048576\n", "{}", stderr(&output));
+}
+
 #[test]
 fn a_run_inside_a_run_is_refused() {
     let output = run(&["--", env!("CARGO_BIN_EXE_directfs"), "run", "--", "true"]);

@@ -16,7 +16,7 @@
 
 use super::entry::{directfs_entry, directfs_entry_native, thread_words};
 use super::server::{self, Server};
-use super::{sys, user};
+use super::{strays, sys, user};
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -36,6 +36,10 @@ pub fn note_memory_code(code: Range<usize>) {
 /// # Safety
 /// Called by the handler of a fault, with what the kernel gave it.
 pub unsafe fn mend(signal: i32, info: *const siginfo_t, context: *mut ucontext_t) -> bool {
+    if signal == libc::SIGSYS {
+        // SAFETY: by the caller's promise.
+        return unsafe { strays::redirect(info, context) };
+    }
     // SAFETY: the kernel made both.
     let (address, registers) = unsafe { ((*info).si_addr() as usize, &mut (*context).uc_mcontext.gregs) };
     if signal == libc::SIGBUS

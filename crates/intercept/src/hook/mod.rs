@@ -21,6 +21,7 @@
 //! | [`descriptors`], [`numbers`], [`files`], [`copies`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
 //! | [`early`], [`needs`] | the loader, before the program has anything |
+//! | [`strays`], [`lengths`] | calls that do not come from the C library |
 //! | [`signals`], [`faults`], [`failed`] | handlers that interrupt all this; bad pointers; an image that was cut off |
 //!
 //! Invariants:
@@ -37,8 +38,7 @@
 //!
 //! - *Cancellation.* glibc to 2.40 decides by flags whether a thread may be cancelled, and unwinds; both work from a slot (see [`entry`]). From 2.41 it compares the
 //!   interrupted address with the ends of one function of its own. A call interrupted in a slot lies outside: there the thread would end at its next cancellation point only.
-//! - *Calls made elsewhere* (generated code, assembly of a program's own) do not come here. Syscall User Dispatch can bring them, with one range of addresses exempt:
-//!   from the lowest to the highest of the C library, this library and the loader, which the loader puts together. Until then such code works on the machine's own files.
+//! - *Calls made elsewhere*: the program's own are brought here by the kernel ([`strays`]), not those of libraries, and of generated code only where the program has some itself.
 //! - *Libraries of the mount that only libraries of the system need* (by a path that is built into those) are not found when a program starts: nobody looks so far ahead.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
 //! - *Bad pointers.* A buffer that another thread takes away while it is being written from costs the program a signal.
@@ -60,6 +60,7 @@ pub mod failed;
 pub mod faults;
 pub mod files;
 pub mod identity;
+pub mod lengths;
 pub mod links;
 pub mod locks;
 pub mod mapping;
@@ -80,6 +81,7 @@ pub mod special;
 pub mod stack;
 pub mod start;
 pub mod status;
+pub mod strays;
 pub mod sys;
 pub mod transit;
 pub mod user;

@@ -4,7 +4,7 @@
 //! never changed; and every slot is written in full before a site leads to it.
 
 use super::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
-use super::{early, environment, sys};
+use super::{early, environment, strays, sys};
 use crate::table::{self, Header, NO_FIXUP, Site};
 use core::ops::Range;
 
@@ -120,6 +120,22 @@ fn build_id(library: &Library) -> Option<&'static [u8]> {
     None
 }
 
+/// Fills the slots from `first` on with ones for sites that are not known yet; how many.
+pub fn prepare_strays(first: usize) -> Result<usize, Refusal> {
+    let count = strays::SITES_MAX.min(SLOTS.saturating_sub(first));
+    let slots = &raw mut directfs_slots as usize;
+    let all_slots = slots..slots + SLOTS * SLOT_BYTES;
+    make_writable(&all_slots)?;
+    for (index, back) in strays::BACK.iter().take(count).enumerate() {
+        let slot = slots + (first + index) * SLOT_BYTES;
+        let content = stray_content(slot, back as *const _ as usize).ok_or(Refusal::TooFar)?;
+        // SAFETY: as in `patch_all`.
+        unsafe { core::ptr::copy_nonoverlapping(content.as_ptr(), slot as *mut u8, SLOT_BYTES) };
+    }
+    make_executable(&all_slots)?;
+    Ok(count)
+}
+
 fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Refusal> {
     if sites.len() > SLOTS - next {
         return Err(Refusal::TooMany);
@@ -198,11 +214,43 @@ fn write_jump(window: usize, site: &Site, slot: usize) {
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), window as *mut u8, usize::from(site.window_bytes)) };
 }
 
+/// `lea r11, [rip + 5]`: what stands behind the jump that follows.
+const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
+const CALL: [u8; 2] = [0x0f, 0x05];
+
+/// The code of a slot for a site that is found later: the way back is where a word says.
+fn stray_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> {
+    const JUMP_BY_WORD: [u8; 2] = [0xff, 0x25];
+    let mut bytes = [TRAP; SLOT_BYTES];
+    let mut length = 0;
+    let mut push = |part: &[u8]| {
+        bytes[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+        length
+    };
+    push(&LINK);
+    let behind = slot + push(&[JUMP]) + 4;
+    push(&displacement(behind, directfs_entry as *const () as usize)?);
+    push(&CALL);
+    let behind = slot + push(&JUMP_BY_WORD) + 4;
+    push(&displacement(behind, back)?);
+    // Nobody knows yet where it will have been called from.
+    bytes[SLOT_RETURN..].fill(0);
+    Some(bytes)
+}
+
+/// Whether a site is one at which threads or children in the same memory begin.
+fn makes_threads(site: &Site) -> bool {
+    const NUMBERS: [i64; 3] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_vfork];
+    let number = match site.code {
+        [0xb8, a, b, c, d, ..] if site.before_bytes == 5 && site.after_bytes == 0 => u32::from_le_bytes([a, b, c, d]),
+        _ => return false,
+    };
+    NUMBERS.contains(&i64::from(number))
+}
+
 /// The code of a slot; none if something is too far away.
 fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT_BYTES]> {
-    /// `lea r11, [rip + 5]`: the call behind the jump that follows.
-    const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
-    const CALL: [u8; 2] = [0x0f, 0x05];
     let mut bytes = [TRAP; SLOT_BYTES];
     let before = usize::from(site.before_bytes);
     let after = usize::from(site.after_bytes);
@@ -218,6 +266,11 @@ fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT
     push(&displacement(behind, directfs_entry as *const () as usize)?);
     push(&CALL);
     let after_start = push(&site.code[before..before + after]) - after;
+    if makes_threads(site) {
+        push(&LINK);
+        let behind = slot + push(&[JUMP]) + 4;
+        push(&displacement(behind, strays::directfs_begin as *const () as usize)?);
+    }
     let behind = slot + push(&[JUMP]) + 4;
     let window = library.base + site.window as usize;
     push(&displacement(behind, window + usize::from(site.window_bytes))?);

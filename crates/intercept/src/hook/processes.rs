@@ -14,7 +14,7 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, mapping, numbers, paths, stack, sys, user};
+use super::{context, descriptors, identity, mapping, numbers, paths, stack, strays, sys, user};
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
@@ -330,6 +330,9 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) ->
     if result > 0 {
         who.process.note_child(prepared, result as i32);
         return Ok(done(result));
+    }
+    if strays::is_armed() {
+        strays::arm_thread();
     }
     context::forget_all();
     // SAFETY: as above.

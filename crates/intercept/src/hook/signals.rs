@@ -20,7 +20,7 @@
 use super::call::{Call, native_with};
 use super::dispatch::NATIVE;
 use super::entry::{Verdict, directfs_entry, thread_words};
-use super::{faults, maps, sys, user};
+use super::{faults, maps, strays, sys, user};
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -68,8 +68,13 @@ impl Known {
 
 static ACTIONS: [Known; SIGNALS + 1] = [const { Known::new() }; SIGNALS + 1];
 
-/// The signals of faults, as a set.
-pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
+/// The signals of faults, as a set, and that of calls which a program makes by itself.
+pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS);
+
+/// Those of them that come here first in this program.
+fn guarded() -> u64 {
+    if strays::is_armed() { FAULTS } else { FAULTS & !bit(libc::SIGSYS) }
+}
 const SA_RESTORER: u64 = 0x0400_0000;
 
 /// This library's code, and the kernel's that runs in user space.
@@ -102,7 +107,7 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let trampoline = directfs_signal as *const () as u64;
     let before = known.get();
-    let is_fault = FAULTS & bit(signal as i32) != 0;
+    let is_fault = guarded() & bit(signal as i32) != 0;
     let mut arguments = frame.arguments();
     let mut ours = None;
     if new != 0 {
@@ -111,13 +116,13 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
         if has_handler || is_fault {
             known.set([wanted.handler, wanted.flags, wanted.mask]);
             // Blocked while it runs in any case: what is sent again from there must wait.
-            let mut action = Action { handler: trampoline, mask: wanted.mask & !FAULTS, ..wanted };
-            action.flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64;
+            let mut action = Action { handler: trampoline, mask: wanted.mask & !guarded(), ..wanted };
+            action.flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64 | nesting(signal as i32);
             if is_fault {
                 action.flags &= !(SA_RESETHAND as u64);
             }
             if !has_handler {
-                action = guard_action();
+                action = guard_action(signal as i32);
             }
             arguments[1] = &raw const *ours.insert(action) as u64;
         }
@@ -144,31 +149,39 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 /// The action by which faults come here while the program has no handler of its own. Not on a stack of the program's for signals, which it may be using already.
-fn guard_action() -> Action {
+fn guard_action(signal: i32) -> Action {
     Action {
         handler: directfs_signal as *const () as u64,
-        flags: SA_SIGINFO as u64 | SA_RESTORER,
+        flags: SA_SIGINFO as u64 | SA_RESTORER | nesting(signal),
         restorer: directfs_restore as *const () as u64,
         mask: 0,
     }
 }
 
+/// Handlers that interrupt that of a call which a program makes by itself may make such calls, too.
+fn nesting(signal: i32) -> u64 {
+    if signal == libc::SIGSYS && strays::is_armed() { SA_NODEFER as u64 } else { 0 }
+}
+
 /// For the constructor: from here on faults come here first.
 pub fn guard() {
-    let ours = guard_action();
-    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
+        if guarded() & bit(signal) == 0 {
+            continue;
+        }
+        let ours = guard_action(signal);
         let mut before = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
         let arguments = [signal as u64, &raw const ours as u64, &raw mut before as u64, SET_BYTES, 0, 0];
         // SAFETY: actions of this function's; what is installed is a handler.
         unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
         ACTIONS[signal as usize].set([before.handler, before.flags, before.mask]);
     }
-    let (unblocked, mut before) = (FAULTS, 0u64);
+    let (unblocked, mut before) = (guarded(), 0u64);
     let arguments = [libc::SIG_UNBLOCK as u64, &raw const unblocked as u64, &raw mut before as u64, SET_BYTES, 0, 0];
     // SAFETY: sets of this function's; the words are this thread's.
     unsafe {
         sys::call(libc::SYS_rt_sigprocmask, arguments);
-        (*thread_words()).masked = before & FAULTS;
+        (*thread_words()).masked = before & guarded();
     }
 }
 
@@ -179,8 +192,8 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     let mut set: u64 = if new == 0 { 0 } else { user::read(new)? };
-    let wanted = set & FAULTS;
-    set &= !FAULTS;
+    let wanted = set & guarded();
+    set &= !guarded();
     let mut told = 0u64;
     let mut arguments = call.frame.arguments();
     arguments[1] = if new == 0 { 0 } else { &raw const set as u64 };
@@ -276,7 +289,7 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         unsafe { defer(signal, info, context) };
         return;
     }
-    let is_guarded = FAULTS & bit(signal) != 0;
+    let is_guarded = guarded() & bit(signal) != 0;
     // SAFETY: as the kernel calls us.
     if is_guarded && is_fault(signal, info) && unsafe { faults::mend(signal, info, context.cast()) } {
         return;
@@ -297,6 +310,11 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
     if flags & SA_NODEFER as u64 != 0 {
         // SAFETY: changes no memory; a handler may interrupt itself now, as it wants.
         unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
+    }
+    if strays::is_armed() {
+        // The kernel blocks what a wait with a mask of its own (sigsuspend, ppoll) has blocked, and would end a program that calls with the signal for that blocked.
+        // SAFETY: changes no memory; those signals are not blocked otherwise.
+        unsafe { set_mask(libc::SIG_UNBLOCK, guarded()) };
     }
     // SAFETY: the program gave this address as a handler. (One that was not asked to take three arguments does not look at the others.) The words are this thread's.
     unsafe {
@@ -352,7 +370,8 @@ unsafe fn end_by(signal: i32, info: *mut siginfo_t) {
     // SAFETY: an action of this function's, and what the kernel made.
     unsafe {
         sys::call(libc::SYS_rt_sigaction, [signal as u64, &raw const default as u64, 0, SET_BYTES, 0, 0]);
-        if !is_fault(signal, info) {
+        // What a filter of the program's refused does not come again.
+        if !is_fault(signal, info) || signal == libc::SIGSYS {
             let (process, thread) = (sys::process_id() as u64, sys::thread_id() as u64);
             sys::call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as u64, info as u64, 0, 0]);
         }
@@ -369,6 +388,9 @@ unsafe fn defer(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: as in `directfs_signal`. The kernel takes the mask from the context when the handler returns; its sets have 64 bits.
     unsafe {
         let words = thread_words();
+        if nesting(signal) != 0 {
+            set_mask(libc::SIG_BLOCK, bit(signal));
+        }
         (*words).deferred |= bit(signal);
         let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
         *mask |= bit(signal);

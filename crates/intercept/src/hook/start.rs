@@ -4,7 +4,7 @@
 
 use super::entry::DIRECTFS_ALL;
 use super::patch::{self, Library, Refusal};
-use super::{counts, early, environment, faults, maps, processes, server, signals, sys};
+use super::{counts, early, environment, faults, maps, processes, server, signals, strays, sys};
 use crate::contract;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
@@ -37,6 +37,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         signals::note(mapping);
         early::note(mapping, before);
         note(&mut libraries, mapping);
+        strays::note(mapping, makes_calls(mapping.path));
     };
     if maps::for_each(&mut look).is_err() {
         sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
@@ -73,6 +74,12 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
             processes::start(server, process, environment::start_directory());
             if !is_early {
                 faults::note_memory_code(memory_code);
+                // SAFETY: this is the constructor.
+                if unsafe { strays::are_in_program(environment) }
+                    && let Ok(count) = patch::prepare_strays(next)
+                {
+                    strays::arm(next, count);
+                }
                 signals::guard();
             }
         }
