@@ -36,7 +36,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The proof for a change that shows nothing which is not durable already.
-    fn nothing_new(&self) -> Durable {
+    pub(super) fn nothing_new(&self) -> Durable {
         self.fs.pm.fence(Flushed::nothing())
     }
 

@@ -206,3 +206,29 @@ fn shared_blocks_are_counted_still_after_leaving_and_after_a_crash() {
         assert_eq!(fs.blocks_free(), Ok(free_before), "after {}", if crash { "a crash" } else { "leaving" });
     }
 }
+
+#[test]
+fn a_node_that_shared_a_hole_is_counted_as_long_as_it_is_there() {
+    let image = new_image(16 * MIB, 1024);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let free_before = fs.blocks_free().expect("a count");
+    // The second place begins where the first one's node ends; the third lies in a node that has one block.
+    for (at, length) in [(4 * MIB, 25 * BLOCK_BYTES), (2 * MIB, BLOCK_BYTES), (MIB, BLOCK_BYTES)] {
+        let [hole, copy] = [file(&thread), file(&thread)];
+        thread.truncate(hole, 100 * BLOCK_BYTES).expect("grows");
+        thread.write(copy, 0, &[1; MIB as usize]).expect("writes");
+        thread.write(copy, at, b"one block").expect("writes");
+        assert_eq!(thread.share_range((hole, 0), (copy, at), Some(length)), Ok(length));
+        check(&fs, &thread, copy);
+        // What is behind the end is cleared before a file grows over a gap.
+        thread.truncate(copy, at + 20 * MIB).expect("grows");
+        check(&fs, &thread, copy);
+        thread.write(copy, at + 30 * MIB, b"far out").expect("writes");
+        check(&fs, &thread, copy);
+        thread.truncate(copy, 3).expect("cuts");
+        check(&fs, &thread, copy);
+        assert_eq!((thread.truncate(copy, 0), thread.truncate(hole, 0)), (Ok(()), Ok(())));
+        assert_eq!(fs.blocks_free(), Ok(free_before), "at {at}");
+    }
+}

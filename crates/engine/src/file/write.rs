@@ -133,23 +133,43 @@ impl<'f, M: Memory> Thread<'f, M> {
         let map = self.fs.map();
         let root = map.root(property.root)?;
         let size_bytes = property.size_bytes;
+        let mut property = *property;
         if root.level > 0 {
             let behind = from_block(size_bytes.div_ceil(BLOCK_BYTES));
-            Clearing::new(self, cachelet, behind, ClearMode::Written).run(root)?;
+            let (removed, _) = Clearing::new(self, cachelet, behind, ClearMode::Written).run(root)?;
+            if removed > 0 {
+                property = self.recount_blocks(cachelet, &property)?;
+            }
         }
         let used = size_bytes % BLOCK_BYTES;
         let tail = if used == 0 { Tree::EMPTY } else { map.leaf(root, size_bytes / BLOCK_BYTES)? };
         if !tail.is_written() {
-            return Ok(*property);
+            return Ok(property);
         }
         if tail.is_shared() {
             let to = size_bytes.next_multiple_of(BLOCK_BYTES);
             let edit = Edit { change: Change::Zero, from: size_bytes, to, size_bytes };
-            return self.replace(cachelet, property, edit, size_bytes);
+            return self.replace(cachelet, &property, edit, size_bytes);
         }
         let flushed = self.fs.pm.stream_zeros(tail.offset() + used, BLOCK_BYTES - used)?;
         self.fs.pm.fence(flushed);
-        Ok(*property)
+        Ok(property)
+    }
+
+    /// After pointers behind the end were cleared: counts the body's blocks anew. What an operation left there that was cut short was never counted, but an empty node
+    /// may have been: sharing makes one where a range without blocks is shared.
+    fn recount_blocks(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
+        let map = self.fs.map();
+        let mut blocks = 0;
+        map.walk(map.root(property.root)?, &mut |_| {
+            blocks += 1;
+            Ok(())
+        })?;
+        let after = Property { blocks, ..*property };
+        if blocks != property.blocks {
+            self.finish_change(cachelet, &after, self.nothing_new())?;
+        }
+        Ok(after)
     }
 
     /// Writes at or behind the end. `tail`: the last block, if the write begins in it.
@@ -187,6 +207,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             && let Err(error) = extension.place_all(first..=last)
         {
             extension.undo(cachelet, root, first)?;
+            self.recount_blocks(cachelet, property)?;
             return Err(error);
         }
         let Extension { root, mut supply, added, flushed, .. } = extension;
