@@ -130,6 +130,8 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
     map: Map<'t, M>,
     range: Range<u64>,
     mode: ClearMode,
+    /// A node that stays, even if it is empty: something else names it, too.
+    kept: Tree,
     thread: &'t Thread<'f, M>,
     cachelet: &'t Cachelet,
     /// What lost its pointer, subtrees as a whole, and is not freed yet.
@@ -144,7 +146,12 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
 impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
     pub fn new(thread: &'t Thread<'f, M>, cachelet: &'t Cachelet, range: Range<u64>, mode: ClearMode) -> Self {
         let (map, cut) = (thread.fs.map(), [Tree::EMPTY; PIECES]);
-        Clearing { map, range, mode, thread, cachelet, cut, cut_count: 0, pending: None, removed: 0 }
+        Clearing { map, range, mode, kept: Tree::EMPTY, thread, cachelet, cut, cut_count: 0, pending: None, removed: 0 }
+    }
+
+    /// The same, but for one node.
+    pub fn keeping(self, kept: Tree) -> Self {
+        Clearing { kept, ..self }
     }
 
     /// Clears below the node `root`, which itself stays; how many blocks and nodes were released, and whether the node is empty now.
@@ -211,7 +218,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         }
         // The words cleared so far are in another node: not neighbours.
         self.flush();
-        if self.node(child, base)? {
+        if self.node(child, base)? && child != self.kept {
             self.thread.mark_tree(child)?;
             let dirty = self.map.pm.retract(cell, 0);
             self.note(dirty);

@@ -232,3 +232,30 @@ fn a_node_that_shared_a_hole_is_counted_as_long_as_it_is_there() {
         assert_eq!(fs.blocks_free(), Ok(free_before), "at {at}");
     }
 }
+
+#[test]
+fn an_empty_root_stays_where_there_is_no_room_to_grow() {
+    for room in [1, 2, 5, 13, 14, 20] {
+        let image = new_image(8 * MIB, 1024);
+        let fs = Attached::new(&image).expect("attaches");
+        let thread = fs.enter().expect("enters");
+        let [hole, copy, filler] = [file(&thread), file(&thread), file(&thread)];
+        thread.truncate(hole, 8 * BLOCK_BYTES).expect("grows");
+        assert_eq!(thread.share_range((hole, 0), (copy, 0), None), Ok(8 * BLOCK_BYTES));
+        let block = [5; BLOCK_BYTES as usize];
+        let mut filled = 0;
+        while thread.append(filler, &block).is_ok() {
+            filled += 1;
+        }
+        thread.truncate(filler, (filled - room) * BLOCK_BYTES).expect("makes a little room");
+        // It begins below the old root, and ends behind what that can hold: the map grows by nodes first.
+        let grown = thread.write(copy, 500 * BLOCK_BYTES, &[6; 20 * BLOCK_BYTES as usize]);
+        assert!(grown.is_ok() || grown == Err(Error::NoSpace), "{grown:?}");
+        while thread.append(filler, &block).is_ok() {}
+        check(&fs, &thread, copy);
+        check(&fs, &thread, filler);
+        let mut bytes = [1; 8 * BLOCK_BYTES as usize];
+        assert_eq!(thread.read(copy, 0, &mut bytes), Ok(bytes.len()));
+        assert!(bytes.iter().all(|byte| *byte == 0), "with room for {room}");
+    }
+}

@@ -429,7 +429,8 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         if self.root.level == 0 || self.root.is_empty() {
             return Ok(());
         }
-        Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).run(self.root)?;
+        // The old root is the property entry's still, whatever is below it.
+        Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).keeping(old).run(self.root)?;
         let mut freed = Freed::new(self.thread);
         let mut top = self.root;
         while top != old && top.level > 0 && !top.is_empty() {
