@@ -297,7 +297,7 @@ pub struct Dump {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The same measured program runs under `directfs run`, on tmpfs and on the disk, in turn. With DIR it runs in those (empty) directories instead of on the disk: \
-any file system can be set beside the others so. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk; --quick about a minute on a quiet machine.
+any file system can be set beside the others so. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk; --quick about two minutes on a quiet machine.
 
 Everything that is made is removed again, also after an interrupt. Times are worse while other programs work: the report says how busy the machine was.
 
@@ -332,7 +332,7 @@ pub struct Bench {
     /// Repeats, whose median is shown: 5 unless given, and at most 3 of what takes long.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
-    /// Fewer files, repeats and members: within about a minute.
+    /// Fewer files, repeats and members: about two minutes.
     #[arg(long)]
     pub quick: bool,
     /// The tree that is copied in; /usr/include unless given, /usr/include/linux with --quick.
