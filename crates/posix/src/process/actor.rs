@@ -574,13 +574,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         file.users.store(0, Release);
         self.step(Step::DropLocks);
         file.lock.store(0, Release);
-        file.claimed.store(self.ticket(), Release);
-        let cachelet = file.node().cachelet;
-        super::locks::release_description(self, cachelet, index)?;
-        intent.record.store(cachelet, Release);
-        intent.change.store(ONE_HOLD, Release);
-        intent.unlinked.store(0, Release);
-        self.step(Step::DropRecord);
+        self.drop_locks()?;
         self.count_record(ONE_HOLD, false, Step::Free)?;
         self.unclaim(Kind::File, index)?;
         self.step(Step::None);
