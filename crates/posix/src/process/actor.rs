@@ -2,7 +2,7 @@
 //!
 //! An [`Actor`] acts for one slot, under the lock of that slot's table; or, for one near descriptor, beside other threads of the process. What it does is a sequence of [`Step`]s; before each one the slot's intent says
 //! which it is and on what. If the process dies, another takes its slot over, puts the step that was begun back to its beginning
-//! ([`Actor::recover`]) and then either undoes the operation (while nothing refers to what was taken) or goes on with it.
+//! ([`super::recovery`]) and then either undoes the operation (while nothing refers to what was taken) or goes on with it.
 //!
 //! Invariants
 //! - Stores are seen in program order (x86, and release stores towards the compiler), so of a dead process all stores up to some point are there
@@ -113,7 +113,7 @@ impl Place {
         }
     }
 
-    fn from_word(word: u64) -> Place {
+    pub fn from_word(word: u64) -> Place {
         let low = word as u32;
         match word >> 32 {
             1 => Place::Descriptor(low >> 20, low & 0xf_ffff),
@@ -277,6 +277,11 @@ impl<'f, M: Memory> Processes<'f, M> {
 }
 
 impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
+    /// For a thread's slot of the process that this one acts for, under the lock that this one has.
+    pub fn as_member(&self, index: u32, slot: &'f Slot) -> Actor<'a, 'f, M> {
+        Actor { index, slot, beside: true, ..*self }
+    }
+
     pub fn areas(&self) -> &'a Areas<'f> {
         &self.all.areas
     }
@@ -294,14 +299,14 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         self.intent().step.store(step as u32, Release);
     }
 
-    fn present_step(&self) -> Step {
+    pub fn present_step(&self) -> Step {
         Step::from_number(self.intent().step.load(Acquire))
     }
 
     // Entries.
 
     /// The word of a place that holds one.
-    fn place_word(&self, place: Place) -> Result<Option<&'f AtomicU32>> {
+    pub fn place_word(&self, place: Place) -> Result<Option<&'f AtomicU32>> {
         Ok(match place {
             Place::Descriptor(slot, fd) => self.all.descriptor_word(slot, fd)?,
             Place::Token(index) => Some(&self.areas().token(index)?.file),
@@ -422,7 +427,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
     }
 
     /// Tells the engine what the counts of a file say now.
-    fn mark(&self, cachelet: u32, before: u64, after: u64) -> Result<()> {
+    pub fn mark(&self, cachelet: u32, before: u64, after: u64) -> Result<()> {
         let number = self.thread.fs().dram().cachelet(cachelet)?.number.load(Acquire);
         let node = Node { cachelet, number };
         let (held, was_held) = (after as u32 != 0, before as u32 != 0);
@@ -750,110 +755,6 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         intent.change.store(ONE_HOLD, Release);
         intent.unlinked.store(0, Release);
         self.step(Step::DropRecord);
-        Ok(())
-    }
-
-    // Recovery.
-
-    /// Of a process that is gone: puts in order what its threads were at, and frees their slots.
-    pub fn recover_members(&self) -> Result<()> {
-        for word in &self.slot.members {
-            let Some(index) = word.load(Acquire).checked_sub(1) else { continue };
-            let slot = self.areas().slot(index)?;
-            Actor { index, slot, beside: true, ..*self }.recover()?;
-            // In this order: a slot that is in the list is this process's.
-            word.store(0, Release);
-            super::life::free_slot(slot);
-        }
-        Ok(())
-    }
-
-    /// Puts in order what the slot's process was at when it ended: finished or undone, no lock held but the table's.
-    pub fn recover(&self) -> Result<()> {
-        let step = self.present_step();
-        self.free_locks(step)?;
-        match step {
-            Step::Claim | Step::TakeRecord | Step::TakeUsers => {
-                self.undo_claims()?;
-                if let Some(word) = self.place_word(Place::from_word(self.intent().place.load(Relaxed)))? {
-                    let _ = word.compare_exchange(BUSY, 0, Release, Relaxed);
-                }
-                self.step(Step::None);
-            }
-            _ => {}
-        }
-        let done = self.go_on();
-        self.step(Step::None);
-        let tokens_lock = &self.areas().header()?.tokens_lock;
-        if tokens_lock.load(Acquire) == self.ticket() {
-            tokens_lock.store(0, Release);
-        }
-        done
-    }
-
-    /// Gives up the locks that the intent names, putting back a count that was perhaps changed.
-    fn free_locks(&self, step: Step) -> Result<()> {
-        let intent = self.intent();
-        let counting = intent.counting.load(Acquire) != 0;
-        if let Some(index) = intent.file.load(Acquire).checked_sub(1) {
-            let file = self.areas().file(index)?;
-            if file.lock.load(Acquire) == self.ticket() {
-                if counting && matches!(step, Step::TakeUsers | Step::DropUsers) {
-                    file.users.store(intent.before.load(Relaxed) as u32, Release);
-                }
-                file.lock.store(0, Release);
-            }
-        }
-        let cachelet = intent.record.load(Acquire);
-        let record = self.areas().record(cachelet)?;
-        if cachelet != 0 && record.lock.load(Acquire) == self.ticket() {
-            let before = intent.before.load(Relaxed);
-            if counting && matches!(step, Step::TakeRecord | Step::DropRecord) {
-                record.counts.store(before, Release);
-            }
-            // What is given is given once more, marks included; what was taken is undone here.
-            if counting && step == Step::TakeRecord {
-                self.mark(cachelet, before.wrapping_add(intent.change.load(Relaxed)), before)?;
-            }
-            if matches!(step, Step::Locks | Step::DropLocks) {
-                self.undo_claims()?;
-                if let Some(node) = intent.unlinked.load(Relaxed).checked_sub(1) {
-                    lists::free_if_unlinked(self, node)?;
-                    intent.unlinked.store(0, Release);
-                }
-                super::locks::tell_waiters(self.all, record);
-            }
-            self.unlock_record(record);
-        }
-        Ok(())
-    }
-
-    /// Frees what was claimed and is not used.
-    pub fn undo_claims(&self) -> Result<()> {
-        let intent = self.intent();
-        let Some(kind) = Kind::from_number(intent.claimed_kind.load(Relaxed)) else { return Ok(()) };
-        for claim in &intent.claims {
-            let Some(index) = claim.load(Relaxed).checked_sub(1) else { continue };
-            match kind {
-                Kind::Lock => lists::free_if_unlinked(self, index)?,
-                Kind::Page => {
-                    let Place::Descriptor(slot, fd) = Place::from_word(intent.place.load(Relaxed)) else { continue };
-                    if self.areas().page_link(slot, fd)?.load(Acquire) != index + 1 {
-                        self.unclaim(Kind::Page, index)?;
-                    }
-                }
-                Kind::Token if self.areas().token(index)?.file.load(Acquire) != 0 => {}
-                Kind::File => {
-                    let file = self.areas().file(index)?;
-                    if file.claimed.load(Acquire) == self.ticket() {
-                        file.users.store(0, Release);
-                        self.unclaim(Kind::File, index)?;
-                    }
-                }
-                Kind::Mapping | Kind::Token => self.unclaim(kind, index)?,
-            }
-            claim.store(0, Release);
-        }
         Ok(())
     }
 

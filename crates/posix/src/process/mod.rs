@@ -22,6 +22,7 @@ mod lists;
 mod locks;
 mod mappings;
 mod programs;
+mod recovery;
 mod transit;
 mod usage;
 
