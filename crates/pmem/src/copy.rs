@@ -191,8 +191,6 @@ unsafe extern "C" {
 
 /// The code that copies out of regions. It is a leaf without a frame: a return from any of its instructions leaves the rest of the copy undone, and nothing else. So a
 /// program whose buffer cannot be written needs not fail here: a handler of the signal can return from it.
-// The benchmark has no use for it.
-#[allow(dead_code)]
 pub fn load_code() -> core::ops::Range<usize> {
     pmem_load as *const () as usize..pmem_load_end as *const () as usize
 }
