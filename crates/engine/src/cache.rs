@@ -11,7 +11,7 @@ use crate::dram::{
     RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, Inode, Property};
+use crate::format::{FileKind, INODE_BYTES, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
 use crate::reap::Patience;
@@ -79,7 +79,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another was faster.
     fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
-        self.fs.pm.note_read(self.fs.inode_offset(number)?, 192);
+        self.fs.pm.note_read(self.fs.inode_offset(number)?, INODE_BYTES);
         let before = match self.fs.untouched {
             true => self.fs.dram.inode_links(number)?.load(Acquire) as u64,
             false => inode.nv_pointer.load_acquire(),
