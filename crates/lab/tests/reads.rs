@@ -173,7 +173,8 @@ fn assert_said(system: &str, sums: &Sums) {
     for call in ["stat", "unlink"] {
         let sum = &sums[call];
         assert!(sum.read >= CALLS as u64, "{system}, {call}: nothing was read, so nothing was tried: {sum:?}");
-        assert_eq!((sum.unsaid, sum.untouched), (0, 0), "{system}, {call}: {sum:?}");
+        // One line may be of what all calls share, a journal's head.
+        assert!(sum.unsaid <= 1 && sum.untouched == 0, "{system}, {call}: {sum:?}");
     }
     assert_eq!(sums["stat again"].read, 0, "{system}: what was read a moment ago is read again from elsewhere");
     assert!(sums["first look"].unsaid * 5 <= sums["first look"].read, "{system}: {:?}", sums["first look"]);

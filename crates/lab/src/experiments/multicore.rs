@@ -27,6 +27,7 @@ const RECORDED: [Deed; 5] = [Deed::StatCold, Deed::Stat, Deed::Rename, Deed::Rem
 const SHOWN: [Deed; 6] = [Deed::Create, Deed::Stat, Deed::StatCold, Deed::Remove, Deed::Rename, Deed::StatRenaming];
 /// What is said where a claim does not hold.
 const BOTTLENECKS: &str = "The notes name the words whose lines the processors wait for.";
+const DIRECTORY_WORDS: &str = "Each call changes the directory's time, number of names, references and version, which lie in two lines of its cachelet: these go from one processor to the next. A call takes a microsecond or less on one processor, so that a few keep these lines busy; the paper's takes two to eight, and meets that limit with more of them. The notes say how many calls it is in the end, beside NOVA's.";
 /// Calls that append to the directory's log, so that a lock on it matters.
 const LOCKED: [Deed; 2] = [Deed::Create, Deed::Rename];
 /// How the word is called from which places in a directory's log are claimed.
@@ -375,7 +376,21 @@ fn claim(findings: &mut Findings, deed: Deed, subject: &str, scales: bool, what:
     let Some((count, here)) = speedup(findings, deed, subject) else { return };
     let (part, sense) = if scales { (SCALES, Sense::AtLeast) } else { (STOPS, Sense::AtMost) };
     let (what, paper) = (format!("{what}; {count} processors"), part * count as f64);
-    findings.claims.push(Claim { what, unit: "times", paper, here: vec![here], sense, reason: BOTTLENECKS });
+    let changes_directory = matches!(deed, Deed::Create | Deed::Remove | Deed::Rename);
+    let is_own = subject == Subject::DirectFs.name();
+    let reason = if is_own && changes_directory { DIRECTORY_WORDS } else { BOTTLENECKS };
+    findings.claims.push(Claim { what, unit: "times", paper, here: vec![here], sense, reason });
+}
+
+/// How many calls all processors make together where it is judged, DirectFS beside NOVA.
+fn rates_note(findings: &Findings) -> Option<String> {
+    let (count, _) = speedup(findings, Deed::Stat, Subject::DirectFs.name())?;
+    let of = |deed: Deed| {
+        let at = |subject: Subject| findings.here(&row(deed, count), subject.name(), 0);
+        Some(format!("{} {:.1} and {:.1}", deed.name(), at(Subject::DirectFs)?, at(Subject::Nova)?))
+    };
+    let each: Vec<String> = SHOWN.into_iter().filter_map(of).collect();
+    Some(format!("Million calls a second of {count} processors, DirectFS and NOVA: {}.", each.join("; ")))
 }
 
 /// Where the model's two processors and two threads agree.
@@ -447,8 +462,8 @@ pub const MULTICORE: Experiment = Experiment {
         for (deed, subject, scales, what) in claims {
             claim(&mut findings, deed, subject, scales, what);
         }
-        let agreement = agreement(&findings);
-        findings.notes.push(agreement);
+        let (rates, agreement) = (rates_note(&findings), agreement(&findings));
+        findings.notes.extend(rates.into_iter().chain([agreement]));
         Ok(findings)
     },
 };

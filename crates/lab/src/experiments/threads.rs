@@ -295,8 +295,7 @@ fn speedups(findings: &Findings, deed: Deed, subject: &str) -> Vec<f64> {
 
 fn scales(findings: &mut Findings, deed: Deed, subject: &str, paper: (f64, Sense), what: &str) {
     let here = speedups(findings, deed, subject);
-    let reason =
-        "Two processors say little of 24, and a second thread that shares its processor with other programs says less.";
+    let reason = "Two processors say little of 24: what many wait for all the time two meet at now and then, and a second thread that shares its processor with other programs says nothing. The model (multicore) tells how it goes on.";
     findings.claims.push(Claim { what: what.to_owned(), unit: "times", paper: paper.0, here, sense: paper.1, reason });
 }
 
