@@ -258,7 +258,7 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
             "the inode quick path makes warm stat over NOVA faster",
             19.0,
             findings.reductions("stat_c", "NOVA_N", "NOVA_Nnqp"),
-            "Without the quick path the inode's place is computed and its pointer read from the image: two lines more, of which one is in the processor's cache where files are few.",
+            "Without the quick path the inode's place is found through the inode table, and the pointer in it read from the image. Where files are few these lines are in the processor's cache.",
         ),
     ];
     for (what, paper, here, reason) in claims {
@@ -325,6 +325,7 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
             Series { name: "ByVFS".to_owned(), values: rows.iter().map(known).collect() },
         ];
         findings.plots.push(plot);
+        findings.notes = lines_notes(&measured, &BYVFS_SUBJECTS, &BYVFS_SUBJECTS, &rows);
         findings.notes.push(
             "The paper gives no number for access with a warm cache; it says that ByVFS is slightly worse there."
                 .to_owned(),

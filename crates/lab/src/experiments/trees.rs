@@ -2,7 +2,8 @@
 //!
 //! The tree is made up: directories of twelve files, as the DirectFS paper says of Linux's sources, eight directories below each. What programs do is what they
 //! ask of a file system: `du` reads directories and looks at each name once, `ls -lR` three times (stat, lstat, lgetxattr), `find -name` looks at
-//! directories only, `rm -r` removes, `cp -r` and `tar` make and write, `gzip` reads all and writes one file. The programs' own work (compressing) is not there.
+//! directories only, `rm -r` looks at each name before it removes it (in ByVFS's Table 1 more than half of its lookups hit), `cp -r` and `tar` make and write,
+//! `gzip` reads all and writes one file. The programs' own work (compressing) is not there.
 
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less};
 use super::loops::{Random, Watch, per_call, read_once, write_file};
@@ -159,6 +160,7 @@ fn remove(calls: &dyn Calls, made: &mut Made, root: &[u8]) -> Result<()> {
         let names = list(calls, made, &directory)?;
         left.push((directory, true));
         for (path, is_directory) in names {
+            made.by_path(calls.stat_link(&path))?;
             match is_directory {
                 true => left.push((path, false)),
                 false => made.by_path(calls.unlink(&path))?,
