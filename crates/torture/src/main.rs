@@ -3,12 +3,14 @@
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use torture::campaign::{self, Outcome, Plan, Progress};
 use torture::explore::{self, Effort, Explorer, Violation};
 use torture::planted::DEFECTS;
 use torture::races::{Races, races};
+use torture::storm::{self, Front};
 use torture::workload::Group;
 
 /// Cuts the power at every instant of every operation, and looks whether the file system survives.
@@ -32,10 +34,13 @@ struct Run {
     /// Workers.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Only one part: singles, setups, pages, pairs or threads; or one that is not about crashes: model (random calls against a model of POSIX) or
-    /// hostile (images with changed words).
+    /// Only one part: singles, setups, pages, pairs or threads; or one that is not about crashes: model (random calls against a model of POSIX),
+    /// hostile (images with changed words) or kills (processes that die over the library, a mount and `directfs run`).
     #[arg(long, value_parser = part)]
     only: Option<Part>,
+    /// Of kills: the program directfs. Unless given, the one beside this program; without one, only the library is stormed.
+    #[arg(long, value_name = "FILE")]
+    directfs: Option<PathBuf>,
     /// The summary as JSON.
     #[arg(long)]
     json: bool,
@@ -75,12 +80,14 @@ enum Part {
     Crashes(Group),
     Model,
     Hostile,
+    Kills,
 }
 
 fn part(name: &str) -> Result<Part, String> {
     match name {
         "model" => return Ok(Part::Model),
         "hostile" => return Ok(Part::Hostile),
+        "kills" => return Ok(Part::Kills),
         _ => {}
     }
     let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
@@ -88,6 +95,7 @@ fn part(name: &str) -> Result<Part, String> {
 }
 
 fn main() -> Result<ExitCode> {
+    storm::take_part();
     let arguments = Arguments::parse();
     let standard = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -164,6 +172,7 @@ fn run(run: &Run) -> Result<ExitCode> {
     let group = match run.only {
         Some(Part::Model) => return run_model(run, duration),
         Some(Part::Hostile) => return run_hostile(run, duration),
+        Some(Part::Kills) => return run_kills(run, duration),
         Some(Part::Crashes(group)) => Some(group),
         None => None,
     };
@@ -228,6 +237,60 @@ fn run_hostile(run: &Run, duration: Duration) -> Result<ExitCode> {
     let whole = serde_json::json!({ "seed": run.seed, "total": arena.counts });
     println!("{}", if run.json { serde_json::to_string_pretty(&whole)? } else { whole.to_string() });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Workers at a time, and how long a crew of them works.
+const WORKERS: usize = 6;
+const ROUND: Duration = Duration::from_millis(1500);
+
+fn run_kills(run: &Run, duration: Duration) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let beside = std::env::current_exe().ok().map(|program| program.with_file_name("directfs"));
+    let directfs = run.directfs.clone().or(beside).filter(|program| program.is_file());
+    let mut fronts = vec![Front::Library];
+    if directfs.is_none() {
+        eprintln!("the program directfs is not known (--directfs): neither mounts nor `directfs run` are stormed");
+    } else {
+        if can_mount() {
+            fronts.push(Front::Mount);
+        } else {
+            eprintln!("/dev/fuse cannot be opened here: no mount is stormed");
+        }
+        fronts.push(Front::Run);
+    }
+    let (seed, workers) = (run.seed, WORKERS);
+    let plan = storm::Plan { duration, round: ROUND, seed, workers, fronts, directfs, arguments: String::new() };
+    let told = storm::run(&plan, &mut |front, counts| note(begun, &format!("{}: {}", front.name(), kills(counts))));
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    let lines = match told {
+        Ok(lines) => lines,
+        Err(error) => {
+            println!("VIOLATION {error:#}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    if run.json {
+        let fronts: serde_json::Map<_, _> = lines
+            .iter()
+            .map(|(front, counts)| Ok((front.name().to_owned(), serde_json::to_value(counts)?)))
+            .collect::<Result<_>>()?;
+        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "seed": run.seed, "fronts": fronts }))?);
+    } else {
+        lines.iter().for_each(|(front, counts)| println!("{:<8} {}", front.name(), kills(counts)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kills(counts: &storm::Counts) -> String {
+    let storm::Counts { rounds, kills, servers, calls } = counts;
+    let servers = if *servers > 0 { format!(", {servers} servers killed") } else { String::new() };
+    format!("{rounds} rounds, {kills} workers killed{servers}, {calls} calls")
+}
+
+fn can_mount() -> bool {
+    std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
 }
 
 /// A live line on a terminal; nothing elsewhere.
