@@ -2,7 +2,7 @@
 //! do, so that a test can be one, too.
 
 use super::files::{ByLibrary, BySystem, Files};
-use super::work::{Chapter, Random, disturbance, told};
+use super::work::{CALLS_MAX, Chapter, Random, disturbance, told};
 use super::{Front, IMAGE_BYTES, library};
 use crate::hand::Hand;
 use crate::machine::Watch;
@@ -20,13 +20,18 @@ pub(super) const ROLE: &str = "TORTURE_STORM";
 /// How a program that takes part starts itself again: its arguments, with spaces between.
 pub(super) const ARGUMENTS: &str = "TORTURE_STORM_ARGUMENTS";
 /// How a worker ends when the server of its mount is gone.
-pub(super) const GONE: i32 = 4;
+pub(super) const GONE: i32 = 3;
 /// How it ends when something is wrong, which it has said.
-const WRONG: i32 = 3;
-/// Between two kills at most.
-const PAUSE_US: u64 = 4000;
+const WRONG: i32 = 4;
+/// Calls of all workers between two kills, at most; and how long a kill waits for them, at most.
+pub(super) const CALLS_BETWEEN: u64 = 60;
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How often the crew looks at the ledger.
+const LOOK: Duration = Duration::from_micros(300);
 /// A worker that does nothing for so long stands still.
 const STILL: Duration = Duration::from_secs(60);
+/// Between the things that a program which takes part is told: no path of ours contains it.
+const BETWEEN: char = '\n';
 /// The directory that all share.
 const SHARED: &str = "shared";
 
@@ -45,6 +50,13 @@ pub(super) struct Place {
     pub chapter: u64,
     /// Calls of it that have returned.
     pub returned: usize,
+}
+
+impl Place {
+    /// About how many calls this is from the beginning.
+    pub(super) fn calls(self) -> u64 {
+        self.chapter * CALLS_MAX + self.returned as u64
+    }
 }
 
 impl Ledger {
@@ -71,7 +83,7 @@ pub(super) struct Orders {
     pub front: Front,
     pub seed: u64,
     pub workers: usize,
-    pub milliseconds: u64,
+    pub kills: u64,
     /// The image for the library; the directory of the mount for others.
     pub place: PathBuf,
     pub ledger: PathBuf,
@@ -79,17 +91,18 @@ pub(super) struct Orders {
 
 impl Orders {
     pub(super) fn text(&self) -> String {
-        let Orders { front, seed, workers, milliseconds, place, ledger } = self;
-        format!("{} {seed} {workers} {milliseconds} {} {}", front.name(), place.display(), ledger.display())
+        let Orders { front, seed, workers, kills, place, ledger } = self;
+        let (place, ledger) = (place.display(), ledger.display());
+        format!("{}\n{seed}\n{workers}\n{kills}\n{place}\n{ledger}", front.name())
     }
 
     fn parse(text: &str) -> Option<Orders> {
-        let mut words = text.split(' ');
+        let mut words = text.split(BETWEEN);
         Some(Orders {
             front: Front::ALL.into_iter().find(|front| Some(front.name()) == words.clone().next())?,
             seed: words.nth(1)?.parse().ok()?,
             workers: words.next()?.parse().ok()?,
-            milliseconds: words.next()?.parse().ok()?,
+            kills: words.next()?.parse().ok()?,
             place: words.next()?.into(),
             ledger: words.next()?.into(),
         })
@@ -99,7 +112,7 @@ impl Orders {
 /// If this process was started to take part in a storm, does that, and ends.
 pub fn take_part() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let (who, orders) = role.split_once(' ').expect("who, and orders");
+    let (who, orders) = role.split_once(BETWEEN).expect("who, and orders");
     let orders = Orders::parse(orders).expect("orders");
     let code = match who {
         "crew" => crew(&orders),
@@ -121,7 +134,7 @@ pub fn take_part() {
 /// This program once more.
 pub(super) fn once_more(mut command: Command, role: &str, orders: &Orders, arguments: &str) -> Command {
     command.args(arguments.split(' ').filter(|argument| !argument.is_empty()));
-    command.env(ROLE, format!("{role} {}", orders.text())).env(ARGUMENTS, arguments).stdin(Stdio::null());
+    command.env(ROLE, format!("{role}{BETWEEN}{}", orders.text())).env(ARGUMENTS, arguments).stdin(Stdio::null());
     command
 }
 
@@ -136,43 +149,87 @@ fn start(orders: &Orders, worker: usize) -> Child {
     command.stdout(Stdio::null()).spawn().expect("a worker starts")
 }
 
-/// Kills workers and starts others until the time is over. Says how many it killed.
+/// Kills workers and starts others, as often as it is told. Says how many it killed.
 fn crew(orders: &Orders) -> i32 {
-    let ledger = Ledger::open(&orders.ledger).expect("a ledger");
-    let begun = Instant::now();
-    let mut random = Random(orders.seed ^ 0x5707);
-    let mut workers: Vec<_> = (0..orders.workers).map(|worker| start(orders, worker)).collect();
-    let mut moved: Vec<_> = (0..orders.workers).map(|worker| (ledger.place(worker), Instant::now())).collect();
-    let (mut kills, mut code) = (0u64, 0);
-    while code == 0 && begun.elapsed() < Duration::from_millis(orders.milliseconds) {
-        std::thread::sleep(Duration::from_micros(random.below(PAUSE_US)));
-        let victim = random.below(orders.workers as u64) as usize;
-        workers[victim].kill().expect("is ours to kill");
-        let status = workers[victim].wait().expect("ends");
-        code = verdict(status, victim);
-        kills += u64::from(status.signal() == Some(libc::SIGKILL));
-        workers[victim] = start(orders, victim);
-        for (worker, (seen, since)) in moved.iter_mut().enumerate() {
-            let now = ledger.place(worker);
-            if now != *seen || worker == victim {
-                (*seen, *since) = (now, Instant::now());
-            } else if since.elapsed() > STILL {
-                eprintln!("VIOLATION worker {worker} stands still");
-                code = WRONG;
-            }
-        }
+    let mut crew = Crew::new(orders);
+    let mut random = Random(orders.seed ^ u64::from(std::process::id()));
+    let mut code = 0;
+    while code == 0 && crew.kills < orders.kills {
+        crew.wait(random.below(CALLS_BETWEEN));
+        code = crew.kill(random.below(orders.workers as u64) as usize, true);
+        code = code.max(crew.look_for_still());
     }
-    for (worker, child) in workers.iter_mut().enumerate() {
-        let _ = child.kill();
-        let status = child.wait().expect("ends");
-        code = code.max(verdict(status, worker) % GONE);
-        kills += u64::from(status.signal() == Some(libc::SIGKILL));
+    for worker in 0..orders.workers {
+        code = code.max(crew.kill(worker, false));
     }
-    println!("\nkills {kills}");
+    println!("\nkills {}", crew.kills);
     code
 }
 
-/// 0 for a death by our hand, or the code with which a worker ended.
+/// Workers at work, and how far each was when it was last seen to move.
+struct Crew<'o> {
+    orders: &'o Orders,
+    ledger: Ledger,
+    workers: Vec<Child>,
+    moved: Vec<(Place, Instant)>,
+    kills: u64,
+}
+
+impl<'o> Crew<'o> {
+    fn new(orders: &'o Orders) -> Crew<'o> {
+        let ledger = Ledger::open(&orders.ledger).expect("a ledger");
+        let workers = (0..orders.workers).map(|worker| start(orders, worker)).collect();
+        let moved = (0..orders.workers).map(|worker| (ledger.place(worker), Instant::now())).collect();
+        Crew { orders, ledger, workers, moved, kills: 0 }
+    }
+
+    /// Waits until the workers have made so many calls, however slow the machine is; but not for ever, since they may all be at their beginnings.
+    fn wait(&self, calls: u64) {
+        let made = || (0..self.orders.workers).map(|worker| self.ledger.place(worker).calls()).sum::<u64>();
+        let (begun, before) = (Instant::now(), made());
+        while made() < before + calls && begun.elapsed() < PAUSE_MAX {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Kills a worker; another one may take its place. A code, as of [`verdict`].
+    fn kill(&mut self, worker: usize, replace: bool) -> i32 {
+        self.workers[worker].kill().expect("is ours to kill");
+        let status = self.workers[worker].wait().expect("ends");
+        self.kills += u64::from(status.signal() == Some(libc::SIGKILL));
+        if replace {
+            self.workers[worker] = start(self.orders, worker);
+            self.moved[worker] = (self.ledger.place(worker), Instant::now());
+        }
+        verdict(status, worker)
+    }
+
+    fn look_for_still(&mut self) -> i32 {
+        for (worker, (seen, since)) in self.moved.iter_mut().enumerate() {
+            let now = self.ledger.place(worker);
+            if now != *seen {
+                (*seen, *since) = (now, Instant::now());
+            } else if since.elapsed() > STILL {
+                eprintln!("VIOLATION worker {worker} stands still. This is what all of them do:");
+                self.workers.iter().for_each(|child| tell_stack(child.id()));
+                return WRONG;
+            }
+        }
+        0
+    }
+}
+
+/// Where a process is, if this machine has the means to see it.
+fn tell_stack(process: u32) {
+    let number = process.to_string();
+    let told = Command::new("gdb").args(["-p", &number, "-batch", "-ex", "thread apply all backtrace"]).output();
+    match told {
+        Ok(told) => eprintln!("process {process}:\n{}", String::from_utf8_lossy(&told.stdout)),
+        Err(error) => eprintln!("process {process}: gdb does not start: {error}"),
+    }
+}
+
+/// 0 for a death by our hand, or the code with which a worker ended; what is wrong outweighs a server that is gone.
 fn verdict(status: ExitStatus, worker: usize) -> i32 {
     match (status.signal(), status.code()) {
         (Some(libc::SIGKILL), _) | (_, Some(0)) => 0,

@@ -1,10 +1,11 @@
 //! Kill storms: processes that work on one image at once are killed at random moments, and others take their places.
 //!
 //! A storm goes over one of three fronts: the library (every worker has the image inside), a mount (whose server is killed, too), or `directfs run`. It
-//! consists of rounds. In each a *crew* of workers is let loose, of which one is killed every few milliseconds. A worker makes calls with names of its own, and
+//! consists of rounds. In each a *crew* of workers is let loose, of which one is killed after every few calls. A worker makes calls with names of its own, and
 //! notes outside of the image how many have returned ([`work`]). Whoever takes the place of a dead one first compares what is there with what must be: what the
 //! calls that had returned left, with or without the next one, and nothing else. Between, all make calls with names that all want. After the
-//! round the image is opened by the library; every worker's names are compared again, and `fsck` must find neither an error nor a warning.
+//! round `fsck` looks at the image as it is: what deaths left may be there as notes, but no error. Then it is opened by the library, every worker's names are
+//! compared again, and when it has been left `fsck` must find neither an error nor a warning. What fails is kept: the image, and what everybody said.
 
 mod crew;
 mod files;
@@ -14,10 +15,11 @@ pub use crew::take_part;
 
 use crate::hand::Hand;
 use crate::machine::Watch;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use crew::{Ledger, Orders, Place, once_more, own};
 use files::{ByLibrary, Files};
 use posix::image::{Alone, Image, MakeOptions, OpenImage, make};
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,9 +30,12 @@ use work::{Chapter, Random};
 const IMAGE_BYTES: u64 = 64 << 20;
 /// Where programs see the image under `directfs run`.
 const INSIDE: &str = "/mnt/directfs";
-/// How long the server of a mount lives before it is killed, at most; and how long a mount may take.
-const SERVER_MS: u64 = 900;
-const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a mount may take.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(60);
+/// Rounds on an image; then another one is made.
+const ROUNDS_OF_AN_IMAGE: u64 = 50;
+/// After so many failures there is no need for more.
+const VIOLATIONS_MAX: usize = 20;
 
 /// By what road workers come to the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -65,10 +70,12 @@ impl Front {
 /// What is to be done.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// For how long; at least one round of each front.
+    /// For how long; at least `rounds_min` rounds of each front.
     pub duration: Duration,
-    /// How long a crew works.
-    pub round: Duration,
+    /// See there.
+    pub rounds_min: u64,
+    /// Kills of a round.
+    pub kills: u64,
     /// Draws what is drawn.
     pub seed: u64,
     /// Workers at a time.
@@ -92,6 +99,10 @@ pub struct Counts {
     pub servers: u64,
     /// Calls with names of their own that workers made.
     pub calls: u64,
+    /// Rounds that did not pass.
+    pub violations: u64,
+    /// How long they took.
+    pub seconds: f64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -100,6 +111,46 @@ impl std::ops::AddAssign for Counts {
         self.kills += other.kills;
         self.servers += other.servers;
         self.calls += other.calls;
+        self.violations += other.violations;
+        self.seconds += other.seconds;
+    }
+}
+
+/// What came of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// By front.
+    pub lines: Vec<(Front, Counts)>,
+    /// What did not pass, and where the image is.
+    pub violations: Vec<String>,
+}
+
+impl Outcome {
+    /// The lines together.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.lines.iter().for_each(|(_, line)| total += *line);
+        total
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let titles = ["rounds", "workers killed", "servers killed", "calls", "violations", "time, s"];
+        let _ = write!(text, "{:<20}", "");
+        for title in titles {
+            let _ = write!(text, " {title:>14}");
+        }
+        let total = self.total();
+        let named = self.lines.iter().map(|(front, line)| (front.name(), line)).chain([("all", &total)]);
+        for (name, line) in named {
+            let Counts { rounds, kills, servers, calls, violations, seconds } = line;
+            let _ = write!(
+                text,
+                "\n{name:<20} {rounds:>14} {kills:>14} {servers:>14} {calls:>14} {violations:>14} {seconds:>14.1}"
+            );
+        }
+        text + "\n"
     }
 }
 
@@ -112,6 +163,7 @@ fn library(image: &Path) -> OpenImage {
 /// A directory of a storm's own, which goes with it.
 struct Stage {
     directory: PathBuf,
+    keep: bool,
 }
 
 impl Stage {
@@ -119,7 +171,7 @@ impl Stage {
         let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
         let directory = base.join(format!("torture-{}-{}-{seed}", std::process::id(), front.name()));
         fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
-        let stage = Stage { directory };
+        let stage = Stage { directory, keep: false };
         fs::create_dir(stage.point())?;
         let options = MakeOptions { length: IMAGE_BYTES, sparse: true, permissions: 0o777, ..MakeOptions::default() };
         make(stage.image(), &options)?;
@@ -138,6 +190,15 @@ impl Stage {
         self.directory.join("ledger")
     }
 
+    /// What a crew and its workers, or a server, said in this round.
+    fn said(&self) -> PathBuf {
+        self.directory.join("said")
+    }
+
+    fn said_file(&self) -> Result<fs::File> {
+        Ok(fs::File::options().create(true).append(true).open(self.said())?)
+    }
+
     fn is_mounted(&self) -> bool {
         let point = self.point();
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -150,26 +211,31 @@ impl Drop for Stage {
         if self.is_mounted() {
             let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(self.point()).status();
         }
-        let _ = fs::remove_dir_all(&self.directory);
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
     }
 }
 
 /// A storm over one front.
-pub struct Storm<'p> {
+struct Storm<'p> {
     plan: &'p Plan,
     front: Front,
+    seed: u64,
     stage: Stage,
     random: Random,
-    /// What came of it so far.
-    pub counts: Counts,
+    /// Rounds on this image, the present one included.
+    rounds: u64,
+    /// Of the present round.
+    counts: Counts,
 }
 
 impl<'p> Storm<'p> {
-    /// A fresh image, nobody inside.
-    pub fn new(plan: &'p Plan, front: Front) -> Result<Storm<'p>> {
-        let stage = Stage::new(front, plan.seed)?;
-        let random = Random(plan.seed ^ (front as u64) << 32);
-        Ok(Storm { plan, front, stage, random, counts: Counts::default() })
+    /// A fresh image, nobody inside. The seed is for this image.
+    fn new(plan: &'p Plan, front: Front, seed: u64) -> Result<Storm<'p>> {
+        let stage = Stage::new(front, seed)?;
+        let random = Random(seed ^ (front as u64) << 32);
+        Ok(Storm { plan, front, seed, stage, random, rounds: 0, counts: Counts::default() })
     }
 
     fn directfs(&self) -> Result<Command> {
@@ -181,9 +247,9 @@ impl<'p> Storm<'p> {
         Orders {
             front: self.front,
             // The same for all rounds: the calls of a chapter follow from it.
-            seed: self.plan.seed,
+            seed: self.seed,
             workers: self.plan.workers,
-            milliseconds: self.plan.round.as_millis() as u64,
+            kills: self.plan.kills,
             place: match self.front {
                 Front::Library => self.stage.image(),
                 Front::Mount => self.stage.point(),
@@ -194,30 +260,37 @@ impl<'p> Storm<'p> {
     }
 
     /// One round. An error is a violation, or something that this machine lacks.
-    pub fn round(&mut self) -> Result<()> {
+    fn round(&mut self) -> (Counts, Result<()>) {
+        let begun = Instant::now();
+        self.counts = Counts { rounds: 1, ..Counts::default() };
+        self.rounds += 1;
         let before = self.places();
+        let passed = self.play();
+        for (worker, (before, now)) in before.into_iter().zip(self.places()).enumerate() {
+            let all = |chapter: u64| Chapter::new(self.seed, worker, chapter).calls().len() as u64;
+            let ended: u64 = (before.chapter..now.chapter).map(all).sum();
+            self.counts.calls += ended + now.returned as u64 - before.returned as u64;
+        }
+        self.counts.violations = u64::from(passed.is_err());
+        self.counts.seconds = begun.elapsed().as_secs_f64();
+        (self.counts, passed)
+    }
+
+    fn play(&mut self) -> Result<()> {
+        let _ = fs::remove_file(self.stage.said());
         match self.front {
-            Front::Library => self.let_loose(once_more(
-                Command::new(std::env::current_exe()?),
-                "crew",
-                &self.orders(),
-                &self.plan.arguments,
-            ))?,
+            Front::Library => self.let_loose(Command::new(std::env::current_exe()?))?,
             Front::Run => {
                 let mut command = self.directfs()?;
                 command.args(["run", "--image"]).arg(self.stage.image()).args(["-C", INSIDE, "--"]);
                 command.arg(std::env::current_exe()?);
-                self.let_loose(once_more(command, "crew", &self.orders(), &self.plan.arguments))?;
+                self.let_loose(command)?;
             }
             Front::Mount => self.mount_round()?,
         }
-        self.counts.rounds += 1;
-        for (worker, (before, now)) in before.into_iter().zip(self.places()).enumerate() {
-            let all = |chapter: u64| Chapter::new(self.plan.seed, worker, chapter).calls().len() as u64;
-            let ended: u64 = (before.chapter..now.chapter).map(all).sum();
-            self.counts.calls += ended + now.returned as u64 - before.returned as u64;
-        }
-        self.check()
+        self.look(false).context("as it was left")?;
+        self.compare()?;
+        self.look(true).context("after it was opened and left once more")
     }
 
     fn places(&self) -> Vec<Place> {
@@ -227,8 +300,13 @@ impl<'p> Storm<'p> {
         }
     }
 
-    fn let_loose(&mut self, mut crew: Command) -> Result<()> {
-        let output = crew.stderr(Stdio::inherit()).output().context("starting a crew")?;
+    fn crew(&self, program: Command) -> Result<Child> {
+        let mut command = once_more(program, "crew", &self.orders(), &self.plan.arguments);
+        command.stdout(Stdio::piped()).stderr(self.stage.said_file()?).spawn().context("starting a crew")
+    }
+
+    fn let_loose(&mut self, program: Command) -> Result<()> {
+        let output = self.crew(program)?.wait_with_output()?;
         self.note_crew(&output)
     }
 
@@ -236,20 +314,18 @@ impl<'p> Storm<'p> {
         let text = String::from_utf8_lossy(&output.stdout);
         let kills = text.lines().find_map(|line| line.strip_prefix("kills ")?.parse::<u64>().ok());
         self.counts.kills += kills.unwrap_or(0);
-        ensure!(output.status.success() && kills.is_some(), "the crew ended with {}", output.status);
+        let said = fs::read_to_string(self.stage.said()).unwrap_or_default();
+        ensure!(output.status.success() && kills.is_some(), "the crew ended with {}, and said: {said}", output.status);
         Ok(())
     }
 
     /// A round over a mount: every other time its server is killed.
     fn mount_round(&mut self) -> Result<()> {
         let mut server = self.serve()?;
-        let mut command =
-            once_more(Command::new(std::env::current_exe()?), "crew", &self.orders(), &self.plan.arguments);
-        let crew = command.stdout(Stdio::piped()).spawn().context("starting a crew")?;
-        let kills_server = self.counts.rounds % 2 == 1;
+        let mut crew = self.crew(Command::new(std::env::current_exe()?))?;
+        let kills_server = self.rounds.is_multiple_of(2);
         if kills_server {
-            let limit = SERVER_MS.min(self.plan.round.as_millis() as u64);
-            std::thread::sleep(Duration::from_millis(self.random.below(limit)));
+            self.wait_for_calls(&mut crew)?;
             server.kill().context("killing a server")?;
             self.counts.servers += 1;
         }
@@ -269,6 +345,16 @@ impl<'p> Storm<'p> {
         Ok(())
     }
 
+    /// Waits until workers have made some of the calls of a round, or all.
+    fn wait_for_calls(&mut self, crew: &mut Child) -> Result<()> {
+        let made = |storm: &Storm| storm.places().into_iter().map(Place::calls).sum::<u64>();
+        let calls = made(self) + self.random.below(crew::CALLS_BETWEEN / 2 * self.plan.kills);
+        while made(self) < calls && crew.try_wait()?.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// Mounts the image; its server, once the mount stands.
     fn serve(&self) -> Result<Child> {
         let mut command = self.directfs()?;
@@ -276,7 +362,7 @@ impl<'p> Storm<'p> {
         let mut server = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(self.stage.said_file()?)
             .spawn()
             .context("starting directfs")?;
         let begun = Instant::now();
@@ -294,49 +380,78 @@ impl<'p> Storm<'p> {
         Ok(server)
     }
 
-    /// What is on the image, when nobody is inside any more.
-    fn check(&self) -> Result<()> {
+    /// Compares the names of all workers, when nobody is inside any more.
+    fn compare(&self) -> Result<()> {
         let path = self.stage.image();
         let watch = Arc::new(Watch::new(IMAGE_BYTES));
         let image = Image::open_with(&path, &library(&path), || Arc::clone(&watch)).context("opening the image")?;
         {
-            let hand = Hand::new(image.fs()).map_err(|error| anyhow::anyhow!("entering: {error:?}"))?;
+            let hand = Hand::new(image.fs()).map_err(|error| anyhow!("entering: {error:?}"))?;
             for (worker, place) in self.places().into_iter().enumerate() {
                 let found = match ByLibrary(&hand).see(&own(worker)) {
                     Err(libc::ENOENT) if place == (Place { chapter: 0, returned: 0 }) => continue,
-                    found => found.map_err(|error| anyhow::anyhow!("looking at w{worker}: error {error}"))?,
+                    found => found.map_err(|error| anyhow!("looking at w{worker}: error {error}"))?,
                 };
                 let Place { chapter, returned } = place;
-                let judged =
-                    Chapter::new(self.plan.seed, worker, chapter).judge(returned, &found, self.front.cuts_writes());
-                judged
-                    .map_err(|what| anyhow::anyhow!("worker {worker}, chapter {chapter}, call {returned}: {what}"))?;
+                let judged = Chapter::new(self.seed, worker, chapter).judge(returned, &found, self.front.cuts_writes());
+                judged.map_err(|what| anyhow!("worker {worker}, chapter {chapter}, call {returned}: {what}"))?;
             }
         }
-        image.close().context("leaving the image")?;
-        let alone = Alone::open(&path).context("opening the image alone")?;
+        image.close().map(drop).context("leaving the image")
+    }
+
+    /// Lets `fsck` look at the image: as deaths left it, or in order.
+    fn look(&self, in_order: bool) -> Result<()> {
+        let alone = Alone::open(self.stage.image()).context("opening the image alone")?;
         let mapping = alone.mapping();
         // SAFETY: the mapping outlives the region, and nobody else is there.
         let region = unsafe { pmem::Region::new(mapping.address(), mapping.length(), pmem::Direct) };
         let report = fsck::check(&region, &fsck::Options::default(), &mut |_| {});
         let findings: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
-        ensure!(report.clean && report.errors + report.warnings == 0, "fsck finds {findings:#?}");
+        ensure!(report.is_sound() && (report.clean || !in_order), "fsck finds {findings:#?}");
         Ok(())
+    }
+
+    /// Keeps what a violation left, and tells of it.
+    fn keep(&mut self, error: &anyhow::Error) -> String {
+        self.stage.keep = true;
+        let (front, round, seed) = (self.front.name(), self.rounds, self.seed);
+        format!(
+            "{front}, round {round} of seed {seed}: {error:#}\n    The image is kept in {}.",
+            self.stage.directory.display()
+        )
     }
 }
 
-/// Storms over the fronts of a plan in turn until its time is over. `tell` hears after each round.
-pub fn run(plan: &Plan, tell: &mut dyn FnMut(Front, &Counts)) -> Result<Vec<(Front, Counts)>> {
+/// Storms over the fronts of a plan in turn until its time is over. `tell` hears after each round, `found` of violations at once.
+pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Outcome), found: &dyn Fn(&str)) -> Result<Outcome> {
     let begun = Instant::now();
-    let mut storms = plan.fronts.iter().map(|front| Storm::new(plan, *front)).collect::<Result<Vec<_>>>()?;
-    loop {
-        for storm in &mut storms {
-            let round = storm.counts.rounds;
-            storm.round().with_context(|| format!("{}, round {round} of seed {}", storm.front.name(), plan.seed))?;
-            tell(storm.front, &storm.counts);
+    let lines = plan.fronts.iter().map(|front| (*front, Counts::default())).collect();
+    let mut outcome = Outcome { lines, violations: Vec::new() };
+    let mut storms: Vec<Option<Storm>> = plan.fronts.iter().map(|_| None).collect();
+    let mut seed = plan.seed;
+    while outcome.violations.len() < VIOLATIONS_MAX {
+        for (line, storm) in outcome.lines.iter_mut().zip(&mut storms) {
+            if storm.as_ref().is_none_or(|storm| storm.rounds == ROUNDS_OF_AN_IMAGE) {
+                *storm = None;
+                *storm = Some(Storm::new(plan, line.0, seed)?);
+                seed += 1;
+            }
+            let Some(at) = storm else { continue };
+            let (counts, passed) = at.round();
+            line.1 += counts;
+            if let Err(error) = passed {
+                let told = at.keep(&error);
+                found(&told);
+                outcome.violations.push(told);
+                *storm = None;
+            }
         }
-        if begun.elapsed() >= plan.duration {
-            return Ok(storms.iter().map(|storm| (storm.front, storm.counts)).collect());
+        tell(&outcome);
+        let rounds = outcome.lines.iter().map(|(_, counts)| counts.rounds).min();
+        if begun.elapsed() >= plan.duration && rounds.is_none_or(|rounds| rounds >= plan.rounds_min) {
+            break;
         }
     }
+    Ok(outcome)
 }

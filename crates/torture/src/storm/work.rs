@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 /// Calls of a chapter that change what is there; behind them what is left is removed.
 const CALLS: usize = 150;
+/// Calls of a chapter, at most.
+pub const CALLS_MAX: u64 = CALLS as u64 + OWN;
 /// The longest write, and the longest file.
 const WRITE_MAX: u64 = 12_000;
 const FILE_MAX: u64 = 40_000;
