@@ -4,6 +4,7 @@ mod live;
 mod parts;
 
 use anyhow::{Result, bail, ensure};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use live::Live;
 use parts::{Part, RACERS};
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use torture::campaign;
-use torture::explore::{self, Effort, Explorer, Violation};
+use torture::explore::{self, Effort, Explorer, NotPassed, Violation};
 use torture::planted::DEFECTS;
 use torture::storm;
 use torture::workload::Group;
@@ -19,7 +20,8 @@ use torture::workload::Group;
 /// Cuts the power at every instant of every operation, kills processes, lets threads race, makes random calls and changes images, and looks whether the file
 /// system survives.
 ///
-/// Half of the time is for crashes, a fifth for kills, a tenth each for the rest. Ends with 0 if nothing is wrong, with 1 if something is.
+/// Half of the time is for crashes, a fifth for kills, a tenth each for the rest. Ends with 0 if nothing is wrong, with 1 if something is, with 2 if it could not
+/// be tried.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = false)]
 struct Arguments {
@@ -37,9 +39,9 @@ struct Run {
     /// Draws what is drawn.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Of crashes: workers.
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
+    /// Of crashes: workers [default: 1].
+    #[arg(long)]
+    threads: Option<usize>,
     /// Only one part: crashes, or of these singles, setups, pages, pairs or threads; kills (processes that die over the library, a mount and `directfs run`);
     /// races (threads at once); model (random calls against a model of POSIX); hostile (images with changed words).
     #[arg(long, value_name = "PART", value_parser = Part::parse)]
@@ -75,7 +77,7 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Threads in a history: 2 to 6.
-        #[arg(long, default_value_t = RACERS)]
+        #[arg(long, default_value_t = RACERS, value_parser = RangedU64ValueParser::<usize>::new().range(2..=6))]
         threads: usize,
     },
     /// Shows that planted defects are found.
@@ -84,19 +86,26 @@ enum Command {
     List,
 }
 
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
     storm::take_part();
     let arguments = Arguments::parse();
     let standard = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        eprintln!("\na panic at {}", explore::current());
+        eprintln!("\nVIOLATION a panic at {}", explore::current());
         standard(panic);
     }));
-    match arguments.command {
+    obey(&arguments).unwrap_or_else(|error| {
+        eprintln!("torture: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn obey(arguments: &Arguments) -> Result<ExitCode> {
+    match &arguments.command {
         None => run(&arguments.run),
-        Some(Command::Races { minutes: count, seed, threads }) => race(minutes(count)?, seed, threads),
+        Some(Command::Races { minutes: count, seed, threads }) => race(minutes(*count)?, *seed, *threads),
         Some(Command::Planted) => Ok(look_for_planted()),
-        Some(Command::Replay { id, defect }) => replay(&id, defect.as_deref()),
+        Some(Command::Replay { id, defect }) => replay(id, defect.as_deref()),
         Some(Command::List) => {
             Group::ALL.iter().flat_map(|group| group.workloads()).for_each(|workload| println!("{workload}"));
             Ok(ExitCode::SUCCESS)
@@ -125,18 +134,21 @@ fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
     let defect = match defect {
         None => None,
         Some(name) => match DEFECTS.iter().find(|defect| defect.name == name) {
-            None => bail!("no such defect: {name}"),
+            None => bail!("--defect {name}: there is no such defect; `torture planted` names them all"),
             defect => defect,
         },
     };
     match Explorer::new(Effort::FULL, 1).replay(id, defect, &mut |line| println!("{line}")) {
-        Ok(()) => println!("passes"),
-        Err(what) => {
-            println!("VIOLATION: {what}");
-            return Ok(ExitCode::FAILURE);
+        Ok(()) => {
+            println!("passes");
+            Ok(ExitCode::SUCCESS)
         }
+        Err(NotPassed::Violation(what)) => {
+            println!("VIOLATION {what}");
+            Ok(ExitCode::FAILURE)
+        }
+        Err(NotPassed::Unknown(what)) => bail!("{what}"),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn look_for_planted() -> ExitCode {
@@ -158,6 +170,11 @@ fn run(run: &Run) -> Result<ExitCode> {
         Some(part) => vec![(part, duration)],
         None => Part::ALL.map(|(part, tenths)| (part, duration * tenths / 10)).to_vec(),
     };
+    let has = |part: Part| planned.iter().any(|(planned, _)| planned.name() == part.name());
+    let crashes = has(Part::Crashes(None));
+    ensure!(crashes || run.from.is_none(), "--from is for crashes, which are not asked for");
+    ensure!(crashes || run.threads.is_none(), "--threads is for crashes, which are not asked for");
+    ensure!(has(Part::Kills) || run.directfs.is_none(), "--directfs is for kills, which are not asked for");
     let mut live = Live::new(duration);
     let mut whole = serde_json::Map::new();
     whole.insert("seed".to_owned(), run.seed.into());

@@ -106,14 +106,15 @@ fn crashes(run: &Run, group: Option<Group>, duration: Duration, say: Say<'_>) ->
             Some(first) => first,
         },
     };
-    let plan = Plan { duration, seed: run.seed, threads: run.threads, effort: Effort::FULL, group, first };
+    let threads = run.threads.unwrap_or(1);
+    let plan = Plan { duration, seed: run.seed, threads, effort: Effort::FULL, group, first };
     let outcome = campaign::run(&plan, &mut |progress| say(&how_far(progress)), &|what| violation(what));
     let lines = outcome.lines.iter().map(|(group, line)| Ok((group.name().to_owned(), to_value(line)?)));
     let groups: Map<_, _> = lines.collect::<Result<_>>()?;
     let violations: Vec<_> =
         outcome.violations.iter().map(|each| json!({ "id": each.id, "what": each.what })).collect();
     let json = json!({
-        "threads": run.threads, "rounds": outcome.rounds, "groups": groups, "total": outcome.total(), "violations": violations,
+        "threads": threads, "rounds": outcome.rounds, "groups": groups, "total": outcome.total(), "violations": violations,
     });
     Ok(Told { json, text: outcome.table(), violations: outcome.violations.len() })
 }
