@@ -409,7 +409,7 @@ fn agreement(findings: &Findings) -> String {
     }
     let list = |named: Vec<String>| if named.is_empty() { "none".to_owned() } else { named.join(", ") };
     format!(
-        "The model's rate of two processors by that of two threads measured. Within {AGREES} %: {}. Farther apart: {}. Two threads on two processors measure the model only where nothing else runs on them.",
+        "The model's rate of two processors by that of two threads measured. Within {AGREES} %: {}. Farther apart: {}. The model hands a lock over in one transfer, real threads notice later that it is free: where one lock guards a directory it is too fast. Two threads on two processors measure the model only where nothing else runs on them.",
         list(close),
         list(apart)
     )
