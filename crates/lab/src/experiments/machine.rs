@@ -73,7 +73,7 @@ impl Subject {
 
 /// Bytes of an image for a file, generously: PMFS keeps a directory's free entries, NOVA a log of each inode.
 const FILE_BYTES: u64 = 10 << 10;
-/// The same for a file of which nothing but its inode and its name is written.
+/// The same for a file that has a name and an inode, and nothing else ever.
 const NAME_BYTES: u64 = 2 << 10;
 
 /// How large a machine has to be.
@@ -95,7 +95,7 @@ impl Plan {
         Plan { files, file_bytes: FILE_BYTES, content_bytes: 0, persist_period_ms: 0 }
     }
 
-    /// For files that are made and never changed.
+    /// For files that are made, renamed and removed, and nothing else.
     pub const fn of_names(files: u64) -> Plan {
         Plan { file_bytes: NAME_BYTES, ..Plan::of_files(files) }
     }

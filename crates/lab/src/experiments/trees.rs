@@ -271,7 +271,7 @@ const TABLE_3_PAPER: [(&str, [f64; 3]); 10] = [
     ("rm_c", [1.04, 1.01, 0.34]),
 ];
 
-const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of places and the entries at these places: a whole page of the log is looked at however few names it has, and each name has lines of its own. NOVA's names lie beside one another. The tree's directories have 13 names each.";
+const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of places and the entries at these places: a whole page of the log is looked at however few names it has, and each name has lines of its own. NOVA's names lie beside one another. The tree's directories have 12 to 20 names.";
 const MAPS: &str = "A file of more than one block has a map of 4 KiB in DirectFS, which is written whole when it is made and read whole when it is removed; NOVA notes the blocks of a file in its log, and in memory.";
 
 /// Why a row may not come out as in the paper.
