@@ -244,6 +244,7 @@ const fn table() -> [Route; NUMBERS] {
         SYS_exit_group,
         SYS_io_uring_setup,
         SYS_io_setup,
+        SYS_fanotify_mark,
         SYS_chdir,
         SYS_fchdir,
         SYS_umask,

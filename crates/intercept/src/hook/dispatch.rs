@@ -93,6 +93,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_swapoff, names::unsupported_path),
         (SYS_quotactl, names::quotactl),
         (SYS_inotify_add_watch, names::unsupported_second),
+        (SYS_fanotify_mark, names::fanotify_mark),
         (SYS_name_to_handle_at, names::unsupported_at),
         (SYS_open_tree, names::unsupported_at),
         (SYS_fspick, names::unsupported_at),

@@ -549,8 +549,22 @@ pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(0))
 }
 
-/// quotactl(command, device, id, address): a file of ours is no block device.
+/// fanotify_mark(group, flags, mask, directory, path): nothing of ours can be watched.
+pub fn fanotify_mark(call: &mut Call<'_>) -> Result<Verdict> {
+    const FAN_MARK_FLUSH: u64 = 0x80;
+    let arguments = call.arguments();
+    match (arguments[1] & FAN_MARK_FLUSH, arguments[4]) {
+        (0, 0) => on_directory(call, at(3).directory(&arguments), &mut |_, _| Err(Errno::EOPNOTSUPP)),
+        (0, _) => unsupported(call, at(3)),
+        _ => Ok(NATIVE),
+    }
+}
+
+/// quotactl(command, device, id, address): a file of ours is no block device. Q_SYNC needs none.
 pub fn quotactl(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.arguments()[1] == 0 {
+        return Ok(NATIVE);
+    }
     by_node(call, path(1), 0, LastLink::Follow, &mut |_, _| Err(Errno(libc::ENOTBLK)))
 }
 
