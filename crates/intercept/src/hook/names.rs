@@ -106,7 +106,7 @@ pub(super) fn is_empty(flags: i32, address: u64) -> Result<bool> {
 }
 
 /// The same for calls that take no path at all for an empty one.
-fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
+pub(super) fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
     if flags & AT_EMPTY_PATH != 0 && address == 0 { Ok(true) } else { is_empty(flags, address) }
 }
 
@@ -266,7 +266,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
             Some(node) if wanted => Some(caller.thread.born_ns(node)?),
             _ => None,
         };
-        user::write(into, &status::statx_of(server, attributes, born_ns)).map(|()| 0)
+        user::write(into, &status::statx_of(server, attributes, mask, born_ns)).map(|()| 0)
     };
     let check = || {
         let known = AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | AT_EMPTY_PATH | FRESHNESS;
@@ -288,7 +288,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         return by_path(call, at(0), &mut |caller, place, path, walk| {
             check()?;
             caller.tell_path(place, path, last_link, walk, |attributes| {
-                user::write(into, &status::statx_of(server, attributes, None)).map(|()| 0)
+                user::write(into, &status::statx_of(server, attributes, mask, None)).map(|()| 0)
             })
         });
     }
@@ -578,16 +578,23 @@ pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, at(0))
 }
 
-/// As `unsupported`, for calls with two paths, either of which may be ours, or none at all.
-pub fn unsupported_paths(call: &mut Call<'_>) -> Result<Verdict> {
-    for index in [0, 1] {
-        let address = call.arguments()[index];
-        // What is no path is for the kernel to judge.
-        if address != 0 && unsupported(call, path(index))?.next != Next::Native {
-            return Err(Errno::EOPNOTSUPP);
-        }
+/// pivot_root(path, path).
+pub fn pivot_root(call: &mut Call<'_>) -> Result<Verdict> {
+    unsupported(call, path(0))?;
+    unsupported(call, path(1))
+}
+
+/// mount(source, path, type, flags, data). The source is a path only where the flags say so, or where it leads to a file.
+pub fn mount(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, _, _, flags, ..] = call.arguments();
+    let verdict = unsupported(call, path(1))?;
+    if source == 0 {
+        return Ok(verdict);
     }
-    Ok(NATIVE)
+    match unsupported(call, path(0)) {
+        Err(error) if error == Errno::EOPNOTSUPP || flags & (libc::MS_BIND | libc::MS_MOVE) != 0 => Err(error),
+        _ => Ok(verdict),
+    }
 }
 
 /// As `unsupported`, for move_mount.
