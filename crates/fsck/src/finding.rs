@@ -208,7 +208,7 @@ kinds! {
     /// The extended attributes do not verify or do not parse.
     XattrBody = "xattr-body", Always(Error);
 
-    /// A repair threw the maps of what is free away; the next attach builds them anew.
+    /// There are no maps of what is free: a repair threw them away, or there was no room for the list of shared blocks. The next attach builds them anew.
     SnapshotDropped = "snapshot-dropped", Always(Note);
     /// The image says that it was left cleanly, but what was left does not match its checksum.
     SnapshotChecksum = "snapshot-checksum", Always(Error);

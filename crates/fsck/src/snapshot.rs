@@ -48,8 +48,9 @@ impl<M: Memory> Checker<'_, M> {
         let on = at(self.image.region.offset_of(&superblock.snapshot));
         let geometry = self.image.geometry;
         if figures == Snapshot::default() {
-            let sentence =
-                format_args!("a repair threw the maps of what is free away; the next attach builds them anew");
+            let sentence = format_args!(
+                "there are no maps of what is free (a repair threw them away, or there was no room for the list of shared blocks): the next attach builds them"
+            );
             return self.found(FindingKind::SnapshotDropped, on, Repair::None, sentence);
         }
         let mut crc = 0;

@@ -8,7 +8,7 @@ use engine::format::FileKind;
 use engine::{Attributes, Node, SeekWhat};
 use pmem::{Direct, Persistence};
 use posix::image::Image;
-use posix::{Caller, Credentials, Errno, FileSystemStatus, Held, Moment, OpenFile, Result};
+use posix::{Append, Caller, Credentials, Errno, FileSystemStatus, Held, Moment, OpenFile, Result};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -66,6 +66,9 @@ pub(crate) struct Files {
     quiet: libc::c_ulong,
     /// Tells the kernel that what it knows of a file's attributes is out of date. None where the kernel keeps nothing.
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+    /// Where a write through a description that appends goes. Alone the kernel knows where files end, and its offset is right, also for who asks for another one
+    /// (RWF_NOAPPEND). Otherwise its offset may be out of date: such a write goes to the end as we know it.
+    append: Append,
     /// What the mount's first program has brought along.
     inherited: Option<Inherited>,
     /// Whether it was said that the image was cut off.
@@ -83,6 +86,7 @@ impl Files {
             uid: options.uid,
             gid: options.gid,
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
+            append: if options.cache.is_alone() { Append::Never } else { Append::AsOpened },
             outdated: OnceLock::new(),
             inherited: None,
             has_told_loss: AtomicBool::new(false),
@@ -383,7 +387,8 @@ impl Files {
         if mapped {
             return self.call(asker, |caller| caller.write_back(file.node(), offset, from));
         }
-        let count = self.call_changing(asker, file.node(), |caller| caller.write_at(&file, start, from))?;
+        let count =
+            self.call_changing(asker, file.node(), |caller| caller.write_at_as(&file, start, from, self.append))?;
         if let Some(inherited) = &self.inherited {
             let end = match appends(&file) {
                 true => self.call(asker, |caller| caller.stat(file.node()))?.size_bytes,

@@ -48,6 +48,31 @@ pub enum Route {
     Numbers = 18,
 }
 
+/// Numbers that have no name in libc on every machine.
+pub mod unnamed {
+    use libc::c_long;
+    /// Linux 5.11.
+    pub const EPOLL_PWAIT2: c_long = 441;
+    /// Linux 6.5.
+    pub const CACHESTAT: c_long = 451;
+    /// Linux 6.6.
+    pub const FCHMODAT2: c_long = 452;
+    /// Linux 6.13, as the next three.
+    pub const SETXATTRAT: c_long = 463;
+    #[allow(missing_docs)]
+    pub const GETXATTRAT: c_long = 464;
+    #[allow(missing_docs)]
+    pub const LISTXATTRAT: c_long = 465;
+    #[allow(missing_docs)]
+    pub const REMOVEXATTRAT: c_long = 466;
+    /// Linux 6.15.
+    pub const OPEN_TREE_ATTR: c_long = 467;
+    /// Linux 6.17, as the next.
+    pub const FILE_GETATTR: c_long = 468;
+    #[allow(missing_docs)]
+    pub const FILE_SETATTR: c_long = 469;
+}
+
 /// Numbers from here on are never ours.
 pub const NUMBERS: usize = 512;
 
@@ -64,13 +89,7 @@ const fn set(table: &mut [Route; NUMBERS], route: Route, numbers: &[libc::c_long
 
 const fn table() -> [Route; NUMBERS] {
     use libc::*;
-    /// file_getattr and file_setattr (Linux 6.17) have no name in libc yet.
-    const FILE_GETATTR: c_long = 468;
-    const FILE_SETATTR: c_long = 469;
-    const CACHESTAT: c_long = 451;
-    const EPOLL_PWAIT2: c_long = 441;
-    /// The xattrat calls (Linux 6.13).
-    const XATTRAT: [c_long; 4] = [463, 464, 465, 466];
+    use unnamed::*;
     let mut routes = [Route::Native; NUMBERS];
     let fd = [
         SYS_read,
@@ -178,13 +197,13 @@ const fn table() -> [Route; NUMBERS] {
         SYS_statx,
         SYS_faccessat2,
         SYS_mount_setattr,
-        SYS_fchmodat2,
+        FCHMODAT2,
         FILE_GETATTR,
         FILE_SETATTR,
     ];
     set(&mut routes, Route::At, &at);
-    set(&mut routes, Route::At, &XATTRAT);
-    set(&mut routes, Route::AtNumbers, &[SYS_openat, SYS_openat2, SYS_open_tree, SYS_fspick]);
+    set(&mut routes, Route::At, &[SETXATTRAT, GETXATTRAT, LISTXATTRAT, REMOVEXATTRAT]);
+    set(&mut routes, Route::AtNumbers, &[SYS_openat, SYS_openat2, SYS_open_tree, OPEN_TREE_ATTR, SYS_fspick]);
     set(&mut routes, Route::FdFifth, &[SYS_mmap]);
     set(&mut routes, Route::FdFd, &[SYS_dup2, SYS_dup3, SYS_sendfile, SYS_tee]);
     set(&mut routes, Route::PathPath, &[SYS_rename, SYS_link, SYS_mount]);
@@ -192,7 +211,18 @@ const fn table() -> [Route; NUMBERS] {
     set(&mut routes, Route::PathSecond, &[SYS_symlink, SYS_quotactl, SYS_inotify_add_watch]);
     set(&mut routes, Route::AtSecond, &[SYS_symlinkat]);
     set(&mut routes, Route::FdFdThird, &[SYS_splice, SYS_copy_file_range, SYS_epoll_ctl]);
-    let any = [SYS_sendmsg, SYS_sendmmsg, SYS_getcwd, SYS_pidfd_getfd, SYS_mremap, SYS_munmap, SYS_msync, SYS_sync];
+    let any = [
+        SYS_sendmsg,
+        SYS_sendmmsg,
+        SYS_getcwd,
+        SYS_pidfd_getfd,
+        SYS_kcmp,
+        SYS_mremap,
+        SYS_remap_file_pages,
+        SYS_munmap,
+        SYS_msync,
+        SYS_sync,
+    ];
     set(&mut routes, Route::AnyFd, &any);
     let numbers = [
         SYS_socket,
@@ -244,6 +274,7 @@ const fn table() -> [Route; NUMBERS] {
         SYS_exit_group,
         SYS_io_uring_setup,
         SYS_io_setup,
+        SYS_fanotify_mark,
         SYS_chdir,
         SYS_fchdir,
         SYS_umask,

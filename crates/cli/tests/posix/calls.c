@@ -22,7 +22,8 @@
      times:1.5,now  omit                 two times
      how:FLAGS,MODE,RESOLVE  lock:TYPE,WHENCE,START,LENGTH
      iov:ab,cde  room:1,10               pieces to write from, to read into
-     acl:u=7,u1000=4,g=5,m=7,o=0         the value of an access control list */
+     acl:u=7,u1000=4,g=5,m=7,o=0         the value of an access control list
+     xattr:VALUE,FLAGS                   a value where the calls with flags have it, and what it is afterwards */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -193,7 +194,7 @@ static long next_number(char **list) {
 }
 
 /* An argument, and what it takes to tell what was written through it. */
-enum kind { PLAIN, OUT, LIST, DENTS, INT, OFF, STAT, STATX, STATFS, LOCK, PIECES };
+enum kind { PLAIN, OUT, LIST, DENTS, INT, OFF, STAT, STATX, STATFS, LOCK, PIECES, VALUE };
 struct argument { enum kind kind; long value; char *room; };
 static char rooms[ARGUMENTS][ROOM];
 
@@ -230,6 +231,15 @@ static void pieces(char *room, char *list, int filled) {
         if (filled) memcpy(bytes, part, piece->iov_len);
         bytes += piece->iov_len;
     }
+}
+
+/* `struct xattr_args`, which libc does not know. */
+struct value { uint64_t address; uint32_t length, flags; };
+
+static void value(char *room, char *list) {
+    struct value *value = (void *)room;
+    char *bytes = strcpy(room + 4096, strsep(&list, ","));
+    *value = (struct value){(uintptr_t)bytes, strlen(bytes), number(list)};
 }
 
 static int begins(const char *text, const char *with, char **rest) {
@@ -278,6 +288,7 @@ static struct argument argument(struct word *word, char *room) {
     } else if (begins(text, "iov:", &rest)) pieces(room, rest, 1);
     else if (begins(text, "room:", &rest)) pieces(room, rest, 0), there.kind = PIECES;
     else if (begins(text, "acl:", &rest)) access_list(room, rest);
+    else if (begins(text, "xattr:", &rest)) value(room, rest), there.kind = VALUE;
     else there.value = number(text);
     return there;
 }
@@ -293,6 +304,9 @@ static void say_statx(const struct statx *stat) {
     say("mode=%o links=%u uid=%u gid=%u size=%s%lu", stat->stx_mode, stat->stx_nlink, stat->stx_uid, stat->stx_gid,
         S_ISREG(stat->stx_mode) ? "" : "any ", S_ISREG(stat->stx_mode) ? (long)stat->stx_size : 0);
     say(" basic=%d", (stat->stx_mask & STATX_BASIC_STATS) == STATX_BASIC_STATS);
+    int ids = !!(stat->stx_mask & STATX_MNT_ID) + 2 * !!(stat->stx_mask & 0x4000);
+    say(" mount=%s", !stat->stx_mnt_id ? "none" : ids == 1 ? "id" : ids == 2 ? "unique" : "?");
+    if (stat->stx_attributes_mask & stat->stx_attributes & STATX_ATTR_MOUNT_ROOT) say(" root");
     if (!(stat->stx_mask & STATX_BTIME)) return;
     struct statx_timestamp born = stat->stx_btime, changed = stat->stx_ctime;
     int sane = born.tv_sec < changed.tv_sec || (born.tv_sec == changed.tv_sec && born.tv_nsec <= changed.tv_nsec);
@@ -357,6 +371,7 @@ static void say_argument(struct argument *argument, long result) {
         break;
     }
     case PIECES: say_pieces((void *)room, length); break;
+    case VALUE: say_bytes(room + 4096, length); break;
     case PLAIN: break;
     }
 }
@@ -513,6 +528,32 @@ static void chain(struct word *words) {
     say("%d made", made);
 }
 
+/* same FD FD: whether kcmp takes two descriptors for one and the same; in which order others are is the kernel's affair. */
+static void same(struct word *words) {
+    long result = syscall(SYS_kcmp, getpid(), getpid(), 0, number(words[1].text), number(words[2].text));
+    if (result < 0) return say_result(-1);
+    say(result ? "others" : "the same");
+}
+
+/* pass FD: a descriptor through a socket, and what came out of it. */
+static void pass(struct word *words) {
+    int ends[2], fd = number(words[1].text), flag;
+    char byte = 'x', room[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || sendmsg(ends[0], &message, 0) != 1 || recvmsg(ends[1], &message, 0) != 1) return say_result(-1);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    struct stat one, other;
+    flag = fstat(fd, &one) || fstat(number(words[1].text), &other);
+    say("%s at %ld", flag ? "nothing" : one.st_ino == other.st_ino && one.st_dev == other.st_dev ? "the same" : "another", (long)lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static int lock_byte(int fd, long at) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
     return fcntl(fd, F_SETLKW, &lock);
@@ -583,9 +624,65 @@ static void scan(struct word *words) {
     if (system("rm -r scan")) say(" and cannot be removed");
 }
 
+static void crowd_name(char *name, long index) { sprintf(name, "crowd/n%ld", index); }
+
+/* How many of COUNT names a call goes well with; in an order that is not the one they were made in, if `stride` says so. */
+static long with_all(long count, long stride, int (*act)(const char *)) {
+    char name[40];
+    long went_well = 0;
+    for (long index = 0; index < count; index++) {
+        crowd_name(name, index * stride % count);
+        went_well += !act(name);
+    }
+    return went_well;
+}
+
+static int make_name(const char *name) { return mknod(name, S_IFREG | 0644, 0); }
+static int find_name(const char *name) { struct stat stat; return lstat(name, &stat); }
+
+/* Reads the crowd, which has COUNT names, from its start to its end, and goes back to MARKS cookies of the way, the last one first. */
+static void read_crowd(long count, long marks) {
+    struct { long cookie; char name[32]; } *mark = calloc(marks, sizeof *mark);
+    char *seen = calloc(count, 1);
+    long index, at = 0, missing = 0, twice = 0, wrong = 0;
+    DIR *directory = opendir("crowd");
+    for (long cookie = telldir(directory); ; cookie = telldir(directory), at++) {
+        struct dirent *entry = readdir(directory);
+        if (!entry) break;
+        if (at % (count / marks) == 0 && at / (count / marks) < marks) {
+            mark[at / (count / marks)].cookie = cookie;
+            snprintf(mark[at / (count / marks)].name, sizeof mark->name, "%.31s", entry->d_name);
+        }
+        if (sscanf(entry->d_name, "n%ld", &index) == 1 && index < count) twice += seen[index]++ > 0;
+    }
+    for (index = 0; index < count; index++) missing += !seen[index];
+    for (index = marks; index-- > 0;) {
+        seekdir(directory, mark[index].cookie);
+        struct dirent *entry = readdir(directory);
+        wrong += !entry || strcmp(entry->d_name, mark[index].name);
+    }
+    closedir(directory);
+    free(mark);
+    free(seen);
+    say(", missing %ld, twice %ld, %ld of %ld cookies wrong", missing, twice, wrong, marks);
+}
+
+/* crowd COUNT: a directory of so many names, from the first to the last. */
+static void crowd(struct word *words) {
+    enum { STRIDE = 7919, MARKS = 16 };
+    long count = number(words[1].text);
+    if (mkdir("crowd", 0755)) return say_result(-1);
+    say("%ld made", with_all(count, 1, make_name));
+    read_crowd(count, MARKS);
+    say(", %ld found", with_all(count, STRIDE, find_name));
+    say(", %ld removed", with_all(count, STRIDE, unlink));
+    say(", %ld found again", with_all(count, 1, find_name));
+    say(", directory %s", rmdir("crowd") ? "stays" : "removed");
+}
+
 static const struct { const char *name; void (*act)(struct word *); int words; } builtins[] = {
     {"peek", peek, 4}, {"poke", poke, 4}, {"copy", copy, 3}, {"show", show, 2}, {"moments", moments, 2}, {"handle", handle, 3}, {"scan", scan, 2}, {"chain", chain, 3},
-    {"remove", remove_tree, 2}, {"ring", ring, 3},
+    {"remove", remove_tree, 2}, {"ring", ring, 3}, {"pass", pass, 2}, {"same", same, 3}, {"crowd", crowd, 2},
 };
 
 /* One call; its result, for a variable. */
@@ -602,10 +699,14 @@ static long call(struct word *words, int count) {
     if (count > ARGUMENTS + 1) fail("too many arguments");
     struct argument all[ARGUMENTS] = {{0}};
     for (int at = 1; at < count; at++) all[at - 1] = argument(&words[at], rooms[at - 1]);
-    errno = 0;
-    long result = syscall(found->value, all[0].value, all[1].value, all[2].value, all[3].value, all[4].value, all[5].value);
+    long result, patience = 1000;
+    do {
+        errno = 0;
+        result = syscall(found->value, all[0].value, all[1].value, all[2].value, all[3].value, all[4].value, all[5].value);
+        /* While anybody on the machine renames, the kernel may not be sure of `..`. */
+    } while (found->value == SYS_openat2 && errno == EAGAIN && --patience);
     int error = errno;
-    if (found->value == SYS_mmap && result != -1) say("mapped");
+    if ((found->value == SYS_mmap || found->value == SYS_mremap) && result != -1) say("mapped");
     else say_result(result);
     for (int at = 0; at < count - 1; at++) say_argument(&all[at], result);
     errno = error;

@@ -245,6 +245,25 @@ fn what_differs_under_run_is_in_the_document() {
     assert_same(&rows(&document, "\n## 4.", "\n## 5.", &["row of part 1"]), &sections, "part 4");
 }
 
+/// Under `run` alone: through a mount it would take ten minutes.
+#[test]
+#[ignore = "ten million files: some minutes, and 7 GiB of memory"]
+fn a_directory_holds_ten_million_names() {
+    let scratch = support::scratch();
+    let Some(calls) = caller(scratch.path()) else { return eprintln!("\n*** SKIPPED: there is no C compiler ***\n") };
+    let (image, table) = (scratch.path().join("image"), scratch.path().join("table"));
+    fs::write(&table, "== ten million\ncrowd 10000000\n").unwrap();
+    let options = ["--size", "6G", "--inodes", "10100000", "--sparse"];
+    let made = directfs(&[&["mkfs", image.to_str().unwrap()], &options[..]].concat());
+    assert!(made.status.success(), "{}", stderr(&made));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "--image"]).arg(&image).arg("--").arg(&calls).arg(&table).arg("/mnt/directfs");
+    let answers = answers("run", &command.stdin(Stdio::null()).output().unwrap());
+    let wanted = "10000000 made, missing 0, twice 0, 0 of 16 cookies wrong, 10000000 found, 10000000 removed, 0 found again, directory removed";
+    assert_eq!(answers[&2], [wanted]);
+    Scene { scratch, calls, table }.check(&image);
+}
+
 #[test]
 fn calls_answer_alike_everywhere() {
     let test = "calls_answer_alike_everywhere";

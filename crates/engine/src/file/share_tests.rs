@@ -259,3 +259,31 @@ fn an_empty_root_stays_where_there_is_no_room_to_grow() {
         assert!(bytes.iter().all(|byte| *byte == 0), "with room for {room}");
     }
 }
+
+#[test]
+fn empty_nodes_before_a_hole_that_is_put_in_or_taken_out_stay() {
+    for (mode, at) in [
+        (AllocateMode::InsertRange, 4 * MIB),
+        (AllocateMode::InsertRange, 2 * MIB),
+        (AllocateMode::InsertRange, MIB),
+        (AllocateMode::CollapseRange, 4 * MIB),
+        (AllocateMode::CollapseRange, 2 * MIB),
+        (AllocateMode::CollapseRange, MIB),
+    ] {
+        let image = new_image(16 * MIB, 1024);
+        let fs = Attached::new(&image).expect("attaches");
+        let thread = fs.enter().expect("enters");
+        let free_before = fs.blocks_free().expect("a count");
+        let [hole, copy] = [file(&thread), file(&thread)];
+        thread.truncate(hole, 100 * BLOCK_BYTES).expect("grows");
+        // Two nodes with nothing below them.
+        thread.truncate(copy, 6 * MIB).expect("grows");
+        assert_eq!(thread.share_range((hole, 0), (copy, 0), Some(BLOCK_BYTES)), Ok(BLOCK_BYTES));
+        assert_eq!(thread.share_range((hole, 0), (copy, 3 * MIB), Some(BLOCK_BYTES)), Ok(BLOCK_BYTES));
+        check(&fs, &thread, copy);
+        thread.allocate(copy, mode, at, 8 * BLOCK_BYTES).expect("shifts");
+        check(&fs, &thread, copy);
+        thread.truncate(copy, 0).expect("cuts");
+        assert_eq!(fs.blocks_free(), Ok(free_before), "{mode:?} at {at}");
+    }
+}

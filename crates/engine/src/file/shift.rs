@@ -4,7 +4,7 @@
 //! - Nodes that lead only to blocks before the cut are kept; all others are new, so that what is visible does not change while building.
 //! - No data is copied. Where building fails, the new nodes are freed and nothing has changed.
 
-use super::map::{BLOCKS_MAX, Map, SIZE_BYTES_MAX, Tree, height_for, span};
+use super::map::{BLOCKS_MAX, Map, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, span};
 use super::mapping::is_mapped;
 use super::release::Freed;
 use crate::dram::Cachelet;
@@ -64,7 +64,27 @@ impl<M: Memory> Builder<'_, '_, M> {
         for sources in self.moves.sources(&(base..end)) {
             empty = empty && self.map.next_mapped(self.old, sources)?.is_none();
         }
-        if empty { Ok(Tree::EMPTY) } else { self.node(level, base, same) }
+        if empty && !self.keeps_nodes(level, base, same)? { Ok(Tree::EMPTY) } else { self.node(level, base, same) }
+    }
+
+    /// Whether nodes of the old tree lie before the cut as a whole, and so stay: there may be nothing below them.
+    fn keeps_nodes(&self, level: u32, base: u64, same: Tree) -> Result<bool> {
+        if level <= 1 || same.is_empty() {
+            return Ok(false);
+        }
+        let below = level - 1;
+        for slot in 0..NODE_WORDS as usize {
+            let base = base + slot as u64 * span(below);
+            if base >= self.moves.cut {
+                break;
+            }
+            let child = self.map.child(same, level, slot)?;
+            let stays = !child.is_empty() && child.level == below && base + span(below) <= self.moves.cut;
+            if stays || self.keeps_nodes(below, base, child)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn node(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
@@ -91,7 +111,7 @@ impl<M: Memory> Builder<'_, '_, M> {
         if tree.level == 0 || base + span(tree.level) <= self.moves.cut {
             return Ok(());
         }
-        for slot in 0..super::map::NODE_WORDS as usize {
+        for slot in 0..NODE_WORDS as usize {
             let child = self.map.child(tree, tree.level, slot)?;
             if !child.is_empty() {
                 self.discard(child, base + slot as u64 * span(tree.level - 1))?;

@@ -3,7 +3,10 @@
 use super::call::Call;
 use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
-use super::names::{By, Calling, at, by_node, check_flags, follow, on_directory, path, tell_short};
+use super::files::with_open_file;
+use super::names::{
+    By, Calling, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, tell_short, unsupported_at,
+};
 use super::paths::Directory;
 use super::{identity, user};
 use engine::{Attributes, Node};
@@ -258,4 +261,75 @@ xattr_calls! {
         "listxattr(path, names, room).";
     removexattr, lremovexattr, on_xattrs, |caller, node, &[_, name, ..]| remove_attribute(caller, node, name),
         "removexattr(path, name).";
+}
+
+/// The calls with flags, of Linux 6.13: as the others, or with AT_EMPTY_PATH of an open descriptor. What is wrong with them apart from the file the kernel says, if it has them.
+fn xattr_at(call: &mut Call<'_>, mut act: impl FnMut(&Calling<'_>, Node) -> Result<i64>) -> Result<Verdict> {
+    let (fd, address, flags) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
+    if check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH).is_err() {
+        return Ok(NATIVE);
+    }
+    if is_empty_or_none(flags, address)? {
+        return match Directory::from_raw(fd) {
+            Directory::Descriptor(_) => with_open_file(call, |caller, file| act(caller, file.node())),
+            working => on_directory(call, working, &mut act),
+        };
+    }
+    by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut act)
+}
+
+/// The value's address, its length and the flags, as setxattrat and getxattrat are given them.
+fn value_of(structure: u64, length: u64) -> Result<(u64, u64, u32)> {
+    /// Of the structure's first version: two numbers.
+    const BYTES: u64 = 16;
+    if !(BYTES..=4096).contains(&length) {
+        return Err(if length < BYTES { Errno::EINVAL } else { Errno::E2BIG });
+    }
+    for more in BYTES..length {
+        if user::read::<u8>(structure.wrapping_add(more))? != 0 {
+            return Err(Errno::E2BIG);
+        }
+    }
+    let [address, rest]: [u64; 2] = user::read(structure)?;
+    Ok((address, rest & u64::from(u32::MAX), (rest >> 32) as u32))
+}
+
+/// setxattrat(directory, path, flags, name, value, length).
+pub fn setxattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, _, name, structure, length] = call.arguments();
+    let value = value_of(structure, length);
+    xattr_at(call, |caller, node| {
+        let (address, length, flags) = value?;
+        set_attribute(caller, node, [name, address, length, flags.into()])
+    })
+}
+
+/// getxattrat(directory, path, flags, name, value, length).
+pub fn getxattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, _, name, structure, length] = call.arguments();
+    let value = value_of(structure, length);
+    xattr_at(call, |caller, node| match value? {
+        (address, room, 0) => get_attribute(caller, node, [name, address, room]),
+        _ => Err(Errno::EINVAL),
+    })
+}
+
+/// listxattrat(directory, path, flags, names, room).
+pub fn listxattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, _, names, room, _] = call.arguments();
+    xattr_at(call, |caller, node| list_attributes(caller, node, [names, room]))
+}
+
+/// removexattrat(directory, path, flags, name).
+pub fn removexattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let name = call.frame.r10;
+    xattr_at(call, |caller, node| remove_attribute(caller, node, name))
+}
+
+/// file_getattr and file_setattr(directory, path, structure, length, flags): files have none of these attributes.
+pub fn file_flags(call: &mut Call<'_>) -> Result<Verdict> {
+    /// Of the structure's first version.
+    const BYTES: u64 = 24;
+    // What is wrong with the length the kernel says before it looks at the path.
+    if (BYTES..=4096).contains(&call.frame.r10) { unsupported_at(call) } else { Ok(NATIVE) }
 }

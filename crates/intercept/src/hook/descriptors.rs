@@ -106,6 +106,38 @@ pub fn epoll_ctl(call: &mut Call<'_>) -> Result<Verdict> {
     theirs(epoll as u32).and_then(|_| theirs(fd as u32))
 }
 
+/// Whether two descriptors stand for the same description, if either is ours: their placeholders are all the same to the kernel. None: neither is.
+pub fn are_same(call: &mut Call<'_>, fds: [u64; 2]) -> Result<Option<bool>> {
+    if fds.into_iter().any(is_hidden) {
+        return Err(Errno::EBADF);
+    }
+    let who = call.begin()?.who;
+    let [one, other] = fds.map(|fd| who.process.file(who.caller.thread, fd as u32));
+    Ok(match (&one, &other) {
+        (None, None) => None,
+        (Some(one), Some(other)) => Some(one.index() == other.index()),
+        _ => Some(false),
+    })
+}
+
+/// kcmp(process, process, what, index, index): of descriptors of this process. The order that tells different ones apart is that of the numbers.
+pub fn kcmp(call: &mut Call<'_>) -> Result<Verdict> {
+    const KCMP_FILE: u64 = 0;
+    let [one, other, what, first, second, _] = call.arguments();
+    let own = sys::process_id() as u64;
+    if what as u32 as u64 != KCMP_FILE || one as u32 as u64 != own || other as u32 as u64 != own {
+        return Ok(NATIVE);
+    }
+    match are_same(call, [first, second])? {
+        // One that is not open is for the kernel to tell.
+        Some(false) if is_marked(first as u32) && is_marked(second as u32) => {
+            Ok(done(if first < second { 1 } else { 2 }))
+        }
+        Some(true) => Ok(done(0)),
+        _ => Ok(NATIVE),
+    }
+}
+
 /// A call that makes a descriptor of the kernel's, or looks at which there are.
 pub fn with_numbers(_: &mut Call<'_>) -> Result<Verdict> {
     numbers::give_back();

@@ -24,9 +24,8 @@ pub fn done(result: i64) -> Verdict {
 static HANDLERS: [Option<Handler>; NUMBERS] = handlers();
 
 const fn handlers() -> [Option<Handler>; NUMBERS] {
+    use crate::routes::unnamed::*;
     use libc::*;
-    const FCHMODAT2: c_long = 452;
-    const CACHESTAT: c_long = 451;
     let mut handlers: [Option<Handler>; NUMBERS] = [None; NUMBERS];
     let all: &[(c_long, Handler)] = &[
         (SYS_execve, exec::execve),
@@ -75,6 +74,10 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_llistxattr, attributes::llistxattr),
         (SYS_removexattr, attributes::removexattr),
         (SYS_lremovexattr, attributes::lremovexattr),
+        (SETXATTRAT, attributes::setxattrat),
+        (GETXATTRAT, attributes::getxattrat),
+        (LISTXATTRAT, attributes::listxattrat),
+        (REMOVEXATTRAT, attributes::removexattrat),
         (SYS_chdir, names::chdir),
         (SYS_fchdir, processes::fchdir),
         (SYS_getcwd, processes::getcwd),
@@ -84,8 +87,8 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_openat2, open::openat2),
         // Paths that cannot be served.
         (SYS_uselib, names::unsupported_path),
-        (SYS_pivot_root, names::unsupported_paths),
-        (SYS_mount, names::unsupported_paths),
+        (SYS_pivot_root, names::pivot_root),
+        (SYS_mount, names::mount),
         (SYS_chroot, names::unsupported_path),
         (SYS_acct, names::unsupported_path),
         (SYS_umount2, names::unsupported_path),
@@ -93,17 +96,15 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_swapoff, names::unsupported_path),
         (SYS_quotactl, names::quotactl),
         (SYS_inotify_add_watch, names::unsupported_second),
+        (SYS_fanotify_mark, names::fanotify_mark),
         (SYS_name_to_handle_at, names::unsupported_at),
         (SYS_open_tree, names::unsupported_at),
         (SYS_fspick, names::unsupported_at),
         (SYS_mount_setattr, names::unsupported_at),
         (SYS_move_mount, names::unsupported_at_at),
-        (463, names::unsupported_at),
-        (464, names::unsupported_at),
-        (465, names::unsupported_at),
-        (466, names::unsupported_at),
-        (468, names::unsupported_at),
-        (469, names::unsupported_at),
+        (OPEN_TREE_ATTR, names::unsupported_at),
+        (FILE_GETATTR, attributes::file_flags),
+        (FILE_SETATTR, attributes::file_flags),
         // Descriptors.
         (SYS_close, descriptors::close),
         (SYS_close_range, descriptors::close_range),
@@ -117,6 +118,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_open_by_handle_at, descriptors::by_descriptor_with_numbers),
         (SYS_epoll_ctl, descriptors::epoll_ctl),
         (SYS_pidfd_getfd, descriptors::with_numbers),
+        (SYS_kcmp, descriptors::kcmp),
         (SYS_flock, locks::flock),
         (SYS_read, files::read),
         (SYS_write, files::write),
@@ -162,6 +164,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_mmap, mapping::mmap),
         (SYS_munmap, mapping::munmap),
         (SYS_mremap, mapping::mremap),
+        (SYS_remap_file_pages, mapping::remap_file_pages),
         (SYS_msync, mapping::msync),
         // Processes.
         (SYS_fork, processes::fork),

@@ -29,7 +29,10 @@ fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> R
 }
 
 /// As [`with_file`], for what a descriptor that only stands for a place does not do.
-fn with_open_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>) -> Result<Verdict> {
+pub(super) fn with_open_file(
+    call: &mut Call<'_>,
+    act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>,
+) -> Result<Verdict> {
     with_file(call, |caller, file| if file.is_path() { Err(Errno::EBADF) } else { act(caller, file) })
 }
 
@@ -243,9 +246,10 @@ mod flag {
     pub const NOWAIT: i32 = 8;
     pub const APPEND: i32 = 16;
     pub const NOAPPEND: i32 = 32;
-    /// Those that ask for nothing that is not so anyway: writes are persistent, and nothing waits. (Of those that are left out, ATOMIC would need to be promised by statx, and
+    pub const NOSIGNAL: i32 = 256;
+    /// Those that ask for nothing that is not so anyway: writes are persistent, nothing waits, and no file of ours is a pipe. (Of those that are left out, ATOMIC would need to be promised by statx, and
     /// DONTCACHE is refused by file systems in memory.)
-    pub const KNOWN: i32 = HIPRI | DSYNC | SYNC | NOWAIT | APPEND | NOAPPEND;
+    pub const KNOWN: i32 = HIPRI | DSYNC | SYNC | NOWAIT | APPEND | NOAPPEND | NOSIGNAL;
 }
 
 /// The offset and flags of preadv2 and pwritev2.
@@ -521,12 +525,19 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         }
         // Nobody is told of anything, so whom to tell does not matter.
         libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
+        F_DUPFD_QUERY => match descriptors::are_same(call, [call.frame.rdi, argument])? {
+            // Not open: EBADF, from the kernel.
+            Some(false) if !descriptors::is_marked(argument as u32) => Ok(NATIVE),
+            same => Ok(done(same.unwrap_or(false).into())),
+        },
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => with_file(call, |_, _| Err(Errno::EBADF)),
         libc::F_GETLEASE => with_open_file(call, |_, _| Ok(i64::from(libc::F_UNLCK))),
         _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
     }
 }
 
+/// Linux 6.10.
+const F_DUPFD_QUERY: i32 = 1027;
 const F_SETSIG: i32 = 10;
 const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
@@ -548,6 +559,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIONREAD: u32 = 0x541b;
     const FIGETBSZ: u32 = 2;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
+    const FS_IOC_FIEMAP: u32 = 0xc020_660b;
     /// The other end of a terminal, as a descriptor.
     const TIOCGPTPEER: u32 = 0x5441;
     let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
@@ -577,7 +589,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
             user::write(argument, &(left.min(i32::MAX as u64) as i32)).map(|()| 0)
         }
         FIGETBSZ => user::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
-        FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
+        FIDEDUPERANGE | FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOTTY),
     })
 }

@@ -282,6 +282,26 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(start as i64))
 }
 
+/// remap_file_pages(address, length, 0, page, flags): other pages of a shared mapping's file in its place. The kernel would take them from the image.
+pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
+    let [address, length, protection, page, ..] = call.arguments();
+    if !HAS_MAPPED.load(Relaxed) {
+        return Ok(NATIVE);
+    }
+    let server = call.server;
+    let who = call.begin()?.who;
+    let (address, length) = (address & !(PAGE_BYTES - 1), length & !(PAGE_BYTES - 1));
+    let Some(found) = who.process.mapping_at(who.caller.thread, address)? else { return Ok(NATIVE) };
+    let end = address.checked_add(length).filter(|&end| length > 0 && end <= found.address + found.length);
+    let offset = page
+        .checked_mul(PAGE_BYTES)
+        .filter(|offset| offset.checked_add(length).is_some_and(|end| end <= i64::MAX as u64));
+    let (Some(_), Some(offset), true, 0) = (end, offset, found.shared, protection) else { return Err(Errno::EINVAL) };
+    let protection = if found.writable { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
+    let request = Request { address, length, protection, flags: MAP_FIXED, offset };
+    by_blocks(server, &who, found.node, &request, true, found.writable).map(|_| done(0))
+}
+
 /// msync(address, length, flags).
 pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length, flags) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);

@@ -106,7 +106,7 @@ pub(super) fn is_empty(flags: i32, address: u64) -> Result<bool> {
 }
 
 /// The same for calls that take no path at all for an empty one.
-fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
+pub(super) fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
     if flags & AT_EMPTY_PATH != 0 && address == 0 { Ok(true) } else { is_empty(flags, address) }
 }
 
@@ -270,7 +270,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
     let tell = |caller: &Calling<'_>, node, attributes: &Attributes| {
         let wanted = mask & libc::STATX_BTIME != 0;
         let born_ns = if wanted { Some(caller.thread.born_ns(node)?) } else { None };
-        user::write(into, &status::statx_of(server, attributes, born_ns)).map(|()| 0)
+        user::write(into, &status::statx_of(server, attributes, mask, born_ns)).map(|()| 0)
     };
     let mut tell_of = |caller: &Calling<'_>, node| {
         check()?;
@@ -544,8 +544,22 @@ pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(0))
 }
 
-/// quotactl(command, device, id, address): a file of ours is no block device.
+/// fanotify_mark(group, flags, mask, directory, path): nothing of ours can be watched.
+pub fn fanotify_mark(call: &mut Call<'_>) -> Result<Verdict> {
+    const FAN_MARK_FLUSH: u64 = 0x80;
+    let arguments = call.arguments();
+    match (arguments[1] & FAN_MARK_FLUSH, arguments[4]) {
+        (0, 0) => on_directory(call, at(3).directory(&arguments), &mut |_, _| Err(Errno::EOPNOTSUPP)),
+        (0, _) => unsupported(call, at(3)),
+        _ => Ok(NATIVE),
+    }
+}
+
+/// quotactl(command, device, id, address): a file of ours is no block device. Q_SYNC needs none.
 pub fn quotactl(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.arguments()[1] == 0 {
+        return Ok(NATIVE);
+    }
     by_node(call, path(1), 0, LastLink::Follow, &mut |_, _| Err(Errno(libc::ENOTBLK)))
 }
 
@@ -559,16 +573,23 @@ pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, at(0))
 }
 
-/// As `unsupported`, for calls with two paths, either of which may be ours, or none at all.
-pub fn unsupported_paths(call: &mut Call<'_>) -> Result<Verdict> {
-    for index in [0, 1] {
-        let address = call.arguments()[index];
-        // What is no path is for the kernel to judge.
-        if address != 0 && unsupported(call, path(index))?.next != Next::Native {
-            return Err(Errno::EOPNOTSUPP);
-        }
+/// pivot_root(path, path).
+pub fn pivot_root(call: &mut Call<'_>) -> Result<Verdict> {
+    unsupported(call, path(0))?;
+    unsupported(call, path(1))
+}
+
+/// mount(source, path, type, flags, data). The source is a path only where the flags say so, or where it leads to a file.
+pub fn mount(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, _, _, flags, ..] = call.arguments();
+    let verdict = unsupported(call, path(1))?;
+    if source == 0 {
+        return Ok(verdict);
     }
-    Ok(NATIVE)
+    match unsupported(call, path(0)) {
+        Err(error) if error == Errno::EOPNOTSUPP || flags & (libc::MS_BIND | libc::MS_MOVE) != 0 => Err(error),
+        _ => Ok(verdict),
+    }
 }
 
 /// As `unsupported`, for move_mount.

@@ -2,6 +2,7 @@
 
 use super::server::Server;
 use engine::Attributes;
+use engine::format::ROOT_INODE;
 use libc::{stat, statx, statx_timestamp};
 use posix::FileSystemStatus;
 
@@ -9,6 +10,9 @@ use posix::FileSystemStatus;
 const SECTORS_PER_BLOCK: u64 = 8;
 /// "DFS1": no other file system's.
 pub const MAGIC: i64 = 0x4446_5331;
+/// Ids of the mount, which no table of mounts has: the kernel's count from 0, and those that it uses once from 2^31; it comes to neither.
+const MOUNT_ID: u64 = MAGIC as u64;
+const MOUNT_ID_UNIQUE: u64 = (MAGIC as u64) << 32;
 
 fn seconds(ns: i64) -> (i64, i64) {
     (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
@@ -34,11 +38,20 @@ pub fn stat_of(server: &Server, attributes: &Attributes) -> stat {
     status
 }
 
-/// For statx, with the birth time.
-pub fn statx_of(server: &Server, attributes: &Attributes, born_ns: Option<i64>) -> statx {
+/// For statx: with what is there always, and of what the caller's `wanted` asks for, the birth time if it is given, and the kind of the mount's id.
+pub fn statx_of(server: &Server, attributes: &Attributes, wanted: u32, born_ns: Option<i64>) -> statx {
+    /// No name in libc yet: an id that is not used again.
+    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     // SAFETY: as above.
     let mut status: statx = unsafe { core::mem::zeroed() };
-    status.stx_mask = libc::STATX_BASIC_STATS;
+    (status.stx_mask, status.stx_mnt_id) = match wanted & STATX_MNT_ID_UNIQUE {
+        0 => (libc::STATX_BASIC_STATS | libc::STATX_MNT_ID, MOUNT_ID),
+        _ => (libc::STATX_BASIC_STATS | STATX_MNT_ID_UNIQUE, MOUNT_ID_UNIQUE),
+    };
+    status.stx_attributes_mask = libc::STATX_ATTR_MOUNT_ROOT as u64;
+    if attributes.number == ROOT_INODE {
+        status.stx_attributes = libc::STATX_ATTR_MOUNT_ROOT as u64;
+    }
     status.stx_blksize = pmem::BLOCK_BYTES as u32;
     status.stx_nlink = attributes.links;
     status.stx_uid = attributes.uid;
