@@ -292,8 +292,13 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
                 return false;
             }
         }
+        // What remains with a part of what is equal already, or twice in part: no byte by itself, but of the shortest.
         if let (false, Some(last)) = (rest.is_empty(), bytes.last_chunk::<8>()) {
             return load64(at.add(bytes.len() - 8)) == u64::from_le_bytes(*last);
+        }
+        if let (Some(first), Some(last)) = (rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
+            return load32(at) == u32::from_le_bytes(*first)
+                && load32(at.add(rest.len() - 4)) == u32::from_le_bytes(*last);
         }
         rest.iter().enumerate().all(|(index, byte)| load8(at.add(index)) == *byte)
     }

@@ -101,6 +101,13 @@ impl<'a> Credentials<'a> {
         self.gid == gid || self.groups.contains(&gid)
     }
 
+    /// Whether the caller may search every directory, whatever its mode.
+    #[inline]
+    pub(crate) fn searches_everywhere(&self) -> bool {
+        let overrides = Capabilities::DAC_OVERRIDE.with(Capabilities::DAC_READ_SEARCH);
+        self.checked || self.capabilities.0 & overrides.0 != 0
+    }
+
     /// Whether the caller may do what only the owner may.
     pub fn owns(&self, file: &Attributes) -> bool {
         self.checked || self.uid == file.uid || self.capabilities.has(Capabilities::FOWNER)

@@ -476,7 +476,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         buffer: &mut PathBuffer,
         call: impl FnOnce(Node) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        let found = inside!(self.resolve(place, path, last_link, buffer)?);
+        let found = match self.take_short(place, path, last_link) {
+            Some(found) => found?.0,
+            None => inside!(self.resolve(place, path, last_link, buffer)?),
+        };
         call(found.node()).map(Outcome::Inside)
     }
 }

@@ -4,7 +4,6 @@
 //! nothing is decided here: the answer is "not like this", and the walk of [`crate::path`] begins anew and says what is the matter.
 
 use crate::caller::{Caller, Held};
-use crate::credentials::Capabilities;
 use crate::errno::{Errno, Result};
 use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, Place};
 use crate::trails::Reach;
@@ -35,8 +34,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return false;
         }
         let credentials = &self.credentials;
-        let overrides = Capabilities(Capabilities::DAC_OVERRIDE.0 | Capabilities::DAC_READ_SEARCH.0);
-        if credentials.checked || credentials.capabilities.0 & overrides.0 != 0 {
+        if credentials.searches_everywhere() {
             return true;
         }
         let class = match () {

@@ -7,7 +7,7 @@
 //! - A trail says what was true at one moment for each of its directories: they are looked at, and only then looked up again.
 //! - All zero is a valid value, without trails.
 
-use crate::credentials::{Capabilities, Credentials};
+use crate::credentials::Credentials;
 use core::cell::{Cell, RefCell};
 use engine::{Footing, Node, Protection, Seen, Visit};
 use pmem::Memory;
@@ -29,9 +29,7 @@ pub(crate) struct Reach {
 impl Reach {
     #[inline]
     pub(crate) fn of(credentials: &Credentials<'_>) -> Reach {
-        let overrides = Capabilities(Capabilities::DAC_OVERRIDE.0 | Capabilities::DAC_READ_SEARCH.0);
-        let everywhere = credentials.checked || credentials.capabilities.0 & overrides.0 != 0;
-        Reach { uid: credentials.uid, everywhere }
+        Reach { uid: credentials.uid, everywhere: credentials.searches_everywhere() }
     }
 
     /// Whether a directory may be searched in whatever groups one is.

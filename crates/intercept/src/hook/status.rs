@@ -15,7 +15,12 @@ const MOUNT_ID: u64 = MAGIC as u64;
 const MOUNT_ID_UNIQUE: u64 = (MAGIC as u64) << 32;
 
 fn seconds(ns: i64) -> (i64, i64) {
-    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
+    const SECOND_NS: u64 = 1_000_000_000;
+    match u64::try_from(ns) {
+        // Nearly always, and with a few instructions less.
+        Ok(ns) => ((ns / SECOND_NS) as i64, (ns % SECOND_NS) as i64),
+        Err(_) => (ns.div_euclid(SECOND_NS as i64), ns.rem_euclid(SECOND_NS as i64)),
+    }
 }
 
 /// For stat and its kin.

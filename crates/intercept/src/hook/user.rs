@@ -68,14 +68,16 @@ global_asm!(
     cmp rdx, 16
     jb 2f
     movdqu xmm1, xmmword ptr [rsi + rdx - 16]
-    lea r8, [rdi + rdx - 16]
-1:  movdqu xmm0, xmmword ptr [rsi]
-    movdqu xmmword ptr [rdi], xmm0
-    add rsi, 16
-    add rdi, 16
-    cmp rdi, r8
-    jb 1b
-    movdqu xmmword ptr [r8], xmm1
+    mov ecx, 16
+    add rsi, rdx
+    add rdi, rdx
+    sub rcx, rdx
+    jz 7f
+1:  movdqu xmm0, xmmword ptr [rsi + rcx - 16]
+    movdqu xmmword ptr [rdi + rcx - 16], xmm0
+    add rcx, 16
+    js 1b
+7:  movdqu xmmword ptr [rdi - 16], xmm1
     xor eax, eax
     ret
 2:  cmp edx, 8
