@@ -442,7 +442,7 @@ pub struct Lab {
     /// Where to write a report (index.html), the numbers and the plots.
     #[arg(long, value_name = "DIR", required_if_eq("experiment", "all"))]
     pub out: Option<PathBuf>,
-    /// Smaller sizes, fewer rounds.
+    /// Smaller sizes, fewer rounds: all experiments within a minute. What is looked at fits into the processor's caches then.
     #[arg(long)]
     pub quick: bool,
     /// Overwrite a report.

@@ -11,7 +11,7 @@ use crate::dram::{
     RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, Inode, Property};
+use crate::format::{FileKind, INODE_BYTES, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
 use crate::reap::Patience;
@@ -79,7 +79,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another was faster.
     fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
-        self.fs.pm.note_read(self.fs.inode_offset(number)?, 192);
+        self.fs.pm.note_read(self.fs.inode_offset(number)?, INODE_BYTES);
         let before = match self.fs.untouched {
             true => self.fs.dram.inode_links(number)?.load(Acquire) as u64,
             false => inode.nv_pointer.load_acquire(),
@@ -138,7 +138,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<()> {
         let is_directory = property.kind() == Some(FileKind::Directory);
         cachelet.mode.store(property.mode as u32, Relaxed);
-        cachelet.size_bytes.store(property.size_bytes, Relaxed);
+        cachelet.size_bytes.store(if is_directory { 0 } else { property.size_bytes }, Relaxed);
         cachelet.uid.store(property.uid, Relaxed);
         cachelet.gid.store(property.gid, Relaxed);
         cachelet.modified_ns.store(property.modified_ns, Relaxed);
@@ -156,7 +156,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.next.store(0, Relaxed);
         cachelet.mapped.store(0, Relaxed);
         cachelet.flags.store(property.flags as u32, Relaxed);
-        cachelet.version.store(cachelet.version.load(Relaxed) & !1, Relaxed);
+        // No version of another life of this cachelet: footings outlive them.
+        cachelet.version.store((cachelet.version.load(Relaxed) & !1).wrapping_add(2), Relaxed);
         Ok(())
     }
 
@@ -444,7 +445,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             links: References::from_word(cachelet.references.load(Relaxed)).links,
             uid: cachelet.uid.load(Relaxed),
             gid: cachelet.gid.load(Relaxed),
-            size_bytes: cachelet.size_bytes.load(Relaxed),
+            size_bytes: if is_directory { 0 } else { cachelet.size_bytes.load(Relaxed) },
             blocks: if is_directory { 0 } else { cachelet.entries.load(Relaxed) },
             modified_ns: cachelet.modified_ns.load(Relaxed),
             changed_ns: cachelet.changed_ns.load(Relaxed),
@@ -486,11 +487,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.flags.store(property.flags as u32, Relaxed);
         cachelet.uid.store(property.uid, Relaxed);
         cachelet.gid.store(property.gid, Relaxed);
-        cachelet.size_bytes.store(property.size_bytes, Relaxed);
         if is_directory {
             // Creations and removals move a directory's times without its lock, and only forward.
             cachelet.changed_ns.fetch_max(property.changed_ns, Relaxed);
         } else {
+            cachelet.size_bytes.store(property.size_bytes, Relaxed);
             cachelet.modified_ns.store(property.modified_ns, Relaxed);
             cachelet.changed_ns.store(property.changed_ns, Relaxed);
             cachelet.entries.store(property.blocks, Relaxed);

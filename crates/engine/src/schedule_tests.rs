@@ -6,7 +6,6 @@
 //!
 //! The scheduler knows one order of all accesses: weaker orders of memory are not tried here.
 
-use crate::RenameFlags;
 use crate::attach::AttachOptions;
 use crate::error::{Error, Result};
 use crate::format::FileKind;
@@ -14,6 +13,7 @@ use crate::fs::{Fs, Node, Thread};
 use crate::reap_tests::{check_cachelets, room};
 use crate::testing::schedule::{self, On, Race, Scheduled};
 use crate::testing::{Memory, PLATFORM, new_image, new_node};
+use crate::{Footing, RenameFlags};
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -29,6 +29,8 @@ use std::vec::Vec;
 struct Hand<'f> {
     thread: Thread<'f, Scheduled>,
     held: &'f BTreeMap<String, Node>,
+    /// The way to a directory that it has gone before.
+    way: Cell<Option<[Footing; 2]>>,
 }
 
 impl<'f> core::ops::Deref for Hand<'f> {
@@ -139,6 +141,25 @@ fn read(hand: &Hand<'_>, path: &str) -> Result<String> {
     Ok(summary(&bytes[..count?]))
 }
 
+/// The length of a file two levels below the root; by the footings of the directories if these stand, else by their names.
+fn tread(hand: &Hand<'_>, directory: &[u8], name: &[u8]) -> Result<u64> {
+    let visit = hand.visit();
+    let below = |directory| match visit.find(directory, name)? {
+        Some(file) => Ok(visit.stat(file)?.size_bytes),
+        None => Err(Error::Busy),
+    };
+    if let Some(directory) = hand.way.take().and_then(|way| visit.stand_at(&way).inspect(|_| hand.way.set(Some(way)))) {
+        return below(directory);
+    }
+    let root = visit.begin_at(hand.held[""])?;
+    let find = || visit.find(root, directory)?.ok_or(Error::Busy);
+    let first = find()?;
+    let footings = visit.footing(root).zip(visit.footing(first));
+    let again = find()?;
+    hand.way.set(footings.filter(|_| again.node() == first.node()).map(|(root, directory)| [root, directory]));
+    below(again)
+}
+
 /// Bytes, shortened: runs of the same one.
 fn summary(bytes: &[u8]) -> String {
     bytes.chunk_by(|a, b| a == b).map(|run| format!("{}*{} ", run[0] as char, run.len())).collect()
@@ -236,6 +257,65 @@ const CONTESTS: &[Contest] = &[
         threads: &[
             &[|h| said(rename(h, "/x", "/d/y", PLAINLY)), |h| said(rename(h, "/d/y", "/x", PLAINLY))],
             &[|h| said(look(h, "/x")), |h| said(look(h, "/d/y")), |h| said(look(h, "/x"))],
+        ],
+    },
+    Contest {
+        name: "exchange-tread",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            mkdir(hand, "/e")?;
+            make(hand, "/d/x", FileKind::Regular, b"x")?;
+            make(hand, "/e/x", FileKind::Regular, b"xx")
+        },
+        held: &[""],
+        threads: &[
+            &[|h| said(rename(h, "/d", "/e", EXCHANGE)), |h| said(rename(h, "/e", "/f", PLAINLY))],
+            &[
+                |h| said(tread(h, b"d", b"x")),
+                |h| said(tread(h, b"d", b"x")),
+                |h| said(read(h, "/e/x")),
+                |h| said(tread(h, b"d", b"x")),
+            ],
+        ],
+    },
+    Contest {
+        name: "rename-tread",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            mkdir(hand, "/e")?;
+            make(hand, "/e/x", FileKind::Regular, b"x")
+        },
+        held: &[""],
+        threads: &[
+            &[|h| said(rename(h, "/e", "/d", PLAINLY)), |h| said(rename(h, "/d", "/e", PLAINLY))],
+            &[
+                |h| said(tread(h, b"d", b"x")),
+                |h| said(read(h, "/e/x")),
+                |h| said(tread(h, b"d", b"x")),
+                |h| said(tread(h, b"d", b"x")),
+            ],
+        ],
+    },
+    Contest {
+        name: "rmdir-tread",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            make(hand, "/d/x", FileKind::Regular, b"x")
+        },
+        held: &[""],
+        threads: &[
+            &[
+                |h| said(unlink(h, "/d/x")),
+                |h| said(rmdir(h, "/d")),
+                |h| said(mkdir(h, "/d")),
+                |h| said(create(h, "/d/x")),
+            ],
+            &[
+                |h| said(tread(h, b"d", b"x")),
+                |h| said(tread(h, b"d", b"x")),
+                |h| said(tread(h, b"d", b"x")),
+                |h| said(tread(h, b"d", b"x")),
+            ],
         ],
     },
     Contest {
@@ -466,7 +546,7 @@ impl World {
     }
 
     fn hand<'f>(&'f self, held: &'f BTreeMap<String, Node>) -> Hand<'f> {
-        Hand { thread: self.fs().enter().expect("a slot"), held }
+        Hand { thread: self.fs().enter().expect("a slot"), held, way: Cell::new(None) }
     }
 
     /// Prepares a contest; the directories that are held for it.

@@ -23,6 +23,7 @@ pub mod error;
 pub mod experiments;
 pub mod front;
 pub mod inode;
+mod locks;
 pub mod mount;
 pub mod multicore;
 pub mod nova;

@@ -1,7 +1,7 @@
 //! Every experiment works, and says what was measured and what the paper has. Whether its numbers are good is for a quiet machine.
 
 use lab::experiments::report::{Circumstances, html, text, tsv};
-use lab::experiments::{Bench, CATALOGUE, Failure, Findings, Size, chart, find};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, chart, find};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
@@ -26,6 +26,7 @@ fn every_experiment_measures_all_that_its_table_shows() {
             assert!(!claim.here.is_empty(), "{}: nothing was measured for {claim:?}", experiment.name);
             assert!(claim.here.iter().all(|value| value.is_finite()), "{}: {claim:?}", experiment.name);
             assert!(claim.sentence(&findings.memories).ends_with('.'), "{claim:?}");
+            assert!(claim.reason.ends_with('.'), "where it does not hold nobody is told why: {claim:?}");
         }
     }
 }
@@ -80,6 +81,21 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
         "each plot is there, and named for those who cannot see it"
     );
     assert_eq!(sheet.matches("<svg").count(), 1);
+}
+
+#[test]
+fn an_experiment_for_which_there_is_too_little_memory_says_how_much_it_needs_and_does_nothing() {
+    let experiment = Experiment {
+        name: "huge",
+        question: "Is there so much?",
+        source: "",
+        method: "",
+        needs_bytes: |_| 1 << 60,
+        run: |_| panic!("it was begun"),
+    };
+    let bench = Bench { size: Size::Tiny, stop: &|| false, progress: &|_| {} };
+    let refused = experiment.carry_out(&bench).expect_err("no machine has so much").to_string();
+    assert!(refused.contains("huge needs 1099511627776 MiB") && refused.contains("--quick"), "{refused}");
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         buffer: &mut PathBuffer,
         mut tell: impl FnMut(&Attributes) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        if let Some(told) = self.stat_short(place, path, last_link, &mut tell) {
+        if let Some(told) = self.stat_short(place, path, last_link, |_, attributes| tell(attributes)) {
             return told;
         }
         Ok(match self.stat_winding(place, path, last_link, buffer)? {

@@ -2,6 +2,7 @@
 
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
+use crate::trails::Trails;
 use core::mem::ManuallyDrop;
 use engine::format::FileKind;
 use engine::{Attributes, Node, Thread};
@@ -15,6 +16,8 @@ pub struct Caller<'t, 'f, M: Memory = Direct> {
     pub thread: &'t Thread<'f, M>,
     /// On whose behalf.
     pub credentials: Credentials<'t>,
+    /// Ways that this thread has gone before, if somebody keeps them.
+    pub trails: Option<&'t Trails>,
 }
 
 impl<M: Memory> Clone for Caller<'_, '_, M> {
@@ -81,7 +84,13 @@ impl<M: Memory> Drop for Held<'_, '_, M> {
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// A thread acting for somebody.
     pub fn new(thread: &'t Thread<'f, M>, credentials: Credentials<'t>) -> Self {
-        Caller { thread, credentials }
+        Caller { thread, credentials, trails: None }
+    }
+
+    /// The same, with the thread's trails.
+    #[inline]
+    pub fn with_trails(self, trails: &'t Trails) -> Self {
+        Caller { trails: Some(trails), ..self }
     }
 
     /// EROFS if nothing may change.

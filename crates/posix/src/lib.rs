@@ -22,6 +22,7 @@ mod open_file;
 pub mod path;
 pub mod process;
 mod short;
+mod trails;
 mod xattr;
 
 pub use attributes::{FileSystemStatus, Moment};
@@ -33,4 +34,5 @@ pub use errno::{Errno, Result};
 pub use names::LINKS_MAX;
 pub use open::{Opened, open_flags_valid};
 pub use open_file::OpenFile;
+pub use trails::Trails;
 pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

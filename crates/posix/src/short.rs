@@ -1,17 +1,18 @@
 //! The short way along a path: every component but the last is a plain directory that may be searched, and nothing on the way gets a reference.
 //!
-//! Nearly all paths are of this kind. Of the others (symbolic links, `..`, dots and slashes at the end, refusals, directories whose names have to be read first)
+//! Nearly all paths are of this kind. Of the others (symbolic links, `..`, a dot or slashes at the end, refusals, directories whose names have to be read first)
 //! nothing is decided here: the answer is "not like this", and the walk of [`crate::path`] begins anew and says what is the matter.
 
 use crate::caller::{Caller, Held};
 use crate::credentials::Capabilities;
 use crate::errno::{Errno, Result};
 use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, Place};
+use crate::trails::Reach;
 use engine::format::{FileKind, NAME_BYTES_MAX};
-use engine::{Attributes, Error, Protection, Seen, Visit};
+use engine::{Attributes, Error, Node, Protection, Seen, Visit};
 use pmem::Memory;
 
-/// The first component of a path that does not begin with a slash, and what follows the slashes behind it. None: it has no other behind it, or is a dot or two.
+/// The first component of a path that does not begin with a slash, and what follows the slashes behind it. None: there is no slash behind it.
 #[inline]
 fn first(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().position(|&byte| byte == b'/')?;
@@ -50,23 +51,49 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Goes along a path; where its last component is to be looked for, and that component.
     #[inline]
     fn along<'p>(&self, visit: &Visit<'t, 'f, M>, place: &Place, path: &'p [u8]) -> Option<(Seen<'f>, &'p [u8])> {
-        let (start, mut rest) = match path {
+        let (start, rest) = match path {
             [b'/', rest @ ..] => (place.root, rest),
             _ => (place.start, path),
         };
+        let way_bytes = rest.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let (way, name) = rest.split_at(way_bytes);
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || is_dots(name) || path.len() >= PATH_BYTES_MAX {
+            return None;
+        }
+        let here = match self.trails {
+            _ if way.is_empty() => visit.begin_at(start).ok()?,
+            None => self.down(visit, start, way, &mut |_| {})?,
+            Some(trails) => {
+                let reach = Reach::of(&self.credentials);
+                trails.follow(visit, start, way, reach, |passed| self.down(visit, start, way, passed))?
+            }
+        };
+        Some((here, name))
+    }
+
+    /// Goes down from a directory along a path that ends with a slash, and tells `passed` of all directories, the first and the last one included. Whether the
+    /// last one may be searched, or is a directory, is not looked at.
+    fn down(
+        &self,
+        visit: &Visit<'t, 'f, M>,
+        start: Node,
+        mut way: &[u8],
+        passed: &mut dyn FnMut(Seen<'f>),
+    ) -> Option<Seen<'f>> {
         let mut here = visit.begin_at(start).ok()?;
-        while let Some((component, next)) = first(rest) {
-            if is_dots(component) || next.is_empty() || !self.plainly_searches(&visit.protection(here).ok()?) {
+        passed(here);
+        while let Some((component, next)) = first(way) {
+            if component == b".." || !self.plainly_searches(&visit.protection(here).ok()?) {
                 return None;
             }
-            // A slash behind another, or in front of all.
-            if !component.is_empty() {
+            // A slash behind another or in front of all, and a dot, lead nowhere else.
+            if !matches!(component, b"" | b".") {
                 here = visit.find(here, component).ok()??;
+                passed(here);
             }
-            rest = next;
+            way = next;
         }
-        let is_name = !rest.is_empty() && rest.len() <= NAME_BYTES_MAX && !is_dots(rest);
-        (is_name && path.len() < PATH_BYTES_MAX).then_some((here, rest))
+        Some(here)
     }
 
     /// The directory of a path's last component, and that component. Whether the directory may be searched is not looked at. Where the path is one
@@ -112,7 +139,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         call(&visit, directory, file, &attributes)
     }
 
-    /// What `call` says of the attributes of a path's file, if the path is a short way. It must not call the engine.
+    /// What `call` says of a path's file and its attributes, if the path is a short way. Of the engine it may call what only reads: the file has no
+    /// reference.
     ///
     /// The front may be on a [`Visit`] of its own meanwhile, so that the directory where the path begins needs no reference.
     #[inline]
@@ -121,9 +149,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         place: &Place,
         path: &[u8],
         last_link: LastLink,
-        call: impl FnOnce(&Attributes) -> Result<T>,
+        call: impl FnOnce(Node, &Attributes) -> Result<T>,
     ) -> Option<Result<Outcome<T>>> {
-        self.at_short(place, path, last_link, |_, _, _, attributes| Some(call(attributes).map(Outcome::Inside)))
+        self.at_short(place, path, last_link, |_, _, file, attributes| {
+            Some(call(file.node(), attributes).map(Outcome::Inside))
+        })
     }
 
     /// The file of a path with a reference, its attributes, and the number of the directory in which its name was found.

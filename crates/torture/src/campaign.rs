@@ -25,6 +25,8 @@ pub struct Plan {
     pub effort: Effort,
     /// Only these workloads.
     pub group: Option<Group>,
+    /// Which of them comes first; behind the last one the round goes on with those before it.
+    pub first: usize,
 }
 
 /// What came of a group of workloads.
@@ -113,13 +115,19 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// All workloads, or those of a group, smallest first.
+pub fn workloads(group: Option<Group>) -> Vec<(Group, Workload)> {
+    let groups = Group::ALL.into_iter().filter(|each| group.is_none_or(|only| only == *each));
+    groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload))).collect()
+}
+
 /// Explores until the time is over, and tells `tell` a few times a second. `found` hears of violations at once.
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violation) + Sync)) -> Outcome {
     let begun = Instant::now();
-    let groups = Group::ALL.into_iter().filter(|group| plan.group.is_none_or(|only| only == *group));
-    let workloads = groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload)));
+    let mut workloads = workloads(plan.group);
+    workloads.rotate_left(plan.first);
     let shared = Shared {
-        workloads: workloads.collect(),
+        workloads,
         next: AtomicUsize::new(0),
         states: AtomicU64::new(0),
         ended: AtomicBool::new(false),

@@ -18,7 +18,7 @@ use crate::planted::Defect;
 use crate::workload::Workload;
 use engine::format::FileKind;
 use engine::{AttachOptions, Error, Fs};
-use pmem::{CrashImage, CrashState, Grain, Recorded, StateId};
+use pmem::{CrashImage, CrashState, Event, Grain, Recorded, StateId, StateIdError};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -98,6 +98,15 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n    {}", self.id, self.what)
     }
+}
+
+/// Why a state that was looked at again does not pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotPassed {
+    /// Something is wrong with it.
+    Violation(String),
+    /// It is not there.
+    Unknown(String),
 }
 
 thread_local! {
@@ -260,33 +269,36 @@ impl Explorer {
     }
 
     /// Looks at one state again, by its id. What was done to get there is told to `tell`.
-    pub fn replay(&mut self, id: &str, defect: Option<&Defect>, tell: &mut dyn FnMut(String)) -> Result<(), String> {
+    pub fn replay(&mut self, id: &str, defect: Option<&Defect>, tell: &mut dyn FnMut(String)) -> Result<(), NotPassed> {
         let mut parts = id.split('@');
-        let workload: Workload = parts.next().unwrap_or_default().parse()?;
-        let states: Vec<StateId> =
-            parts.map(str::parse).collect::<Result<_, _>>().map_err(|error| format!("{error}"))?;
-        let mut recording = self.record(&workload)?;
+        let workload: Workload = parts.next().unwrap_or_default().parse().map_err(NotPassed::Unknown)?;
+        let states: Vec<StateId> = parts
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map_err(|error: StateIdError| NotPassed::Unknown(error.to_string()))?;
+        let mut recording = self.record(&workload).map_err(NotPassed::Violation)?;
         if let Some(defect) = defect {
-            recording.log = defect.plant(&recording)?;
+            recording.log = defect.plant(&recording).map_err(NotPassed::Unknown)?;
         }
         for (operation, result) in workload.operations.iter().zip(&recording.results) {
-            tell(format!("{}: {result:?}", operation.name));
+            match result {
+                Ok(()) => tell(format!("{} is done", operation.name)),
+                Err(error) => tell(format!("{} is refused with {error:?}", operation.name)),
+            }
         }
         let (mut initial, mut log) = (recording.initial.clone(), recording.log.clone());
         let mut first = None;
         for (depth, state) in states.iter().enumerate() {
             let mut crash = CrashImage::new(initial, &log);
-            let missing = || format!("{state} is no state of this run");
+            let missing = || NotPassed::Unknown(format!("{state} is no state of this run: {}", last_fence(&log)));
             if !crash.advance_to(state.fence()) {
                 return Err(missing());
             }
             let moment = moment_of(&crash);
             let state = crash.state(*state).ok_or_else(missing)?;
-            tell(format!(
-                "crash number {}: {moment:?}, {} words of what was in flight persisted",
-                depth + 1,
-                state.changes().len()
-            ));
+            let when = if depth == 0 { moment.told() } else { "in the recovery from it".to_owned() };
+            let count = state.changes().len();
+            tell(format!("crash {}, {when}: {count} words of what was in flight are there", depth + 1));
             for change in state.changes().iter().take(64) {
                 let [before, after] = [change.before, change.after].map(u64::from_le_bytes);
                 tell(format!("  {:#8x}: {before:#018x} -> {after:#018x}", change.offset));
@@ -294,16 +306,22 @@ impl Explorer {
             let machine = self.machine(crash.durable().len() as u64, 0);
             machine.load(crash.durable());
             machine.apply(&state);
-            tell(format!("{}", machine.check(None)));
+            tell(format!("what fsck says of it:\n{}", machine.check(None)));
             let next = machine.bytes();
             let history = &recording.history;
             let first = *first.get_or_insert(moment);
             let (checked, recovery) = check(machine, true, 0, &|tree| history.judge(tree, first));
-            checked?;
+            checked.map_err(NotPassed::Violation)?;
             (initial, log) = (next, recovery);
         }
         Ok(())
     }
+}
+
+/// At how many fences the power can be cut, for whoever asks for another one.
+fn last_fence(log: &[Recorded]) -> String {
+    let fences = log.iter().filter(|recorded| matches!(recorded.event, Event::Fence)).count();
+    format!("the power can be cut at f0 to f{fences}, and only lines that are in flight there can be chosen")
 }
 
 fn hash(state: &CrashState) -> u64 {

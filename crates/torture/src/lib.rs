@@ -21,4 +21,5 @@ pub mod oracle;
 pub mod places;
 pub mod planted;
 pub mod races;
+pub mod storm;
 pub mod workload;

@@ -72,7 +72,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    fn new(length: u64) -> Watch {
+    /// For an image of so many bytes.
+    pub fn new(length: u64) -> Watch {
         let words = length.div_ceil(PAGE_BYTES).div_ceil(64);
         Watch { recorder: Recorder::new(), pages: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }

@@ -1,17 +1,27 @@
-//! `torture`: explores crashes for a while, and says what it found.
+//! `torture`: tries for a while to make the file system lose something, and says what came of it.
 
-use anyhow::{Result, bail};
+mod live;
+mod parts;
+
+use anyhow::{Result, bail, ensure};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
-use std::io::{IsTerminal, Write};
+use live::Live;
+use parts::{Part, RACERS};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-use torture::campaign::{self, Outcome, Plan, Progress};
-use torture::explore::{self, Effort, Explorer, Violation};
+use std::time::Duration;
+use torture::campaign;
+use torture::explore::{self, Effort, Explorer, NotPassed, Violation};
 use torture::planted::DEFECTS;
-use torture::races::{Races, races};
+use torture::storm;
 use torture::workload::Group;
 
-/// Cuts the power at every instant of every operation, and looks whether the file system survives.
+/// Cuts the power at every instant of every operation, kills processes, lets threads race, makes random calls and changes images, and looks whether the file
+/// system survives.
+///
+/// Half of the time is for crashes, a fifth for kills, a tenth each for the rest. Ends with 0 if nothing is wrong, with 1 if something is, with 2 if it could not
+/// be tried.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = false)]
 struct Arguments {
@@ -23,19 +33,26 @@ struct Arguments {
 
 #[derive(Args)]
 struct Run {
-    /// How long to explore.
+    /// How long.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
     /// Draws what is drawn.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Workers.
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
-    /// Only one part: singles, setups, pages, pairs or threads; or one that is not about crashes: model (random calls against a model of POSIX) or
-    /// hostile (images with changed words).
-    #[arg(long, value_parser = part)]
+    /// Of crashes: workers [default: 1].
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Only one part: crashes, or of these singles, setups, pages, pairs or threads; kills (processes that die over the library, a mount and `directfs run`);
+    /// races (threads at once); model (random calls against a model of POSIX); hostile (images with changed words).
+    #[arg(long, value_name = "PART", value_parser = Part::parse)]
     only: Option<Part>,
+    /// Of crashes: begins with this workload (`torture list` names them all) and comes to those before it when the round ends. So a run goes on where
+    /// another one ended.
+    #[arg(long, value_name = "WORKLOAD")]
+    from: Option<String>,
+    /// Of kills: the program directfs. Unless given, the one beside this program; without one, only the library is stormed.
+    #[arg(long, value_name = "FILE")]
+    directfs: Option<PathBuf>,
     /// The summary as JSON.
     #[arg(long)]
     json: bool,
@@ -60,7 +77,7 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Threads in a history: 2 to 6.
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = RACERS, value_parser = RangedU64ValueParser::<usize>::new().range(2..=6))]
         threads: usize,
     },
     /// Shows that planted defects are found.
@@ -69,36 +86,26 @@ enum Command {
     List,
 }
 
-/// What can be asked for alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Crashes(Group),
-    Model,
-    Hostile,
-}
-
-fn part(name: &str) -> Result<Part, String> {
-    match name {
-        "model" => return Ok(Part::Model),
-        "hostile" => return Ok(Part::Hostile),
-        _ => {}
-    }
-    let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
-    known.map(Part::Crashes).ok_or_else(|| format!("no such part: {name}"))
-}
-
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
+    storm::take_part();
     let arguments = Arguments::parse();
     let standard = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        eprintln!("\na panic at {}", explore::current());
+        eprintln!("\nVIOLATION a panic at {}", explore::current());
         standard(panic);
     }));
-    match arguments.command {
+    obey(&arguments).unwrap_or_else(|error| {
+        eprintln!("torture: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn obey(arguments: &Arguments) -> Result<ExitCode> {
+    match &arguments.command {
         None => run(&arguments.run),
-        Some(Command::Races { minutes, seed, threads }) => race(minutes, seed, threads),
+        Some(Command::Races { minutes: count, seed, threads }) => race(minutes(*count)?, *seed, *threads),
         Some(Command::Planted) => Ok(look_for_planted()),
-        Some(Command::Replay { id, defect }) => replay(&id, defect.as_deref()),
+        Some(Command::Replay { id, defect }) => replay(id, defect.as_deref()),
         Some(Command::List) => {
             Group::ALL.iter().flat_map(|group| group.workloads()).for_each(|workload| println!("{workload}"));
             Ok(ExitCode::SUCCESS)
@@ -106,44 +113,42 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-fn race(minutes: f64, seed: u64, threads: usize) -> Result<ExitCode> {
-    let begun = Instant::now();
-    let plan = Races { duration: Duration::from_secs_f64(minutes.max(0.0) * 60.0), histories_max: 0, seed, threads };
-    let outcome = races(&plan, &mut |outcome| {
-        let seconds = begun.elapsed().as_secs();
-        let end = if std::io::stderr().is_terminal() { "\r" } else { "\n" };
-        if std::io::stderr().is_terminal() || outcome.histories % 50_000 < 500 {
-            eprint!("{:02}:{:02}  {} histories{end}", seconds / 60, seconds % 60, outcome.histories);
-        }
-    })?;
-    outcome.violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
-    println!(
-        "{} histories of {threads} threads, {} of them with calls at once; {} calls; {} images checked afterwards; {} violations",
-        outcome.histories,
-        outcome.overlapping,
-        outcome.calls,
-        outcome.images,
-        outcome.violations.len()
-    );
-    Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+fn minutes(count: f64) -> Result<Duration> {
+    ensure!((0.0..1e6).contains(&count), "--minutes {count}: a number from 0 on is wanted");
+    Ok(Duration::from_secs_f64(count * 60.0))
+}
+
+fn race(duration: Duration, seed: u64, threads: usize) -> Result<ExitCode> {
+    let mut live = Live::new(duration);
+    let told = parts::race(duration, seed, threads, &mut |what| live.say(Part::Races.name(), what))?;
+    live.clear();
+    print!("{}", told.text);
+    Ok(code(told.violations))
+}
+
+fn code(violations: usize) -> ExitCode {
+    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
     let defect = match defect {
         None => None,
         Some(name) => match DEFECTS.iter().find(|defect| defect.name == name) {
-            None => bail!("no such defect: {name}"),
+            None => bail!("--defect {name}: there is no such defect; `torture planted` names them all"),
             defect => defect,
         },
     };
     match Explorer::new(Effort::FULL, 1).replay(id, defect, &mut |line| println!("{line}")) {
-        Ok(()) => println!("passes"),
-        Err(what) => {
-            println!("VIOLATION: {what}");
-            return Ok(ExitCode::FAILURE);
+        Ok(()) => {
+            println!("passes");
+            Ok(ExitCode::SUCCESS)
         }
+        Err(NotPassed::Violation(what)) => {
+            println!("VIOLATION {what}");
+            Ok(ExitCode::FAILURE)
+        }
+        Err(NotPassed::Unknown(what)) => bail!("{what}"),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn look_for_planted() -> ExitCode {
@@ -160,110 +165,33 @@ fn look_for_planted() -> ExitCode {
 }
 
 fn run(run: &Run) -> Result<ExitCode> {
-    let duration = Duration::from_secs_f64(run.minutes.max(0.0) * 60.0);
-    let group = match run.only {
-        Some(Part::Model) => return run_model(run, duration),
-        Some(Part::Hostile) => return run_hostile(run, duration),
-        Some(Part::Crashes(group)) => Some(group),
-        None => None,
+    let duration = minutes(run.minutes)?;
+    let planned = match run.only {
+        Some(part) => vec![(part, duration)],
+        None => Part::ALL.map(|(part, tenths)| (part, duration * tenths / 10)).to_vec(),
     };
-    let plan = Plan { duration, seed: run.seed, threads: run.threads, effort: Effort::FULL, group };
-    let live = std::io::stderr().is_terminal();
-    let mut told = Instant::now();
-    let mut tell = |progress: &Progress| {
-        if live || told.elapsed() > Duration::from_secs(30) {
-            told = Instant::now();
-            show(progress, live);
+    let has = |part: Part| planned.iter().any(|(planned, _)| planned.name() == part.name());
+    let crashes = has(Part::Crashes(None));
+    ensure!(crashes || run.from.is_none(), "--from is for crashes, which are not asked for");
+    ensure!(crashes || run.threads.is_none(), "--threads is for crashes, which are not asked for");
+    ensure!(has(Part::Kills) || run.directfs.is_none(), "--directfs is for kills, which are not asked for");
+    let mut live = Live::new(duration);
+    let mut whole = serde_json::Map::new();
+    whole.insert("seed".to_owned(), run.seed.into());
+    whole.insert("minutes".to_owned(), run.minutes.into());
+    let mut violations = 0;
+    for (part, duration) in planned {
+        let told = part.run(run, duration, &mut live)?;
+        live.clear();
+        if !run.json {
+            print!("{}:\n{}\n", part.name(), told.text);
         }
-    };
-    let outcome = campaign::run(&plan, &mut tell, &|violation| eprintln!("\nVIOLATION {violation}"));
-    if live {
-        eprint!("\r\x1b[K");
+        violations += told.violations;
+        whole.insert(part.name().to_owned(), told.json);
     }
     if run.json {
-        println!("{}", json(run, &outcome)?)
-    } else {
-        print!("{}", outcome.table())
+        whole.insert("violations".to_owned(), violations.into());
+        println!("{}", serde_json::to_string_pretty(&whole)?);
     }
-    Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Calls of a sequence that is compared with the model.
-const CALLS: usize = 100_000;
-
-fn run_model(run: &Run, duration: Duration) -> Result<ExitCode> {
-    let begun = Instant::now();
-    let mut world = torture::model::World::default();
-    let mut total = torture::model::Counts::default();
-    let mut sequences = 0;
-    while begun.elapsed() < duration || sequences == 0 {
-        match torture::model::run(&mut world, run.seed + sequences, CALLS) {
-            Ok(counts) => total += counts,
-            Err(failure) => {
-                println!("VIOLATION {failure}");
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        sequences += 1;
-        note(begun, &format!("{sequences} sequences, {} calls", total.calls));
-    }
-    let whole = serde_json::json!({ "seed": run.seed, "sequences": sequences, "total": total });
-    println!("{}", if run.json { serde_json::to_string_pretty(&whole)? } else { whole.to_string() });
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A panic ends the process here; the hook says at which case.
-fn run_hostile(run: &Run, duration: Duration) -> Result<ExitCode> {
-    let begun = Instant::now();
-    let mut arena = torture::hostile::Arena::default();
-    let mut index = 0;
-    while begun.elapsed() < duration || index == 0 {
-        explore::set_current(&format!("hostile case {index} of seed {}", run.seed));
-        arena.run(&torture::hostile::case(run.seed, index));
-        index += 1;
-        if index % 1000 == 0 {
-            note(begun, &format!("{:?}", arena.counts));
-        }
-    }
-    let whole = serde_json::json!({ "seed": run.seed, "total": arena.counts });
-    println!("{}", if run.json { serde_json::to_string_pretty(&whole)? } else { whole.to_string() });
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A live line on a terminal; nothing elsewhere.
-fn note(begun: Instant, what: &str) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{} s  {what}", begun.elapsed().as_secs());
-    }
-}
-
-fn show(progress: &Progress, live: bool) {
-    let Progress { elapsed, round, workload: (at, all), states, violations, at: name } = progress;
-    let seconds = elapsed.as_secs();
-    let rate = *states as f64 / elapsed.as_secs_f64();
-    let (begin, end) = if live { ("\r\x1b[K", "") } else { ("", "\n") };
-    eprint!(
-        "{begin}{:02}:{:02}  round {round}  workload {at}/{all}  {states} states ({rate:.0}/s)  {violations} violations  {name:.50}{end}",
-        seconds / 60,
-        seconds % 60
-    );
-    let _ = std::io::stderr().flush();
-}
-
-fn json(run: &Run, outcome: &Outcome) -> Result<String> {
-    let lines: serde_json::Map<_, _> = outcome
-        .lines
-        .iter()
-        .map(|(group, line)| Ok((group.name().to_owned(), serde_json::to_value(line)?)))
-        .collect::<Result<_>>()?;
-    let violations: Vec<_> = outcome
-        .violations
-        .iter()
-        .map(|violation| serde_json::json!({ "id": violation.id, "what": violation.what }))
-        .collect();
-    let whole = serde_json::json!({
-        "seed": run.seed, "minutes": run.minutes, "threads": run.threads, "rounds": outcome.rounds,
-        "groups": lines, "total": outcome.total(), "violations": violations,
-    });
-    Ok(serde_json::to_string_pretty(&whole)?)
+    Ok(code(violations))
 }

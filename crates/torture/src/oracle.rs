@@ -54,6 +54,18 @@ pub struct Moment {
     pub begun: bool,
 }
 
+impl Moment {
+    /// For people.
+    pub fn told(self) -> String {
+        let which = |index: usize| ["the first", "the second", "another"][index.min(2)];
+        match (self.begun, self.returned) {
+            (true, returned) => format!("in {} operation", which(returned)),
+            (false, 0) => "before all operations".to_owned(),
+            (false, returned) => format!("after {} operation", which(returned - 1)),
+        }
+    }
+}
+
 impl History {
     /// Whether a crash at a moment may leave this tree; if not, how it differs.
     pub fn judge(&self, found: &Tree, moment: Moment) -> Result<(), String> {

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// The report of a directory.
 const REPORT: &str = "index.html";
+/// What a report in small sizes must be read with.
+const QUICK: &str = "quick: a tenth of the papers' files or less, two rounds, a model of 8 processors instead of 64. All files fit into the processor's caches, so touching less memory gains less, and from run to run figures differ by a tenth and more";
 /// To the beginning of a terminal's line, which becomes empty.
 const CLEAR_LINE: &str = "\r\x1b[2K";
 
@@ -139,7 +141,7 @@ fn circumstances(size: Size) -> Circumstances {
         ("machine".to_owned(), crate::bench::machine()),
         ("kernel".to_owned(), read("/proc/sys/kernel/osrelease").trim().to_owned()),
         ("DirectFS".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-        ("sizes".to_owned(), if size == Size::Quick { "quick" } else { "full" }.to_owned()),
+        ("sizes".to_owned(), if size == Size::Quick { QUICK } else { "full" }.to_owned()),
     ];
     if let Some(load) = read("/proc/loadavg").split(' ').next() {
         let meaning = format!(

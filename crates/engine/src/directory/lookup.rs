@@ -2,14 +2,16 @@
 
 use super::check_name;
 use crate::attributes::{Attributes, Protection};
-use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_HELD, FLAG_RENAMING, References};
+use crate::dram::{
+    Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, References,
+};
 use crate::error::{Error, Result};
 use crate::format::NAME_BYTES_MAX;
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::mindex::NameHash;
 use crate::reap::Patience;
-use core::sync::atomic::Ordering::{AcqRel, Acquire};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::Memory;
 
 /// A thread on its way along a path: nothing that it has seen is used for something else until this ends. So no file on the way needs a reference.
@@ -27,7 +29,63 @@ pub struct Seen<'f> {
     node: Node,
 }
 
+/// What a directory on a way was like. While it is like that, it has the name that it had, and who may search it has not changed. Of use for as long as the
+/// image is inside.
+///
+/// A rename marks the directory, then counts the move, and takes the mark away when it has taken effect; a change of permissions changes the version, and so
+/// does another life of the cachelet. So a directory that has no mark, and after that the version and moves of before, had its name when the mark was looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footing {
+    cachelet: u32,
+    version: u32,
+    moves: u64,
+}
+
+impl Footing {
+    /// One that never stands: no cachelet that is in use has version zero. All zero.
+    pub const NONE: Footing = Footing { cachelet: 0, version: 0, moves: 0 };
+
+    /// Whether it is on this directory, or one that had its cachelet.
+    #[inline]
+    pub fn is_on(&self, directory: Node) -> bool {
+        self.cachelet == directory.cachelet
+    }
+
+    /// As a directory is now, whose cachelet has that index; none while its name goes, or its permissions change.
+    #[inline]
+    fn of(directory: &Cachelet, index: u32) -> Option<Footing> {
+        let leaving = References::flag(FLAG_RENAMING | FLAG_DELETED | FLAG_DEAD | FLAG_EVICTED);
+        if directory.references.load(Acquire) & leaving != 0 {
+            return None;
+        }
+        let version = directory.version.load(Acquire);
+        (version & 1 == 0).then(|| Footing { cachelet: index, version, moves: directory.moves() })
+    }
+}
+
 impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
+    /// How a directory stands now. What is true of it and its name afterwards is true for as long as it stands so.
+    #[inline]
+    pub fn footing(&self, directory: Seen<'f>) -> Option<Footing> {
+        Footing::of(directory.cachelet, directory.node.cachelet)
+    }
+
+    /// The last directory of a way, if all of them stand as they did.
+    #[inline]
+    pub fn stand_at(&self, way: &[Footing]) -> Option<Seen<'f>> {
+        let mut last = None;
+        for footing in way {
+            let cachelet = self.thread.fs.dram.cachelet(footing.cachelet).ok()?;
+            if Footing::of(cachelet, footing.cachelet)? != *footing {
+                return None;
+            }
+            last = Some((cachelet, footing.cachelet));
+        }
+        // Of the others something stands in them, so they are not removed.
+        let (cachelet, index) = last.filter(|(cachelet, _)| !cachelet.is_removed())?;
+        Some(Seen { cachelet, node: Node { cachelet: index, number: cachelet.number.load(Relaxed) } })
+    }
+
     /// A file that the caller has a reference to.
     #[inline]
     pub fn begin_at(&self, node: Node) -> Result<Seen<'f>> {

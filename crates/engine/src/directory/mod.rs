@@ -17,7 +17,7 @@ mod read;
 mod remove;
 mod rename;
 
-pub use lookup::{Seen, Visit};
+pub use lookup::{Footing, Seen, Visit};
 
 use crate::error::{Error, Result};
 use crate::format::{FileKind, NAME_BYTES_MAX};

@@ -3,18 +3,19 @@
 //! Invariant: a cookie is a name's for its life, whatever files it stands for, cookies ascend along the log, and compaction keeps both. So "after cookie c"
 //! means the same at any time, and a name that is there during a whole scan is met exactly once.
 
+use super::log::Tail;
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone, slot_address};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use pmem::{BLOCK_BYTES, Memory};
+use pmem::{BLOCK_BYTES, Commit64, Memory};
 
 /// Names younger than this may not be durable yet: they are looked up before they are shown. Several ticks of the coarse clock.
 const YOUNG_NS: i64 = 20_000_000;
-/// Dentries are asked for this many slots ahead.
-const AHEAD: usize = 8;
+/// Slots of a cache line. The dentries that the next line names are asked for while one is read.
+const LINE_SLOTS: usize = 8;
 
 /// A scan under way.
 struct Scan {
@@ -24,6 +25,8 @@ struct Scan {
     log_version: u32,
     /// The last name that it gave has this cookie.
     cookie: u64,
+    /// Where names are put together.
+    name: [u8; NAME_BYTES_MAX + 1],
 }
 
 /// How far the scan of a page came.
@@ -33,6 +36,16 @@ enum Read {
     /// No more is wanted.
     Enough,
     /// The log was compacted since the scan began, and a name may have changed its file since: what this page says is out of date.
+    Moved,
+}
+
+/// What a slot was good for.
+enum Slot {
+    /// Its name was given, or it has none to give.
+    Passed,
+    /// See [`Read`].
+    Enough,
+    /// See [`Read`].
     Moved,
 }
 
@@ -107,7 +120,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         hint: &mut DirectoryHint,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<()> {
-        let mut scan = Scan { now_ns: self.fs.now_ns(), log_version: log_version(cachelet), cookie };
+        let mut scan = Scan {
+            now_ns: self.fs.now_ns(),
+            log_version: log_version(cachelet),
+            cookie,
+            name: [0; NAME_BYTES_MAX + 1],
+        };
         let mut offset = self.first_page(cachelet, cookie, hint, scan.log_version)?;
         let mut pages = 0;
         while offset != 0 {
@@ -166,54 +184,101 @@ impl<'f, M: Memory> Thread<'f, M> {
         scan: &mut Scan,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<Read> {
-        let number = directory.number.load(Relaxed);
         let first = match kind {
             LogPageKind::Append => (scan.cookie + 1).saturating_sub(page.first_cookie.load()) as usize,
             LogPageKind::Compacted => 0,
         };
-        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
-        let mut index = first;
-        while let Some(slot) = page.slots.get(index) {
-            index += 1;
-            if let Some(ahead) = page.slots.get(index + AHEAD) {
-                self.fs.pm.prefetch(slot_address(ahead.load()));
-            }
-            let word = slot.load_acquire();
-            if is_gone(word) {
+        let end = self.claimed_slots(directory, page);
+        if first >= end {
+            return Ok(Read::All);
+        }
+        let mut names_any = self.ask_for_names(page, first / LINE_SLOTS);
+        for line in first / LINE_SLOTS..end.div_ceil(LINE_SLOTS) {
+            let is_empty = !core::mem::replace(&mut names_any, self.ask_for_names(page, line + 1));
+            if is_empty {
                 continue;
+            }
+            for slot in &page.slots[first.max(line * LINE_SLOTS)..end.min((line + 1) * LINE_SLOTS)] {
+                match self.read_slot(directory, slot, scan, entry)? {
+                    Slot::Passed => {}
+                    Slot::Enough => return Ok(Read::Enough),
+                    Slot::Moved => return Ok(Read::Moved),
+                }
+            }
+        }
+        Ok(Read::All)
+    }
+
+    /// Slots of a page that may have been claimed: all, but in the last page of an indexed directory.
+    fn claimed_slots(&self, directory: &Cachelet, page: &LogPage) -> usize {
+        // While a pinned thread sees a directory indexed, its tail is known.
+        if DirectoryState::of(directory) == DirectoryState::Indexed {
+            let tail = Tail(directory.root.load(Acquire));
+            if tail.page() == self.fs.pm.offset_of(page) {
+                return page.slots.len().min(tail.slot() as usize);
+            }
+        }
+        page.slots.len()
+    }
+
+    /// Asks for the dentries that a line of a page's slots names. Whether it names any.
+    #[inline]
+    fn ask_for_names(&self, page: &LogPage, line: usize) -> bool {
+        let slots = page.slots.get(line * LINE_SLOTS..).unwrap_or_default();
+        let mut words = 0;
+        for slot in slots.iter().take(LINE_SLOTS) {
+            let word = slot.load();
+            words |= word;
+            // Of a slot that names nothing this is the superblock, which is always near.
+            self.fs.pm.prefetch(slot_address(word));
+        }
+        words != 0
+    }
+
+    /// Gives the name of a slot if it comes after the scan's cookie, and moves that on.
+    #[inline]
+    fn read_slot(
+        &self,
+        directory: &Cachelet,
+        slot: &Commit64,
+        scan: &mut Scan,
+        entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
+    ) -> Result<Slot> {
+        let number = directory.number.load(Relaxed);
+        let (offset, facts, valid) = loop {
+            let word = slot.load_acquire();
+            if word == 0 || is_gone(word) {
+                return Ok(Slot::Passed);
             }
             let named = self.fs.dentry_of_slot(word, number)?;
             let whole = || named.is_some_and(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
             let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
             // The names of an indexed directory were verified then. Where it is not, nobody is creating: what is not whole is damaged.
-            if word != 0 && !is_indexed() && !whole() && !is_indexed() {
+            if !is_indexed() && !whole() && !is_indexed() {
                 return Err(Corruption::Dentry(slot_address(word)).into());
             }
-            let Some((dentry, offset, facts)) = named else { continue };
+            let Some((dentry, offset, facts)) = named else { return Ok(Slot::Passed) };
             let valid = Valid::from_word(dentry.valid.load_acquire());
-            if !valid.valid {
-                if slot.load_acquire() != word {
-                    // Another dentry has got its place: before this one went.
-                    index -= 1;
-                } else if log_version(directory) != scan.log_version {
-                    // Or in the pages that have replaced this one.
-                    return Ok(Read::Moved);
-                }
-                continue;
+            if valid.valid {
+                break (offset, facts, valid);
             }
-            if facts.cookie <= scan.cookie {
-                continue;
+            // Has another dentry got its place, before this one went?
+            if slot.load_acquire() == word {
+                // Or in the pages that have replaced this one?
+                let is_moved = log_version(directory) != scan.log_version;
+                return Ok(if is_moved { Slot::Moved } else { Slot::Passed });
             }
-            let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
-            if is_young(valid, scan.now_ns) && !self.is_published(directory, number, name)? {
-                continue;
-            }
-            scan.cookie = facts.cookie;
-            if !entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name }) {
-                return Ok(Read::Enough);
-            }
+        };
+        if facts.cookie <= scan.cookie {
+            return Ok(Slot::Passed);
         }
-        Ok(Read::All)
+        let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?;
+        if is_young(valid, scan.now_ns) && !self.is_published(directory, number, name)? {
+            return Ok(Slot::Passed);
+        }
+        scan.cookie = facts.cookie;
+        let goes_on = entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name });
+        Ok(if goes_on { Slot::Passed } else { Slot::Enough })
     }
 
     /// Whether a young name is durable. The mindex has it only then; in a directory that is not indexed nobody is creating.

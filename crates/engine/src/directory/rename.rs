@@ -453,6 +453,10 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
                 return Err(Error::Busy);
             }
+            if found.kind == FileKind::Directory {
+                // From here on no footing on a way through it holds.
+                found.cachelet.move_on();
+            }
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory

@@ -128,7 +128,7 @@ pub struct Cachelet {
     pub version: AtomicU32,
     /// Type and permissions, as `st_mode`.
     pub mode: AtomicU32,
-    /// Length in bytes.
+    /// Files: length in bytes. Directories: how often they were about to get another name, see [`Cachelet::moves`].
     pub size_bytes: AtomicU64,
     /// Owner.
     pub uid: AtomicU32,
@@ -192,6 +192,17 @@ impl Cachelet {
     /// Directories: takes the note of use away; whether it was there.
     pub fn forget_used(&self) -> bool {
         self.mapped.fetch_and(!USED, AcqRel) & USED != 0
+    }
+
+    /// Directories: counts a rename of it, which is marked and has not taken effect.
+    pub fn move_on(&self) {
+        self.size_bytes.fetch_add(1, AcqRel);
+    }
+
+    /// Directories: another number after each rename; of use only together with the version, which no other life of this cachelet had.
+    #[inline]
+    pub fn moves(&self) -> u64 {
+        self.size_bytes.load(Acquire)
     }
 
     /// Directories: begins to compact or evict it, unless somebody else does.

@@ -5,11 +5,11 @@ use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
 use super::files::with_open_file;
 use super::names::{
-    By, Calling, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, unsupported_at,
+    By, Calling, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, tell_short, unsupported_at,
 };
 use super::paths::Directory;
-use super::user;
-use engine::Node;
+use super::{identity, user};
+use engine::{Attributes, Node};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::LastLink;
 use posix::{Errno, Moment, Result};
@@ -219,39 +219,47 @@ pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i
     caller.remove_attribute(node, name.bytes()).map(|()| 0)
 }
 
-fn xattr(
-    call: &mut Call<'_>,
-    last_link: LastLink,
-    act: fn(&Calling<'_>, Node, &[u64; 6]) -> Result<i64>,
-) -> Result<Verdict> {
+/// What is done with a file's extended attributes, by the arguments of the call.
+type ActOnXattrs = fn(&Calling<'_>, Node, &[u64; 6]) -> Result<i64>;
+
+fn on_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
     let arguments = call.arguments();
     by_node(call, path(0), 0, last_link, &mut |caller, node| act(caller, node, &arguments))
 }
 
+fn read_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let tell = |caller: &Calling<'_>, node, _: &Attributes| act(caller, node, &arguments);
+    match tell_short(call, path(0), last_link, identity::credentials(), tell)? {
+        Some(verdict) => Ok(verdict),
+        None => on_xattrs(call, last_link, act),
+    }
+}
+
 macro_rules! xattr_calls {
-    ($($name:ident, $link_name:ident, $act:expr, $text:literal;)*) => {
+    ($($name:ident, $link_name:ident, $way:ident, $act:expr, $text:literal;)*) => {
         $(
             #[doc = $text]
             pub fn $name(call: &mut Call<'_>) -> Result<Verdict> {
-                xattr(call, LastLink::Follow, $act)
+                $way(call, LastLink::Follow, $act)
             }
             #[doc = $text]
             #[doc = " Of a symbolic link itself."]
             pub fn $link_name(call: &mut Call<'_>) -> Result<Verdict> {
-                xattr(call, LastLink::Stay, $act)
+                $way(call, LastLink::Stay, $act)
             }
         )*
     };
 }
 
 xattr_calls! {
-    setxattr, lsetxattr, |caller, node, &[_, name, value, length, flags, _]| set_attribute(caller, node, [name, value, length, flags]),
+    setxattr, lsetxattr, on_xattrs, |caller, node, &[_, name, value, length, flags, _]| set_attribute(caller, node, [name, value, length, flags]),
         "setxattr(path, name, value, length, flags).";
-    getxattr, lgetxattr, |caller, node, &[_, name, value, room, ..]| get_attribute(caller, node, [name, value, room]),
+    getxattr, lgetxattr, read_xattrs, |caller, node, &[_, name, value, room, ..]| get_attribute(caller, node, [name, value, room]),
         "getxattr(path, name, value, room).";
-    listxattr, llistxattr, |caller, node, &[_, names, room, ..]| list_attributes(caller, node, [names, room]),
+    listxattr, llistxattr, read_xattrs, |caller, node, &[_, names, room, ..]| list_attributes(caller, node, [names, room]),
         "listxattr(path, names, room).";
-    removexattr, lremovexattr, |caller, node, &[_, name, ..]| remove_attribute(caller, node, name),
+    removexattr, lremovexattr, on_xattrs, |caller, node, &[_, name, ..]| remove_attribute(caller, node, name),
         "removexattr(path, name).";
 }
 

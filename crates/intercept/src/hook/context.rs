@@ -14,7 +14,7 @@ use engine::Thread;
 use pmem::Direct;
 use posix::path::PathBuffer;
 use posix::process::Process;
-use posix::{Caller, Credentials, Result};
+use posix::{Caller, Credentials, Result, Trails};
 
 /// Bytes of a buffer for a path: with room for what is put before or behind it.
 pub const PATH_ROOM_BYTES: usize = 2 * user::PATH_BYTES_MAX;
@@ -45,6 +45,7 @@ pub struct Context {
     own_entered: u32,
     /// In `thread`: its reference to the working directory.
     kept: Kept,
+    trails: Trails,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
     second: [u8; PATH_ROOM_BYTES],
@@ -99,7 +100,7 @@ impl Context {
         let credentials: Credentials<'static> = identity::credentials();
         Ok(Inside {
             who: Who {
-                caller: Caller::new(thread, credentials),
+                caller: Caller::new(thread, credentials).with_trails(&self.trails),
                 process: match (&self.child, &self.own) {
                     (Some(child), _) => child,
                     (None, Some(own)) => own,

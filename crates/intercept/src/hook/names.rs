@@ -177,16 +177,16 @@ pub(super) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // What a file is.
 
-/// What `tell` says of the attributes of a path's file, where the path is ours and leads to its end without links. None: it does not, and nothing was done.
+/// What `tell` says of a path's file and its attributes, where the path is ours and leads to its end without links. None: it does not, and nothing was done.
 ///
-/// All that happens is on one visit, so not even the working directory needs a reference.
+/// All that happens is on one visit, so not even the working directory needs a reference; `tell` only reads.
 #[inline]
-fn tell_short(
+pub(super) fn tell_short(
     call: &mut Call<'_>,
     by: By,
     last_link: LastLink,
     credentials: Credentials<'static>,
-    tell: impl FnOnce(&Calling<'_>, &Attributes) -> Result<i64>,
+    tell: impl FnOnce(&Calling<'_>, Node, &Attributes) -> Result<i64>,
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
@@ -202,7 +202,7 @@ fn tell_short(
     let begin = paths::begin(server, &who, by.directory(&arguments), at_descriptor, &path[..length]);
     let Some((place, offset)) = begin else { return Ok(None) };
     let caller = Caller { credentials, ..who.caller };
-    let tell = |attributes: &Attributes| tell(&caller, attributes);
+    let tell = |node: Node, attributes: &Attributes| tell(&caller, node, attributes);
     match caller.stat_short(&place, &path[offset..length], last_link, tell) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
         Some(Err(error)) => Err(error),
@@ -213,7 +213,9 @@ fn tell_short(
 fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
     let tell = |attributes: &Attributes| user::write(into, &status::stat_of(server, attributes)).map(|()| 0);
-    if let Some(verdict) = tell_short(call, by, last_link, identity::credentials(), |_, attributes| tell(attributes))? {
+    if let Some(verdict) =
+        tell_short(call, by, last_link, identity::credentials(), |_, _, attributes| tell(attributes))?
+    {
         return Ok(verdict);
     }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
@@ -260,39 +262,32 @@ pub fn fstatat(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
     let (flags, mask, into) = (call.frame.rdx as i32, call.frame.r10 as u32, call.frame.r8);
     let server = call.server;
-    let tell = |caller: &Calling<'_>, attributes: &Attributes, node: Option<Node>| {
-        let wanted = mask & libc::STATX_BTIME != 0;
-        let born_ns = match node {
-            Some(node) if wanted => Some(caller.thread.born_ns(node)?),
-            _ => None,
-        };
-        user::write(into, &status::statx_of(server, attributes, mask, born_ns)).map(|()| 0)
-    };
     let check = || {
         let known = AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | AT_EMPTY_PATH | FRESHNESS;
         let contradicts = flags & FRESHNESS == FRESHNESS || mask & libc::STATX__RESERVED as u32 != 0;
         if contradicts { Err(Errno::EINVAL) } else { check_flags(flags, known) }
     };
-    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    let itself = is_empty_or_none(flags, call.frame.rsi)?;
-    let by_name = !itself && descriptor_behind(call, at(0), last_link)?.is_none();
+    let tell = |caller: &Calling<'_>, node, attributes: &Attributes| {
+        let wanted = mask & libc::STATX_BTIME != 0;
+        let born_ns = if wanted { Some(caller.thread.born_ns(node)?) } else { None };
+        user::write(into, &status::statx_of(server, attributes, mask, born_ns)).map(|()| 0)
+    };
     let mut tell_of = |caller: &Calling<'_>, node| {
         check()?;
-        tell(caller, &caller.stat(node)?, Some(node))
+        tell(caller, node, &caller.stat(node)?)
     };
-    if itself {
+    if is_empty_or_none(flags, call.frame.rsi)? {
         let directory = at(0).directory(&call.arguments());
         return on_directory(call, directory, &mut tell_of);
     }
-    if mask & libc::STATX_BTIME == 0 && by_name {
-        return by_path(call, at(0), &mut |caller, place, path, walk| {
-            check()?;
-            caller.tell_path(place, path, last_link, walk, |attributes| {
-                user::write(into, &status::statx_of(server, attributes, mask, None)).map(|()| 0)
-            })
-        });
+    if let Err(error) = check() {
+        return by_path(call, at(0), &mut |_, _, _, _| Err(error));
     }
-    by_node(call, at(0), flags, last_link, &mut tell_of)
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    match tell_short(call, at(0), last_link, identity::credentials(), tell)? {
+        Some(verdict) => Ok(verdict),
+        None => by_node(call, at(0), flags, last_link, &mut tell_of),
+    }
 }
 
 fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdict> {
@@ -308,7 +303,7 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
     let want = Want(mode as u32);
     // Where a list decides, the engine must be asked.
     let mut decided = true;
-    let by_mode = |caller: &Calling<'_>, attributes: &Attributes| {
+    let by_mode = |caller: &Calling<'_>, _, attributes: &Attributes| {
         decided = !attributes.access_list;
         if decided { caller.access_attributes(attributes, want).map(|()| 0) } else { Ok(0) }
     };

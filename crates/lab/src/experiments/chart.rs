@@ -45,7 +45,8 @@ pub fn round_up(value: f64) -> f64 {
         return 1.0;
     }
     let magnitude = 10f64.powf(value.log10().floor());
-    let steps = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
+    // Quarters of these are round, too.
+    let steps = [1.0, 1.2, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
     steps.iter().map(|step| step * magnitude).find(|end| *end >= value * 0.999_999).unwrap_or(10.0 * magnitude)
 }
 
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn an_axis_ends_at_a_round_number_that_takes_the_greatest_value_in() {
-        for (value, end) in [(0.0, 1.0), (1.0, 1.0), (1.2, 1.5), (99.0, 100.0), (101.0, 150.0), (0.034, 0.04)] {
+        for (value, end) in [(0.0, 1.0), (1.0, 1.0), (1.2, 1.2), (99.0, 100.0), (101.0, 120.0), (0.034, 0.04)] {
             assert!((round_up(value) - end).abs() < 1e-9, "{value}: {}", round_up(value));
         }
         assert_eq!(round_up(f64::NAN), 1.0);

@@ -2,6 +2,7 @@
 
 use super::findings::Measure;
 use super::machine::{Machine, Result, Subject};
+use super::memory::{Counts, take_counts};
 use crate::calls::Calls;
 use std::collections::BTreeMap;
 
@@ -107,9 +108,51 @@ pub fn time(machine: &dyn Machine, paths: &[Vec<u8>], order: Option<&[u64]>, act
     Ok(ns)
 }
 
+/// What was measured of one subject with one memory.
+#[derive(Clone, Default)]
+pub struct Measured {
+    /// Least times.
+    pub times: Times,
+    /// What was done to the image per call, by row; nothing where that is not slowed.
+    lines: BTreeMap<&'static str, Counts>,
+    /// Calls of a row.
+    calls: f64,
+}
+
+impl Measured {
+    /// An act on each path, as [`time`] has it.
+    pub fn act(
+        &mut self,
+        row: &'static str,
+        machine: &dyn Machine,
+        paths: &[Vec<u8>],
+        order: Option<&[u64]>,
+        act: Act,
+    ) -> Result<()> {
+        take_counts();
+        keep_least(&mut self.times, row, time(machine, paths, order, act)?);
+        self.calls = paths.len() as f64;
+        self.count(row);
+        Ok(())
+    }
+
+    /// What this thread did to the image since then belongs to this row.
+    pub fn count(&mut self, row: &'static str) {
+        self.lines.insert(row, take_counts());
+    }
+
+    fn lines_of(&self, row: &str) -> Option<String> {
+        let Counts { read, flushed, streamed, fences } = *self.lines.get(row)?;
+        let each = |count: u64| count as f64 / self.calls;
+        let streamed = if streamed > 0 { format!(", {:.1} streamed", each(streamed)) } else { String::new() };
+        let (read, flushed, fences) = (each(read), each(flushed), each(fences));
+        Some(format!("{read:.1} read, {flushed:.1} flushed{streamed}, {fences:.1} fences"))
+    }
+}
+
 /// Rows for all subjects, in microseconds.
 pub fn measures(
-    times: &[Vec<Times>],
+    measured: &[Vec<Measured>],
     subjects: &[Subject],
     rows: &[&'static str],
     paper: &dyn Fn(&str, Subject) -> Option<f64>,
@@ -117,12 +160,27 @@ pub fn measures(
     let mut measures = Vec::new();
     for row in rows {
         for (index, subject) in subjects.iter().enumerate() {
-            let here = times.iter().map(|memory| memory[index].get(row).map(|ns| ns / 1000.0)).collect();
+            let here = measured.iter().map(|memory| memory[index].times.get(row).map(|ns| ns / 1000.0)).collect();
             let paper = paper(row, *subject);
             measures.push(Measure { row: (*row).to_owned(), subject: subject.name().to_owned(), paper, here });
         }
     }
     measures
+}
+
+/// What a call does to the image, of some of the subjects, a sentence for each row: what slower memory costs follows from it.
+pub fn lines_notes(measured: &[Vec<Measured>], subjects: &[Subject], shown: &[Subject], rows: &[&str]) -> Vec<String> {
+    // Lines are counted where they are slow.
+    let Some(slowest) = measured.last() else { return Vec::new() };
+    let note = |row: &&str| {
+        let of = |(measured, subject): (&Measured, &Subject)| {
+            let is_shown = shown.contains(subject);
+            is_shown.then(|| measured.lines_of(row)).flatten().map(|lines| format!("{} {lines}", subject.name()))
+        };
+        let each: Vec<String> = slowest.iter().zip(subjects).filter_map(of).collect();
+        format!("Lines of the image per call, {row}: {}.", each.join("; "))
+    };
+    rows.iter().map(note).collect()
 }
 
 const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;

@@ -2,6 +2,7 @@
 //!
 //! All subjects pay the same: each is reached through the same calls, and its image lies in memory with the same emulated delays.
 
+use super::memory::Emulated;
 use crate::calls::{Calls, System as _};
 use crate::directfs::DirectFs;
 use crate::front::{ByVfsNames, DentryCache, Front, FrontOptions, IndexKind, Mindex, Names};
@@ -12,16 +13,17 @@ use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
 use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, Group, SlabState, ThreadSlot};
 use engine::{AttachOptions, Fs};
-use pmem::{BLOCK_BYTES, Delayed, Delays, Direct, MapError, Mapping, Region};
+use pmem::{BLOCK_BYTES, Delays, Direct, MapError, Mapping, Region};
 use posix::Errno;
 use std::mem::offset_of;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Threads at one time whose slots need no page faults.
 const THREADS_MAX: u64 = 72;
 
 /// Memory as experiments have it.
-pub type Slow = Arc<Delayed>;
+pub type Slow = Arc<Emulated>;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,11 +71,18 @@ impl Subject {
     }
 }
 
+/// Bytes of an image for a file, generously: PMFS keeps a directory's free entries, NOVA a log of each inode.
+const FILE_BYTES: u64 = 10 << 10;
+/// The same for a file that has a name and an inode, and nothing else ever.
+const NAME_BYTES: u64 = 2 << 10;
+
 /// How large a machine has to be.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Files at one time.
     pub files: u64,
+    /// Bytes of an image for each of them beside its content.
+    pub file_bytes: u64,
     /// Bytes of content of all files.
     pub content_bytes: u64,
     /// How often SoupFS's persister comes; zero: only when asked.
@@ -83,12 +92,17 @@ pub struct Plan {
 impl Plan {
     /// For files without content.
     pub const fn of_files(files: u64) -> Plan {
-        Plan { files, content_bytes: 0, persist_period_ms: 0 }
+        Plan { files, file_bytes: FILE_BYTES, content_bytes: 0, persist_period_ms: 0 }
     }
 
-    /// Bytes of an image for it, generously: PMFS keeps a directory's free entries, NOVA a log of each inode.
+    /// For files that are made, renamed and removed, and nothing else.
+    pub const fn of_names(files: u64) -> Plan {
+        Plan { file_bytes: NAME_BYTES, ..Plan::of_files(files) }
+    }
+
+    /// Bytes of an image for it.
     pub const fn image_bytes(&self) -> u64 {
-        let names = self.files * (10 << 10) + (24 << 20);
+        let names = self.files * self.file_bytes + (24 << 20);
         (names + self.content_bytes * 2).next_multiple_of(2 << 20)
     }
 }
@@ -138,7 +152,9 @@ pub type Work<'w> = &'w mut dyn FnMut(&dyn Calls) -> Result<()>;
 pub trait Machine: Send + Sync {
     /// Lets the calling thread in, for the time of `work`.
     fn with(&self, work: Work<'_>) -> Result<()>;
-    /// Unmounts and mounts again, so that no name and no attribute is in a cache; from then on with these delays.
+    /// From now on with these delays, and nothing of the image in the emulated cache.
+    fn slow_down(&mut self, delays: Delays);
+    /// Unmounts and mounts again, at full speed, so that no name and no attribute is in a cache; from then on with these delays.
     fn remount(&mut self, delays: Delays) -> Result<()>;
     /// What lies where in memory, as far as people should know.
     fn places(&self) -> Vec<Place>;
@@ -146,34 +162,35 @@ pub trait Machine: Send + Sync {
     fn crash(&mut self, delays: Delays) -> Result<u64>;
 }
 
-/// Makes a machine with an empty file system.
-pub fn machine(subject: Subject, plan: Plan, delays: Delays) -> Result<Box<dyn Machine>> {
-    machine_for(subject, plan, delays, MountOptions::default().shards)
+/// Makes a machine with an empty file system, at full speed.
+pub fn machine(subject: Subject, plan: Plan) -> Result<Box<dyn Machine>> {
+    machine_for(subject, plan, MountOptions::default().shards)
 }
 
 /// The same where so many threads are not to meet at lists of free blocks and inodes.
-pub fn machine_for(subject: Subject, plan: Plan, delays: Delays, shards: usize) -> Result<Box<dyn Machine>> {
+pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dyn Machine>> {
     let mount = MountOptions { shards, ..MountOptions::default() };
     let quick = FrontOptions { mount, ..FrontOptions::default() };
     let slow = FrontOptions { inode_quick_path: false, ..quick };
     let with = |index| FrontOptions { index, ..quick };
     Ok(match subject {
-        Subject::DirectFs => Box::new(Own::new(plan, delays)?),
-        Subject::Nova => front::<Nova<Slow>, DentryCache>(plan, delays, quick)?,
-        Subject::Pmfs => front::<Pmfs<Slow>, DentryCache>(plan, delays, quick)?,
-        Subject::SoupFs => front::<SoupFs<Slow>, DentryCache>(plan, delays, quick)?,
-        Subject::ByVfs => front::<Nova<Slow>, ByVfsNames>(plan, delays, quick)?,
-        Subject::CacheletNova => front::<Nova<Slow>, Mindex>(plan, delays, quick)?,
-        Subject::CacheletNovaSlow => front::<Nova<Slow>, Mindex>(plan, delays, slow)?,
-        Subject::CacheletNovaRadix => front::<Nova<Slow>, Mindex>(plan, delays, with(IndexKind::Radix))?,
-        Subject::CacheletNovaBTree => front::<Nova<Slow>, Mindex>(plan, delays, with(IndexKind::BTree))?,
-        Subject::CacheletPmfs => front::<Pmfs<Slow>, Mindex>(plan, delays, quick)?,
-        Subject::CacheletPmfsSlow => front::<Pmfs<Slow>, Mindex>(plan, delays, slow)?,
+        Subject::DirectFs => directfs(plan, 0)?,
+        Subject::Nova => front::<Nova<Slow>, DentryCache>(plan, quick)?,
+        Subject::Pmfs => front::<Pmfs<Slow>, DentryCache>(plan, quick)?,
+        Subject::SoupFs => front::<SoupFs<Slow>, DentryCache>(plan, quick)?,
+        Subject::ByVfs => front::<Nova<Slow>, ByVfsNames>(plan, quick)?,
+        Subject::CacheletNova => front::<Nova<Slow>, Mindex>(plan, quick)?,
+        Subject::CacheletNovaSlow => front::<Nova<Slow>, Mindex>(plan, slow)?,
+        Subject::CacheletNovaRadix => front::<Nova<Slow>, Mindex>(plan, with(IndexKind::Radix))?,
+        Subject::CacheletNovaBTree => front::<Nova<Slow>, Mindex>(plan, with(IndexKind::BTree))?,
+        Subject::CacheletPmfs => front::<Pmfs<Slow>, Mindex>(plan, quick)?,
+        Subject::CacheletPmfsSlow => front::<Pmfs<Slow>, Mindex>(plan, slow)?,
     })
 }
 
-fn memory(delays: Delays) -> Slow {
-    Arc::new(Delayed::new(delays))
+/// DirectFS with room for so many files in its caches; zero: for all that the image holds.
+pub fn directfs(plan: Plan, cached_files_max: u64) -> Result<Box<dyn Machine>> {
+    Ok(Box::new(Own::new(plan, AttachOptions { cached_files_max, ..AttachOptions::default() })?))
 }
 
 /// Memory whose pages are there: no experiment measures page faults.
@@ -186,37 +203,37 @@ pub(super) fn populated(bytes: u64) -> Result<Arc<Mapping>> {
 /// A front over a physical file system.
 pub struct Fronted<P: PhysicalFs<Memory = Slow>, N: Names<P>> {
     image: Arc<Mapping>,
+    memory: Slow,
     options: FrontOptions,
     files: u32,
     front: Option<Front<P, N>>,
 }
 
-fn front<P: PhysicalFs<Memory = Slow>, N: Names<P>>(
-    plan: Plan,
-    delays: Delays,
-    options: FrontOptions,
-) -> Result<Box<dyn Machine>> {
-    Ok(Box::new(Fronted::<P, N>::new(plan, delays, options)?))
+fn front<P: PhysicalFs<Memory = Slow>, N: Names<P>>(plan: Plan, options: FrontOptions) -> Result<Box<dyn Machine>> {
+    Ok(Box::new(Fronted::<P, N>::new(plan, options)?))
 }
 
 impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Fronted<P, N> {
     /// With an empty file system.
-    pub fn new(plan: Plan, delays: Delays, options: FrontOptions) -> Result<Fronted<P, N>> {
-        let image = populated(plan.image_bytes())?;
-        P::mkfs(&image.region(memory(Delays::default()))?, &MkfsOptions::default())?;
+    pub fn new(plan: Plan, options: FrontOptions) -> Result<Fronted<P, N>> {
+        let (image, memory) = (populated(plan.image_bytes())?, Slow::default());
+        P::mkfs(&image.region(memory.clone())?, &MkfsOptions::default())?;
         let files = (plan.files as u32).saturating_mul(2).max(1 << 14);
         let mount = MountOptions { persist_period_ms: plan.persist_period_ms, ..options.mount };
         let options = FrontOptions { files_max: files, names_max: files, mount, ..options };
-        let mut machine = Fronted { image, options, files: plan.files as u32 + 1000, front: None };
-        machine.mount(delays)?;
+        let mut machine = Fronted { image, memory, options, files: plan.files as u32 + 1000, front: None };
+        machine.mount()?;
         Ok(machine)
     }
 
-    fn mount(&mut self, delays: Delays) -> Result<()> {
-        let front = Front::mount(self.image.region(memory(delays))?, self.options)?;
+    fn mount(&mut self) -> Result<u64> {
+        let region = self.image.region(self.memory.clone())?;
+        let start = Instant::now();
+        let front = Front::mount(region, self.options)?;
+        let took_ns = start.elapsed().as_nanos() as u64;
         front.touch(self.files);
         self.front = Some(front);
-        Ok(())
+        Ok(took_ns)
     }
 
     /// The front.
@@ -231,11 +248,18 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for Fronted<P, N> {
         work(self.front()?)
     }
 
+    fn slow_down(&mut self, delays: Delays) {
+        self.memory.slow_down(delays);
+    }
+
     fn remount(&mut self, delays: Delays) -> Result<()> {
+        self.slow_down(Delays::default());
         if let Some(front) = self.front.take() {
             front.unmount()?;
         }
-        self.mount(delays)
+        self.mount()?;
+        self.slow_down(delays);
+        Ok(())
     }
 
     fn places(&self) -> Vec<Place> {
@@ -246,12 +270,8 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for Fronted<P, N> {
 
     fn crash(&mut self, delays: Delays) -> Result<u64> {
         drop(self.front.take());
-        let region = self.image.region(memory(delays))?;
-        let start = std::time::Instant::now();
-        let front = Front::mount(region, self.options)?;
-        let took_ns = start.elapsed().as_nanos() as u64;
-        self.front = Some(front);
-        Ok(took_ns)
+        self.slow_down(delays);
+        self.mount()
     }
 }
 
@@ -261,11 +281,13 @@ struct Own {
     fs: Option<Fs<Slow>>,
     dram: Option<(Arc<Mapping>, DramLayout)>,
     image: Arc<Mapping>,
+    memory: Slow,
+    options: AttachOptions,
 }
 
 impl Own {
-    fn new(plan: Plan, delays: Delays) -> Result<Own> {
-        let image = populated(plan.image_bytes())?;
+    fn new(plan: Plan, attaching: AttachOptions) -> Result<Own> {
+        let (image, memory) = (populated(plan.image_bytes())?, Slow::default());
         let options = engine::MkfsOptions {
             uuid: *b"an experiment...",
             label: [0; 64],
@@ -275,30 +297,30 @@ impl Own {
             now_ns: posix::host::now_ns(),
             zeroed: true,
         };
-        let region = image.region(memory(Delays::default()))?;
+        let region = image.region(memory.clone())?;
         engine::mkfs(&region, &options)?;
-        let mut machine = Own { fs: None, dram: None, image };
-        machine.attach(delays)?;
+        let mut machine = Own { fs: None, dram: None, image, memory, options: attaching };
+        machine.attach()?;
         Ok(machine)
     }
 
-    fn attach(&mut self, delays: Delays) -> Result<u64> {
-        let image = self.image.region(memory(delays))?;
-        let options = AttachOptions::default();
-        let layout = Fs::dram_layout(&image, &options)?;
+    fn attach(&mut self) -> Result<u64> {
+        let image = self.image.region(self.memory.clone())?;
+        let options = &self.options;
+        let layout = Fs::dram_layout(&image, options)?;
         let dram = Arc::new(Mapping::anonymous(layout.length)?);
         // What the engine touches here; the slots of threads that never come, and the tables of programs, stay holes.
         let slots_end = layout.slots + THREADS_MAX * size_of::<ThreadSlot>() as u64;
         for part in [0..slots_end.min(layout.block_bits), layout.block_bits..layout.upper] {
             dram.populate_write(part).map_err(|_| Errno::ENOMEM)?;
         }
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         // SAFETY: both mappings are kept in this value as long as the file system, whose field is dropped before theirs and replaced before them.
         let (image, of_dram) = unsafe {
-            let image = Region::new(self.image.address(), self.image.length(), memory(delays));
+            let image = Region::new(self.image.address(), self.image.length(), self.memory.clone());
             (image, Region::new(dram.address(), dram.length(), Direct))
         };
-        let recovery = Fs::attach_first(image, of_dram, &posix::host::PLATFORM, &options)?;
+        let recovery = Fs::attach_first(image, of_dram, &posix::host::PLATFORM, options)?;
         std::thread::scope(|scope| {
             let helper = scope.spawn(|| recovery.work());
             recovery.work()?;
@@ -317,11 +339,18 @@ impl Machine for Own {
         work(&DirectFs(fs).session()?)
     }
 
+    fn slow_down(&mut self, delays: Delays) {
+        self.memory.slow_down(delays);
+    }
+
     fn remount(&mut self, delays: Delays) -> Result<()> {
+        self.slow_down(Delays::default());
         if let Some(fs) = self.fs.take() {
             fs.detach_last()?;
         }
-        self.attach(delays).map(drop)
+        self.attach()?;
+        self.slow_down(delays);
+        Ok(())
     }
 
     fn places(&self) -> Vec<Place> {
@@ -332,7 +361,8 @@ impl Machine for Own {
 
     fn crash(&mut self, delays: Delays) -> Result<u64> {
         drop(self.fs.take());
-        self.attach(delays)
+        self.slow_down(delays);
+        self.attach()
     }
 }
 

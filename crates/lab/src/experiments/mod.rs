@@ -23,6 +23,7 @@ pub mod findings;
 pub mod index;
 mod loops;
 pub mod machine;
+pub mod memory;
 pub mod multicore;
 pub mod report;
 pub mod soupfs;

@@ -85,7 +85,7 @@ pub fn html(circumstances: &Circumstances, all: &[(&Experiment, &Findings)]) -> 
     let mut out = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(out, "<title>The papers' results again</title><style>{STYLE}</style></head><body>");
     out.push_str("<h1>The papers' results again</h1>");
-    out.push_str("<p>Every system runs the same calls in one process; nobody pays for a system call. Absolute times are therefore far below the papers', whose file systems are in the kernel: compare how subjects stand to each other. What one thread does is timed in its own processor time, what several do by the clock; of several rounds the least counts. The memories are emulated: the first number is a delay for each line read from the image, the second for each line written to it.</p>");
+    out.push_str("<p>Every system runs the same calls in one process; nobody pays for a system call. Absolute times are therefore far below the papers', whose file systems are in the kernel: compare how subjects stand to each other. What one thread does is timed in its own processor time, what several do by the clock; of several rounds the least counts. The memories are emulated: the first number is a delay for each line that is read from the image and is not in an emulated processor's cache of 32 MiB, the second for each line that is written to it. Lines of one read, and lines written past the cache, wait ten at a time.</p>");
     out.push_str("<table><tbody>");
     for (name, value) in &circumstances.facts {
         let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));

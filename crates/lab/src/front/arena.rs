@@ -2,13 +2,14 @@
 //! was given to somebody else meanwhile; it finds a slot of the same type, and a count in it tells.
 
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::multicore::places::Place;
 use crate::substrate::shard;
 use pmem::{Direct, Layout, MappedRegion, Mapping, Pm};
 use posix::Errno;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Slots that a thread takes at once from where nobody has been yet.
 const BATCH: u32 = 32;
@@ -85,7 +86,7 @@ impl<T: Layout> Arena<T> {
     }
 
     fn list(&self, shard: usize) -> MutexGuard<'_, Vec<u32>> {
-        self.free[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.free[shard])
     }
 
     /// A slot; none if all are taken.

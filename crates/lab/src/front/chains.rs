@@ -10,12 +10,13 @@
 
 use super::arena::{Arena, Array};
 use crate::error::Result;
+use crate::locks;
 use pmem::Layout;
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
 /// The structure of the index of [`Cachelet`](super::Cachelet).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -186,7 +187,7 @@ impl Chains {
             Chains::Hash(buckets) => buckets.at(hash as u32 & (buckets.length() - 1)),
             Chains::Radix(radix) => radix.of(hash),
             Chains::BTree(tree) => {
-                let slots = tree.slots.read().unwrap_or_else(PoisonError::into_inner);
+                let slots = locks::read(&tree.slots);
                 tree.buckets.at(slots.get(&hash).copied().unwrap_or(0))
             }
         }
@@ -198,12 +199,12 @@ impl Chains {
             Chains::Hash(_) => self.of(hash).lock(Held::Nothing),
             Chains::Radix(radix) => {
                 let subtree = &radix.subtrees[part(hash, 0)];
-                let guard = subtree.lock().unwrap_or_else(PoisonError::into_inner);
+                let guard = locks::lock(subtree);
                 radix.grow(hash);
                 radix.of(hash).lock(Held::Subtree { _guard: guard })
             }
             Chains::BTree(tree) => {
-                let mut slots = tree.slots.write().unwrap_or_else(PoisonError::into_inner);
+                let mut slots = locks::write(&tree.slots);
                 let known = slots.get(&hash).copied();
                 let slot = known.or_else(|| tree.buckets.take());
                 if let (None, Some(new)) = (known, slot) {

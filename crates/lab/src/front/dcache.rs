@@ -16,15 +16,16 @@ use super::icache::Finding;
 use super::names::{At, Known, Making, Moved, Names, Peek, Peeked, hash_name};
 use super::{Front, FrontOptions};
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::multicore::places::Place;
 use crate::physical::{Index, PhysicalFs, Shared};
 use pmem::Layout;
 use posix::Errno;
 use std::hint::spin_loop;
 use std::mem::offset_of;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
-use std::sync::{Mutex, PoisonError};
 
 const FROZEN: u32 = 1 << 30;
 const LOCKED: u32 = 1 << 31;
@@ -721,7 +722,7 @@ impl<P: PhysicalFs> Names<P> for DentryCache {
                     return Ok(gone);
                 }
                 let index = {
-                    let mut hand = names.hand.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut hand = locks::lock(&names.hand);
                     let index = if *hand >= high { 1 } else { *hand };
                     *hand = index + 1;
                     index

@@ -11,6 +11,7 @@
 use super::arena::{Arena, Array};
 use crate::error::{Error, Result};
 use crate::inode::AttributeCell;
+use crate::locks;
 use crate::multicore::places::Place;
 use crate::physical::{Exclusive, Loaded, PhysicalFs, Shared};
 use pmem::Layout;
@@ -18,7 +19,7 @@ use posix::Errno;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const DYING: u32 = 1 << 30;
 /// Locks on buckets of numbers.
@@ -228,7 +229,7 @@ impl<I> InodeCache<I> {
     fn bucket(&self, number: u64) -> MutexGuard<'_, ()> {
         // The same low bits as in `first`: one lock covers whole chains.
         let index = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % BUCKETS;
-        self.buckets[index].lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.buckets[index])
     }
 
     fn first(&self, number: u64) -> &AtomicU32 {
@@ -239,14 +240,14 @@ impl<I> InodeCache<I> {
     /// Locks the file for looking.
     #[inline]
     pub(super) fn read(&self, slot: u32) -> ReadLocked<'_, I> {
-        let guard = self.state(slot).read().unwrap_or_else(PoisonError::into_inner);
+        let guard = locks::read(self.state(slot));
         ReadLocked { head: self.head(slot), guard }
     }
 
     /// Locks the file for changing.
     #[inline]
     pub(super) fn write(&self, slot: u32) -> WriteLocked<'_, I> {
-        let guard = self.state(slot).write().unwrap_or_else(PoisonError::into_inner);
+        let guard = locks::write(self.state(slot));
         WriteLocked { head: self.head(slot), guard }
     }
 
@@ -259,7 +260,7 @@ impl<I> InodeCache<I> {
         head.number.store(number, Relaxed);
         head.place.store(loaded.inode, Relaxed);
         head.flags.store(REFERENCED, Relaxed);
-        *self.state(slot).write().unwrap_or_else(PoisonError::into_inner) = Some(loaded.info);
+        *locks::write(self.state(slot)) = Some(loaded.info);
         if self.finding == Finding::Hash {
             let first = self.first(number);
             head.next.store(first.load(Relaxed), Relaxed);
@@ -411,7 +412,7 @@ impl<I> InodeCache<I> {
         if head.number.load(Relaxed) != number || head.refs.compare_exchange(0, DYING, AcqRel, Relaxed).is_err() {
             return Ok(false);
         }
-        let info = self.state(slot).write().unwrap_or_else(PoisonError::into_inner).take();
+        let info = locks::write(self.state(slot)).take();
         match self.finding {
             Finding::Hash => self.unhash(slot),
             Finding::Pointer => clear_pointer(fs, self.place(slot))?,
@@ -438,7 +439,7 @@ impl<I> InodeCache<I> {
         everything: bool,
         spare: &dyn Fn(u32) -> bool,
     ) -> Result<u32> {
-        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hand = locks::lock(&self.hand);
         let high = self.heads.high().max(2);
         let mut gone = 0;
         for _ in 0..high * if everything { 1 } else { 2 } {

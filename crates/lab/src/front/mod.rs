@@ -34,6 +34,7 @@ pub use names::Names;
 pub use operations::Wish;
 
 use crate::error::Result;
+use crate::locks;
 use crate::multicore::places::Place;
 use crate::physical::{MountOptions, PhysicalFs};
 use files::OpenFiles;
@@ -41,7 +42,7 @@ use icache::{INDEXED, InodeCache};
 use names::At;
 use posix::Credentials;
 use std::mem::ManuallyDrop;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// A dentry cache and an inode cache, as Linux has them.
 pub type Conventional<P> = Front<P, DentryCache>;
@@ -220,6 +221,6 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
     }
 
     fn lock_renames(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.rename_lock.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.rename_lock)
     }
 }

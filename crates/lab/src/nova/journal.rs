@@ -4,9 +4,9 @@
 use super::Nova;
 use super::format::{JOURNAL_WORDS, JOURNALS, JOURNALS_BLOCK, Journal};
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::substrate::shard;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
-use std::sync::PoisonError;
 
 /// A word to be changed, with its new value.
 pub(super) type Change<'a> = (&'a Commit64, u64);
@@ -36,7 +36,7 @@ impl<M: Memory> Nova<M> {
         }
         debug_assert!(changes.len() <= JOURNAL_WORDS);
         let index = shard(self.shards.min(JOURNALS as usize));
-        let _held = self.journals[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = locks::lock(&self.journals[index]);
         let journal = self.journal(index as u64)?;
         for (slot, (word, _)) in journal.words.iter().zip(changes) {
             self.region.set64(&slot.place, self.region.offset_of(*word)).unflushed();

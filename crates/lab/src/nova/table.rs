@@ -3,12 +3,13 @@
 use super::Nova;
 use super::format::{FREE, INODE_BYTES, Inode, SegmentHeader, TABLES, TABLES_BLOCK};
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::multicore::places::Place;
 use crate::substrate::{BlockRange, shard};
 use pmem::{BLOCK_BYTES, Commit64, Durable, Memory, Pm};
 use posix::Errno;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Numbers that a thread takes from one table before it goes on to the next.
 const BATCH: u64 = 64;
@@ -50,7 +51,7 @@ impl Inodes {
     }
 
     fn list(&self, shard: usize) -> MutexGuard<'_, Vec<u64>> {
-        self.free[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.free[shard])
     }
 
     pub(super) fn note_used(&self) {
@@ -59,7 +60,7 @@ impl Inodes {
 
     /// Recovery: this table has been used so far; these numbers below are free.
     pub(super) fn found(&self, table: u64, used: u64, free: Vec<u64>) {
-        *self.tables[table as usize].lock().unwrap_or_else(PoisonError::into_inner) = used;
+        *locks::lock(&self.tables[table as usize]) = used;
         self.list(table as usize % self.free.len()).extend(free.into_iter().rev());
     }
 
@@ -132,7 +133,7 @@ impl<M: Memory> Nova<M> {
 
     fn take_batch(&self, mine: usize) -> Result<u64> {
         let table = self.inodes.next_table.fetch_add(1, Relaxed) % TABLES;
-        let mut used = self.inodes.tables[table as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = locks::lock(&self.inodes.tables[table as usize]);
         let per_segment = self.per_segment();
         if used.is_multiple_of(per_segment) {
             self.add_segment(table, *used / per_segment)?;

@@ -71,16 +71,16 @@ impl<M: Memory> Pmfs<M> {
 
     /// The entries of a block, until `visit` has seen enough. Whether it has.
     fn scan_block(&self, block: u64, visit: &mut dyn FnMut(&Read) -> Result<bool>) -> Result<bool> {
-        self.region.note_read(block, BLOCK_BYTES);
-        let mut at = block;
-        while at < block + BLOCK_BYTES {
+        let (mut at, mut has_enough, mut seen) = (block, false, 0);
+        while at < block + BLOCK_BYTES && !has_enough {
             let entry = self.read_dentry(at)?;
-            if visit(&entry)? {
-                return Ok(true);
-            }
+            has_enough = visit(&entry)?;
+            // What is free behind its name is not looked at.
+            seen = at + DENTRY_BYTES + entry.name_length - block;
             at += entry.length;
         }
-        Ok(false)
+        self.region.note_read(block, seen);
+        Ok(has_enough)
     }
 
     fn pages(inode: &Inode) -> u64 {
@@ -302,6 +302,8 @@ impl<M: Memory> Pmfs<M> {
         }
         let next = at + here.length;
         let behind = if next < block + BLOCK_BYTES { Some(self.read_dentry(next)?) } else { None };
+        let last = behind.map_or(at, |entry| entry.at);
+        self.region.note_read(block, last + DENTRY_BYTES - block);
         Ok((before, behind.filter(|entry| entry.number == 0)))
     }
 

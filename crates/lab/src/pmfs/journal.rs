@@ -5,10 +5,11 @@
 use super::Pmfs;
 use super::format::{JOURNALS, JOURNALS_BLOCK, Journal, UNDO_WORDS, Undo};
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::substrate::shard;
 use pmem::{BLOCK_BYTES, Cell64, Durable, Flushed, Layout, Memory, Pm, crc32c};
 use posix::Errno;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// A transaction. What is to change is logged first, all of it; then [`begin`](Transaction::begin) makes the log durable, and changes may follow. Dropped before
 /// its end, it changes nothing back that it did not change: it is undone.
@@ -35,7 +36,7 @@ impl<M: Memory> Pmfs<M> {
 
     pub(super) fn transaction(&self) -> Result<Transaction<'_, M>> {
         let index = shard(self.shards.min(JOURNALS as usize));
-        let held = self.journals[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let held = locks::lock(&self.journals[index]);
         let journal = self.journal(index as u64)?;
         Ok(Transaction {
             pmfs: self,

@@ -15,6 +15,7 @@ mod recovery;
 mod tree;
 
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
     Renaming, Shared, Space,
@@ -27,7 +28,7 @@ use format::{BYTES_PER_INODE, FIXED_BLOCK, Fixed, INODE_BYTES, Inode, JOURNALS, 
 use journal::Transaction;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};
 use posix::Errno;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use tree::Tree;
 
 /// The smallest image.
@@ -88,7 +89,7 @@ struct InodeList {
 
 impl FreeInodes {
     fn lock(&self) -> MutexGuard<'_, InodeList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.0)
     }
 
     fn found(&self, high: u64, free: Vec<u64>) {

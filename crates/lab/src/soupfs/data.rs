@@ -13,12 +13,13 @@ use super::inode::{Change, FileState, Info, Inode, Node, Overlay};
 use super::space::Marks;
 use super::volume::Volume;
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::physical::{Exclusive, Shared};
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 use posix::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 /// Pointers of a page, as a power of two.
 const FAN_BITS: u32 = PAGE_WORDS.ilog2();
@@ -61,12 +62,12 @@ fn slot(block: u64, level: u32) -> usize {
 
 impl Inode {
     fn content(&self) -> RwLockReadGuard<'_, FileState> {
-        self.file.read().unwrap_or_else(PoisonError::into_inner)
+        locks::read(&self.file)
     }
 
     /// The content, to change what is known of it.
     pub fn content_mut(&self) -> RwLockWriteGuard<'_, FileState> {
-        self.file.write().unwrap_or_else(PoisonError::into_inner)
+        locks::write(&self.file)
     }
 }
 

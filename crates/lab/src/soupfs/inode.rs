@@ -16,7 +16,7 @@
 //! call that removes the entry again, unless something waits for it; and what waits for an entry waits for the names of the directories above.
 
 use super::chain::Buckets;
-use super::space::lock;
+use crate::locks::lock;
 use engine::Attributes;
 use engine::format::FileKind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -61,6 +61,7 @@ pub mod space;
 pub mod volume;
 
 use crate::error::Result;
+use crate::locks::lock;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
     Renaming, Shared, Space,
@@ -69,7 +70,6 @@ use crate::substrate::{self, NvPointer};
 use engine::{Attributes, Changes};
 use pmem::{LINE_BYTES, MappedRegion, Memory, Pm};
 use scan::ScanReport;
-use space::lock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;

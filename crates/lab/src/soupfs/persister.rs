@@ -16,9 +16,10 @@ use super::format::{
     target_lines,
 };
 use super::inode::{AddMark, Change, Inode, Node};
-use super::space::{Marks, lock};
+use super::space::Marks;
 use super::volume::Volume;
 use crate::error::{Error, Result};
+use crate::locks::{self, lock};
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Durable, Flushed, LINE_BYTES, Memory, Pm};
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,7 +81,7 @@ impl<M: Memory> Volume<M> {
     pub fn persist_all(&self) -> Result<()> {
         self.drain()?;
         // What others took off the list has to be done, too, when this returns.
-        drop(self.draining.write().unwrap_or_else(PoisonError::into_inner));
+        drop(locks::write(&self.draining));
         match *lock(&self.trouble) {
             Some(error) => Err(error),
             None => Ok(()),
@@ -89,7 +90,7 @@ impl<M: Memory> Volume<M> {
 
     /// Persists what is on the dirty list. What is listed again meanwhile is for the next time, but for what can now be freed.
     fn drain(&self) -> Result<()> {
-        let _draining = self.draining.read().unwrap_or_else(PoisonError::into_inner);
+        let _draining = locks::read(&self.draining);
         for _ in 0..2 {
             let mut count = lock(&self.dirty).len();
             while count > 0

@@ -19,9 +19,10 @@ use super::format::{
     InodeLines, PAGE_LINES, Tag, entry_lines, identity, identity_word, inode_lines, target, target_lines,
 };
 use super::inode::Inode;
-use super::space::{Space, lock, place};
+use super::space::{Space, place};
 use super::volume::Volume;
 use crate::error::Result;
+use crate::locks::lock;
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Pm};
 use std::collections::{HashMap, HashSet};

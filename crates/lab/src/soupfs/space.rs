@@ -7,20 +7,16 @@
 
 use super::format::{PAGE_LINES, TABLE};
 use crate::error::{Error, Result};
+use crate::locks::lock;
 use pmem::{BLOCK_BYTES, Cell64, Flushed, LINE_BYTES, Memory, Pm, Region};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// All lines of a page.
 const WHOLE: u64 = u64::MAX;
 /// Pages with free lines that are looked at for one allocation.
 const PARTIAL_PAGES_TRIED: u32 = 4;
-
-/// Locks, whoever panicked with the lock.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The pool.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use super::format::{
 };
 use super::inode::{AddMark, Added, Change, Info, Inode, Line, Node};
 use super::scan::Scan;
-use super::space::{Space, bits, lock};
+use super::space::{Space, bits};
 use crate::error::{Error, Result};
 use crate::inode::AttributeCell;
+use crate::locks::lock;
 use crate::physical::{Loaded, MkfsOptions};
 use crate::substrate::{self, System};
 use engine::Attributes;

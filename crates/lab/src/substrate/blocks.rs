@@ -3,11 +3,12 @@
 
 use super::shard;
 use crate::error::Result;
+use crate::locks;
 use crate::multicore::places::Place;
 use posix::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Blocks in a row, by number (offset / 4096).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +68,7 @@ impl FreeBlocks {
     }
 
     fn list(&self, shard: usize) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        locks::lock(&self.shards[shard])
     }
 
     /// One block.

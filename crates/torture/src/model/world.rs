@@ -36,7 +36,7 @@ fn errno<T>(result: posix::Result<T>) -> Result<T, i32> {
 
 fn caller<'t, 'f>(thread: &'t Thread<'f>, who: u8) -> Caller<'t, 'f, Watched> {
     let (uid, gid, groups) = USERS[who as usize];
-    Caller { thread, credentials: Credentials::user(uid, gid, groups) }
+    Caller::new(thread, Credentials::user(uid, gid, groups))
 }
 
 impl World {

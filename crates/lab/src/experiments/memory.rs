@@ -1,0 +1,266 @@
+//! Emulated slow memory, as a processor with caches meets it.
+//!
+//! The papers' machines had caches before their slow memory, and several lines under way at once. An emulation without these charges the systems for what the papers' memory never cost:
+//! a system that keeps a name on the image alone would pay again for each look at it, one with a copy in DRAM never would. So here:
+//!
+//! - A line that is read waits only if it is not in an emulated cache. That has the size of the last-level cache of the DirectFS paper's machine and is empty after each
+//!   mount. Stores and flushes (CLWB) leave their lines in it, streaming past the cache takes them out.
+//! - Lines of one read, and streamed lines, wait ten at a time: a core has that many buffers for lines on their way. Reads that depend on each other are reads of their own.
+//! - Flushed lines wait one after the other, at the next fence: so do the papers that emulate memory.
+//! - A store costs nothing, whether its line is in the cache or not.
+//!
+//! What waits is counted, too, by thread: numbers that no clock disturbs.
+
+use pmem::{Delays, LINE_BYTES, Memory, Spin, Wait};
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Lines that a core has under way at once: the fill buffers of the papers' processors.
+const AT_ONCE: u64 = 10;
+/// Sets of the emulated cache; with [`WAYS`] lines each it holds 32 MiB.
+const SETS: u64 = 1 << 17;
+/// Lines of a set: numbers beside one another in a word, the newest lowest.
+const WAYS: u32 = 4;
+const TAG_BITS: u32 = u64::BITS / WAYS;
+const TAG: u64 = (1 << TAG_BITS) - 1;
+/// A one in each way.
+const ONES: u64 = u64::MAX / TAG;
+
+/// What a thread did to images.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines that had to be brought.
+    pub read: u64,
+    /// Lines flushed.
+    pub flushed: u64,
+    /// Lines streamed.
+    pub streamed: u64,
+    /// Fences that waited for some of these.
+    pub fences: u64,
+}
+
+thread_local! {
+    static COUNTS: Cell<Counts> = const { Cell::new(Counts { read: 0, flushed: 0, streamed: 0, fences: 0 }) };
+    /// Lines flushed and lines streamed since the last fence.
+    static OWED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// What the calling thread did to slowed images since it last asked.
+pub fn take_counts() -> Counts {
+    COUNTS.take()
+}
+
+fn count(change: impl FnOnce(&mut Counts)) {
+    let mut counts = COUNTS.get();
+    change(&mut counts);
+    COUNTS.set(counts);
+}
+
+/// The lines that a range touches.
+fn lines(offset: u64, length: u64) -> Range<u64> {
+    let end = if length == 0 { offset / LINE_BYTES } else { (offset + length).div_ceil(LINE_BYTES) };
+    offset / LINE_BYTES..end
+}
+
+/// Which lines of an image are in the cache. In a set the oldest goes. Threads share it without order: who loses a race brings a line once more.
+#[derive(Debug)]
+struct Cache {
+    sets: Box<[AtomicU64]>,
+}
+
+impl Cache {
+    fn new() -> Cache {
+        Cache { sets: (0..SETS).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn place(&self, line: u64) -> (&AtomicU64, u64) {
+        // Zero stands for no line.
+        (&self.sets[(line % SETS) as usize], (line / SETS + 1) & TAG)
+    }
+
+    /// Brings a line, unless it is there; whether it had to.
+    fn bring(&self, line: u64) -> bool {
+        let (set, tag) = self.place(line);
+        let word = set.load(Relaxed);
+        // Whether one of the numbers is this one: subtracting borrows through a number that is zero.
+        let differing = word ^ (tag * ONES);
+        let is_there = differing.wrapping_sub(ONES) & !differing & ONES << (TAG_BITS - 1) != 0;
+        if !is_there {
+            set.store(word << TAG_BITS | tag, Relaxed);
+        }
+        !is_there
+    }
+
+    fn take_out(&self, line: u64) {
+        let (set, tag) = self.place(line);
+        let word = set.load(Relaxed);
+        let kept = |way: &u32| word >> (way * TAG_BITS) & TAG != tag;
+        let rest = (0..WAYS).filter(kept).map(|way| word & TAG << (way * TAG_BITS)).sum();
+        if rest != word {
+            set.store(rest, Relaxed);
+        }
+    }
+}
+
+/// Memory as experiments have it. Without delays it does nothing.
+#[derive(Debug)]
+pub struct Emulated {
+    read_ns: AtomicU64,
+    write_ns: AtomicU64,
+    wait: Spin,
+    /// Made when reads are slow for the first time.
+    cache: OnceLock<Cache>,
+}
+
+impl Default for Emulated {
+    fn default() -> Emulated {
+        Emulated { read_ns: AtomicU64::new(0), write_ns: AtomicU64::new(0), wait: Spin::new(), cache: OnceLock::new() }
+    }
+}
+
+impl Emulated {
+    /// From now on it is so slow, and nothing is in the cache. Nobody may be at work on it.
+    pub fn slow_down(&self, delays: Delays) {
+        if delays.read_ns > 0 {
+            self.cache.get_or_init(Cache::new).sets.iter().for_each(|set| set.store(0, Relaxed));
+        }
+        self.read_ns.store(delays.read_ns, Relaxed);
+        self.write_ns.store(delays.write_ns, Relaxed);
+    }
+
+    /// The cache, where reads are slow.
+    #[inline]
+    fn cache(&self) -> Option<&Cache> {
+        if self.read_ns.load(Relaxed) == 0 { None } else { self.cache.get() }
+    }
+
+    #[inline]
+    fn is_slow_to_write(&self) -> bool {
+        self.write_ns.load(Relaxed) > 0
+    }
+}
+
+impl Memory for Emulated {
+    const WATCHED: bool = true;
+
+    #[inline]
+    fn stored(&self, offset: u64, bytes: &[u8]) {
+        if let Some(cache) = self.cache() {
+            for line in lines(offset, bytes.len() as u64) {
+                cache.bring(line);
+            }
+        }
+    }
+
+    #[inline]
+    fn streamed(&self, offset: u64, bytes: &[u8]) {
+        let lines = lines(offset, bytes.len() as u64);
+        if let Some(cache) = self.cache() {
+            lines.clone().for_each(|line| cache.take_out(line));
+        }
+        if self.is_slow_to_write() {
+            let (flushed, streamed) = OWED.get();
+            OWED.set((flushed, streamed + lines.count() as u64));
+        }
+    }
+
+    #[inline]
+    fn flushed(&self, offset: u64, length: u64) {
+        if self.is_slow_to_write() {
+            let (flushed, streamed) = OWED.get();
+            OWED.set((flushed + lines(offset, length).count() as u64, streamed));
+        }
+    }
+
+    #[inline]
+    fn fenced(&self) {
+        let (flushed, streamed) = OWED.take();
+        if flushed + streamed > 0 {
+            count(|counts| {
+                counts.flushed += flushed;
+                counts.streamed += streamed;
+                counts.fences += 1;
+            });
+            self.wait.wait((flushed + streamed.div_ceil(AT_ONCE)) * self.write_ns.load(Relaxed));
+        }
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, length: u64) {
+        if let Some(cache) = self.cache() {
+            let brought = lines(offset, length).filter(|line| cache.bring(*line)).count() as u64;
+            if brought > 0 {
+                count(|counts| counts.read += brought);
+                self.wait.wait(brought.div_ceil(AT_ONCE) * self.read_ns.load(Relaxed));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(work: impl FnOnce(&Emulated)) -> Counts {
+        let memory = Emulated::default();
+        memory.slow_down(Delays { read_ns: 1, write_ns: 1 });
+        take_counts();
+        work(&memory);
+        take_counts()
+    }
+
+    #[test]
+    fn a_line_is_brought_once_and_stays_until_it_is_streamed_to() {
+        let read = |memory: &Emulated| memory.read(4000, 200);
+        assert_eq!(counts(read).read, 4);
+        assert_eq!(counts(|memory| (0..10).for_each(|_| read(memory))).read, 4);
+        let streamed = |memory: &Emulated| {
+            read(memory);
+            memory.streamed(4096, &[0; 64]);
+            memory.fenced();
+            read(memory);
+        };
+        assert_eq!(counts(streamed), Counts { read: 5, flushed: 0, streamed: 1, fences: 1 });
+    }
+
+    #[test]
+    fn what_was_stored_need_not_be_brought() {
+        let stored = |memory: &Emulated| {
+            memory.stored(640, &[1; 64]);
+            memory.flushed(640, 64);
+            memory.fenced();
+            memory.fenced();
+            memory.read(640, 65);
+        };
+        assert_eq!(counts(stored), Counts { read: 1, flushed: 1, streamed: 0, fences: 1 });
+    }
+
+    #[test]
+    fn of_more_lines_than_a_set_holds_the_oldest_are_brought_again() {
+        let round = |memory: &Emulated, count: u64| (0..count).for_each(|at| memory.read(at * SETS * LINE_BYTES, 1));
+        assert_eq!(counts(|memory| (0..3).for_each(|_| round(memory, 4))).read, 4);
+        assert_eq!(counts(|memory| (0..3).for_each(|_| round(memory, 5))).read, 15);
+    }
+
+    #[test]
+    fn nothing_is_in_the_cache_when_the_delays_begin() {
+        let again = |memory: &Emulated| {
+            memory.read(0, 64);
+            memory.slow_down(Delays { read_ns: 2, write_ns: 0 });
+            memory.read(0, 64);
+        };
+        assert_eq!(counts(again).read, 2);
+    }
+
+    #[test]
+    fn without_delays_nothing_is_counted() {
+        let memory = Emulated::default();
+        take_counts();
+        memory.read(0, 4096);
+        memory.flushed(0, 4096);
+        memory.fenced();
+        assert_eq!(take_counts(), Counts::default());
+    }
+}

@@ -1,0 +1,201 @@
+//! What a call reads of the image is what it says that it reads: an emulated delay is paid for what is said, so whoever said less would be ahead for nothing.
+//!
+//! Each call is recorded instruction by instruction, so what it touched is known whatever it says.
+
+mod common;
+
+use common::{Image, mkfs, small_options};
+use engine::{AttachOptions, Fs};
+use lab::calls::{Calls, System};
+use lab::directfs::DirectFs;
+use lab::front::{DentryCache, Front};
+use lab::multicore::events::{Code, Event, Kind, LINE_BYTES, events};
+use lab::multicore::record::record;
+use lab::nova::Nova;
+use lab::physical::PhysicalFs;
+use lab::pmfs::Pmfs;
+use lab::soupfs::SoupFs;
+use pmem::{Direct, Mapping, Memory, Region};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+const FILES: usize = 16;
+/// Of each kind.
+const CALLS: usize = 5;
+const STEPS_MAX: usize = 400_000;
+const IMAGE_BYTES: u64 = 32 << 20;
+
+/// Memory that notes what is said to be read, by thread: persisters read, too.
+#[derive(Clone, Copy)]
+struct Noted;
+
+thread_local! {
+    static SAID: RefCell<Vec<Range<u64>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Memory for Noted {
+    const WATCHED: bool = true;
+    fn stored(&self, _: u64, _: &[u8]) {}
+    fn streamed(&self, _: u64, _: &[u8]) {}
+    fn flushed(&self, _: u64, _: u64) {}
+    fn fenced(&self) {}
+    fn read(&self, offset: u64, length: u64) {
+        if length > 0 {
+            SAID.with_borrow_mut(|said| said.push(offset / LINE_BYTES..(offset + length).div_ceil(LINE_BYTES)));
+        }
+    }
+}
+
+fn take_said() -> BTreeSet<u64> {
+    SAID.take().into_iter().flatten().collect()
+}
+
+/// What the calls of a kind did, all together.
+#[derive(Debug, Default)]
+struct Sum {
+    /// Lines that a call was the first to touch, by reading them.
+    read: u64,
+    /// Those of them of which it did not say so.
+    unsaid: u64,
+    /// Lines of which it said so without touching them.
+    untouched: u64,
+}
+
+type Sums = BTreeMap<&'static str, Sum>;
+
+struct Watcher {
+    image: Range<u64>,
+    code: Code,
+    /// Lines that were touched since the mount.
+    known: BTreeSet<u64>,
+    sums: Sums,
+}
+
+impl Watcher {
+    fn new(image: &Mapping) -> Watcher {
+        let start = image.address() as u64;
+        let code = Code::new().unwrap();
+        Watcher { image: start..start + image.length(), code, known: BTreeSet::new(), sums: BTreeMap::new() }
+    }
+
+    fn call(&mut self, name: &'static str, call: impl FnOnce() -> posix::Result<()>) {
+        take_said();
+        let (steps, done) = record(STEPS_MAX, call).unwrap();
+        done.unwrap();
+        let said = take_said();
+        let sum = self.sums.entry(name).or_default();
+        let mut touched = BTreeSet::new();
+        for Event { kind, address, .. } in events(&steps, &mut self.code).unwrap() {
+            if matches!(kind, Kind::Work | Kind::Fence | Kind::Flush) || !self.image.contains(&address) {
+                continue;
+            }
+            let line = (address - self.image.start) / LINE_BYTES;
+            touched.insert(line);
+            if self.known.insert(line) && kind == Kind::Load {
+                sum.read += 1;
+                sum.unsaid += u64::from(!said.contains(&line));
+            }
+        }
+        sum.untouched += said.difference(&touched).count() as u64;
+    }
+}
+
+fn path(index: usize) -> Vec<u8> {
+    format!("/directory/file{index:04}").into_bytes()
+}
+
+/// Each call finds the caches as a mount left them, but for the directory.
+fn watch(watcher: &mut Watcher, calls: &dyn Calls) {
+    watcher.call("first look", || calls.stat(&path(0)).map(drop));
+    for index in 1..1 + CALLS {
+        watcher.call("stat", || calls.stat(&path(index)).map(drop));
+        watcher.call("stat again", || calls.stat(&path(index)).map(drop));
+        watcher.call("unlink", || calls.unlink(&path(index + CALLS)));
+    }
+}
+
+fn make(calls: &dyn Calls) {
+    calls.mkdir(b"/directory", 0o755).unwrap();
+    (0..FILES).for_each(|index| calls.create(&path(index), 0o644).unwrap());
+    calls.sync().unwrap();
+}
+
+fn front_says<P: PhysicalFs<Memory = Noted>>() -> Sums {
+    let image = Image::new(IMAGE_BYTES);
+    mkfs::<P, _>(&image, Noted);
+    let mount = || Front::<P, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    let front = mount();
+    make(&front);
+    front.unmount().unwrap();
+    let front = mount();
+    let mut watcher = Watcher::new(&image.0);
+    watch(&mut watcher, &front);
+    front.unmount().unwrap();
+    watcher.sums
+}
+
+fn directfs_says() -> Sums {
+    let image = Mapping::anonymous(IMAGE_BYTES).unwrap();
+    // SAFETY: the mapping lives until the end of this function, as does every region over it.
+    let region = || unsafe { Region::new(image.address(), image.length(), Noted) };
+    let making = engine::MkfsOptions {
+        uuid: *b"what is read ...",
+        label: [0; 64],
+        inodes_max: 4096,
+        owner: (0, 0),
+        permissions: 0o755,
+        now_ns: posix::host::now_ns(),
+        zeroed: true,
+    };
+    engine::mkfs(&region(), &making).unwrap();
+    let options = AttachOptions::default();
+    let layout = Fs::<Noted>::dram_layout(&region(), &options).unwrap();
+    let attach = || {
+        let dram = Mapping::anonymous(layout.length).unwrap();
+        // SAFETY: as above; the mapping is returned beside the file system and outlives it.
+        let dram_region = unsafe { Region::new(dram.address(), dram.length(), Direct) };
+        let recovery = Fs::attach_first(region(), dram_region, &posix::host::PLATFORM, &options).unwrap();
+        recovery.work().unwrap();
+        (recovery.finish().unwrap().0, dram)
+    };
+    let (fs, _dram) = attach();
+    make(&DirectFs(&fs).session().unwrap());
+    fs.detach_last().unwrap();
+    let (fs, _dram) = attach();
+    let mut watcher = Watcher::new(&image);
+    watch(&mut watcher, &DirectFs(&fs).session().unwrap());
+    fs.detach_last().unwrap();
+    watcher.sums
+}
+
+fn assert_said(system: &str, sums: &Sums) {
+    for call in ["stat", "unlink"] {
+        let sum = &sums[call];
+        assert!(sum.read >= CALLS as u64, "{system}, {call}: nothing was read, so nothing was tried: {sum:?}");
+        // One line may be of what all calls share, a journal's head.
+        assert!(sum.unsaid <= 1 && sum.untouched == 0, "{system}, {call}: {sum:?}");
+    }
+    assert_eq!(sums["stat again"].read, 0, "{system}: what was read a moment ago is read again from elsewhere");
+    assert!(sums["first look"].unsaid * 5 <= sums["first look"].read, "{system}: {:?}", sums["first look"]);
+}
+
+#[test]
+fn directfs_says_what_it_reads() {
+    assert_said("DirectFS", &directfs_says());
+}
+
+#[test]
+fn nova_says_what_it_reads() {
+    assert_said("NOVA", &front_says::<Nova<Noted>>());
+}
+
+#[test]
+fn pmfs_says_what_it_reads() {
+    assert_said("PMFS", &front_says::<Pmfs<Noted>>());
+}
+
+#[test]
+fn soupfs_says_what_it_reads() {
+    assert_said("SoupFS", &front_says::<SoupFs<Noted>>());
+}

@@ -1,0 +1,48 @@
+//! The line that says how far a run is: rewritten in place on a terminal, a line now and then elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Between two lines where they are kept, and where they are not.
+const PAUSE_KEPT: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Says how far a run is.
+pub struct Live {
+    begun: Instant,
+    told: Option<Instant>,
+    planned: Duration,
+    on_terminal: bool,
+}
+
+impl Live {
+    /// For a run that is planned to take so long.
+    pub fn new(planned: Duration) -> Live {
+        Live { begun: Instant::now(), told: None, planned, on_terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Says what a part is at, unless that was done a moment ago.
+    pub fn say(&mut self, part: &str, what: &str) {
+        let pause = if self.on_terminal { PAUSE } else { PAUSE_KEPT };
+        if self.told.is_some_and(|told| told.elapsed() < pause) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let (now, planned) = (clock(self.begun.elapsed()), clock(self.planned));
+        let (begin, end) = if self.on_terminal { ("\r\x1b[K", "") } else { ("", "\n") };
+        eprint!("{begin}{now} of {planned}  {part}: {what}{end}");
+        let _ = std::io::stderr().flush();
+    }
+
+    /// Takes the line away.
+    pub fn clear(&self) {
+        if self.on_terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}

@@ -1,0 +1,252 @@
+//! The parts of a run: each is let go for its share of the time, and tells what came of it as JSON and in words.
+
+use crate::Run;
+use crate::live::Live;
+use anyhow::{Result, bail, ensure};
+use serde_json::{Map, Value, json, to_value};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use torture::campaign::{self, Plan, Progress};
+use torture::explore::{self, Effort};
+use torture::hostile::{self, Arena};
+use torture::model::{self, World};
+use torture::races::{Races, races};
+use torture::storm::{self, Front};
+use torture::workload::Group;
+
+/// Calls that are drawn for a sequence which is compared with the model; some name nothing that is there, and are not made.
+const DRAWN: usize = 100_000;
+/// Workers of a kill storm at a time, and how many of them die in a round.
+const WORKERS: usize = 6;
+const KILLS: u64 = 200;
+/// Threads of a race, unless asked otherwise.
+pub const RACERS: usize = 3;
+/// A hostile image that takes longer is one on which something does not end.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What can be asked for alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Crashes: all, or a group.
+    Crashes(Option<Group>),
+    /// Processes that are killed.
+    Kills,
+    /// Threads at once.
+    Races,
+    /// Random calls.
+    Model,
+    /// Changed images.
+    Hostile,
+}
+
+impl Part {
+    /// All, and of the time of a run how many tenths are for each.
+    pub const ALL: [(Part, u32); 5] =
+        [(Part::Crashes(None), 5), (Part::Kills, 2), (Part::Races, 1), (Part::Model, 1), (Part::Hostile, 1)];
+
+    /// The part of a name.
+    pub fn parse(name: &str) -> Result<Part, String> {
+        if let Some((part, _)) = Part::ALL.into_iter().find(|(part, _)| part.name() == name) {
+            return Ok(part);
+        }
+        let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
+        known.map(|group| Part::Crashes(Some(group))).ok_or_else(|| {
+            "the parts are crashes (of which singles, setups, pages, pairs and threads are parts), kills, races, model and hostile".to_owned()
+        })
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Crashes(_) => "crashes",
+            Part::Kills => "kills",
+            Part::Races => "races",
+            Part::Model => "model",
+            Part::Hostile => "hostile",
+        }
+    }
+
+    /// Lets it go.
+    pub fn run(self, run: &Run, duration: Duration, live: &mut Live) -> Result<Told> {
+        let mut say = |what: &str| live.say(self.name(), what);
+        match self {
+            Part::Crashes(group) => crashes(run, group, duration, &mut say),
+            Part::Kills => kills(run, duration, &mut say),
+            Part::Races => race(duration, run.seed, RACERS, &mut say),
+            Part::Model => compare_with_model(run.seed, duration, &mut say),
+            Part::Hostile => hostile_images(run.seed, duration, &mut say),
+        }
+    }
+}
+
+/// What came of a part.
+pub struct Told {
+    /// For programs.
+    pub json: Value,
+    /// For people: a table or a line.
+    pub text: String,
+    /// What did not pass. Each was told at once, too.
+    pub violations: usize,
+}
+
+type Say<'s> = &'s mut dyn FnMut(&str);
+
+fn violation(what: &dyn std::fmt::Display) {
+    eprintln!("\nVIOLATION {what}");
+}
+
+fn crashes(run: &Run, group: Option<Group>, duration: Duration, say: Say<'_>) -> Result<Told> {
+    let first = match &run.from {
+        None => 0,
+        Some(name) => match campaign::workloads(group).iter().position(|(_, workload)| workload.to_string() == *name) {
+            None => bail!("--from {name}: there is no such workload in this part; `torture list` names them all"),
+            Some(first) => first,
+        },
+    };
+    let threads = run.threads.unwrap_or(1);
+    let plan = Plan { duration, seed: run.seed, threads, effort: Effort::FULL, group, first };
+    let outcome = campaign::run(&plan, &mut |progress| say(&how_far(progress)), &|what| violation(what));
+    let lines = outcome.lines.iter().map(|(group, line)| Ok((group.name().to_owned(), to_value(line)?)));
+    let groups: Map<_, _> = lines.collect::<Result<_>>()?;
+    let violations: Vec<_> =
+        outcome.violations.iter().map(|each| json!({ "id": each.id, "what": each.what })).collect();
+    let json = json!({
+        "threads": threads, "rounds": outcome.rounds, "groups": groups, "total": outcome.total(), "violations": violations,
+    });
+    Ok(Told { json, text: outcome.table(), violations: outcome.violations.len() })
+}
+
+fn how_far(progress: &Progress) -> String {
+    let Progress { elapsed, round, workload: (at, all), states, violations, at: name } = progress;
+    let rate = *states as f64 / elapsed.as_secs_f64();
+    format!("round {round}  workload {at}/{all}  {states} states ({rate:.0}/s)  {violations} violations  {name:.40}")
+}
+
+fn kills(run: &Run, duration: Duration, say: Say<'_>) -> Result<Told> {
+    let (fronts, directfs) = fronts(run)?;
+    let (seed, workers) = (run.seed, WORKERS);
+    let plan = storm::Plan {
+        duration,
+        rounds_min: 1,
+        kills: KILLS,
+        seed,
+        workers,
+        fronts,
+        directfs,
+        arguments: String::new(),
+    };
+    let mut tell = |outcome: &storm::Outcome| {
+        let storm::Counts { rounds, kills, servers, calls, violations, .. } = outcome.total();
+        say(&format!(
+            "{rounds} rounds  {kills} workers and {servers} servers killed  {calls} calls  {violations} violations"
+        ));
+    };
+    let outcome = storm::run(&plan, &mut tell, &|what| violation(&what))?;
+    let lines = outcome.lines.iter().map(|(front, line)| Ok((front.name().to_owned(), to_value(line)?)));
+    let fronts: Map<_, _> = lines.collect::<Result<_>>()?;
+    let json = json!({ "fronts": fronts, "total": outcome.total(), "violations": outcome.violations });
+    Ok(Told { json, text: outcome.table(), violations: outcome.violations.len() })
+}
+
+/// What can be stormed here, and the program that is needed for it. What cannot is told.
+fn fronts(run: &Run) -> Result<(Vec<Front>, Option<PathBuf>)> {
+    if let Some(program) = &run.directfs {
+        ensure!(program.is_file(), "--directfs {}: there is no such file", program.display());
+    }
+    let beside = std::env::current_exe().ok().map(|program| program.with_file_name("directfs"));
+    let directfs = run.directfs.clone().or(beside).filter(|program| program.is_file());
+    if directfs.is_none() {
+        eprintln!(
+            "There is no directfs beside this program (`cargo build --release -p directfs` makes it; --directfs names another one): only the library is stormed."
+        );
+        return Ok((vec![Front::Library], None));
+    }
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("/dev/fuse cannot be opened here: no mount is stormed.");
+        return Ok((vec![Front::Library, Front::Run], directfs));
+    }
+    Ok((Front::ALL.to_vec(), directfs))
+}
+
+/// Lets threads race.
+pub fn race(duration: Duration, seed: u64, threads: usize, say: Say<'_>) -> Result<Told> {
+    let plan = Races { duration, histories_max: 0, seed, threads };
+    let outcome = races(&plan, &mut |outcome| {
+        say(&format!("{} histories  {} violations", outcome.histories, outcome.violations.len()))
+    })?;
+    outcome.violations.iter().for_each(|what| violation(what));
+    let torture::races::Outcome { histories, overlapping, calls, images, violations } = &outcome;
+    let count = violations.len();
+    let text = format!(
+        "{histories} histories of {threads} threads, {overlapping} of them with calls at once; {calls} calls; {images} images checked afterwards; {count} violations\n"
+    );
+    let json = json!({
+        "threads": threads, "histories": histories, "overlapping": overlapping, "calls": calls, "images": images, "violations": violations,
+    });
+    Ok(Told { json, text, violations: count })
+}
+
+fn compare_with_model(seed: u64, duration: Duration, say: Say<'_>) -> Result<Told> {
+    let begun = Instant::now();
+    let mut world = World::default();
+    let (mut total, mut sequences, mut violations) = (model::Counts::default(), 0, Vec::new());
+    while (begun.elapsed() < duration || sequences == 0) && violations.is_empty() {
+        say(&format!("{sequences} sequences, {} calls passed", total.calls));
+        match model::run(&mut world, seed + sequences, DRAWN) {
+            Ok(counts) => total += counts,
+            Err(failure) => {
+                violation(&failure);
+                violations.push(failure.to_string());
+            }
+        }
+        sequences += 1;
+    }
+    let model::Counts { calls, refused, detaches, crashes, comparisons } = total;
+    let text = format!(
+        "{sequences} sequences, {calls} calls ({refused} refused), {detaches} clean detaches, {crashes} crashes, {comparisons} comparisons of trees; {} violations\n",
+        violations.len()
+    );
+    let json = json!({ "sequences": sequences, "total": total, "violations": violations });
+    Ok(Told { json, text, violations: violations.len() })
+}
+
+/// A panic ends the process here, and so does what never ends; which case it was is said.
+fn hostile_images(seed: u64, duration: Duration, say: Say<'_>) -> Result<Told> {
+    let begun = Instant::now();
+    let mut arena = Arena::default();
+    let done = Arc::new(AtomicU64::new(0));
+    watch(seed, Arc::downgrade(&done));
+    while begun.elapsed() < duration || arena.counts.cases == 0 {
+        let index = done.load(Relaxed);
+        explore::set_current(&format!("hostile case {index} of seed {seed}"));
+        arena.run(&hostile::case(seed, index));
+        done.store(index + 1, Relaxed);
+        say(&format!("{} images", arena.counts.cases));
+    }
+    let hostile::Counts { cases, attached, worked, refused, mended, unmended } = arena.counts;
+    let text = format!(
+        "{cases} images, {attached} of them attached; {worked} operations worked, {refused} were refused; {mended} images mended, {unmended} not; 0 violations\n"
+    );
+    Ok(Told { json: json!({ "total": arena.counts, "violations": [] }), text, violations: 0 })
+}
+
+/// Ends the process if a case does not end; and itself with those who count the cases.
+fn watch(seed: u64, done: std::sync::Weak<AtomicU64>) {
+    std::thread::spawn(move || {
+        let mut seen = (0, Instant::now());
+        while let Some(done) = done.upgrade() {
+            let index = done.load(Relaxed);
+            if index != seen.0 {
+                seen = (index, Instant::now());
+            } else if seen.1.elapsed() > PATIENCE {
+                violation(&format!("hostile case {index} of seed {seed} does not end"));
+                std::process::abort();
+            }
+            drop(done);
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+}

@@ -1,0 +1,457 @@
+//! Kill storms: processes that work on one image at once are killed at random moments, and others take their places.
+//!
+//! A storm goes over one of three fronts: the library (every worker has the image inside), a mount (whose server is killed, too), or `directfs run`. It
+//! consists of rounds. In each a *crew* of workers is let loose, of which one is killed after every few calls. A worker makes calls with names of its own, and
+//! notes outside of the image how many have returned ([`work`]). Whoever takes the place of a dead one first compares what is there with what must be: what the
+//! calls that had returned left, with or without the next one, and nothing else. Between, all make calls with names that all want. After the
+//! round `fsck` looks at the image as it is: what deaths left may be there as notes, but no error. Then it is opened by the library, every worker's names are
+//! compared again, and when it has been left `fsck` must find neither an error nor a warning. What fails is kept: the image, and what everybody said.
+
+mod crew;
+mod files;
+pub mod work;
+
+pub use crew::take_part;
+
+use crate::hand::Hand;
+use crate::machine::Watch;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use crew::{Ledger, Orders, Place, once_more, own};
+use files::{ByLibrary, Files};
+use posix::image::{Alone, Image, MakeOptions, OpenImage, make};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use work::{Chapter, Random};
+
+const IMAGE_BYTES: u64 = 64 << 20;
+/// Where programs see the image under `directfs run`.
+const INSIDE: &str = "/mnt/directfs";
+/// How long a mount may take.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(60);
+/// Rounds on an image; then another one is made.
+const ROUNDS_OF_AN_IMAGE: u64 = 50;
+/// After so many failures there is no need for more.
+const VIOLATIONS_MAX: usize = 20;
+
+/// By what road workers come to the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub enum Front {
+    /// The engine in their own process.
+    Library,
+    /// A mount.
+    Mount,
+    /// `directfs run`.
+    Run,
+}
+
+impl Front {
+    /// All.
+    pub const ALL: [Front; 3] = [Front::Library, Front::Mount, Front::Run];
+
+    /// Whether a write may reach the file system in pieces: the kernel hands it over page by page, and stops when the writer is killed.
+    fn cuts_writes(self) -> bool {
+        self == Front::Mount
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Front::Library => "library",
+            Front::Mount => "mount",
+            Front::Run => "run",
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// For how long; at least `rounds_min` rounds of each front.
+    pub duration: Duration,
+    /// See there.
+    pub rounds_min: u64,
+    /// Kills of a round.
+    pub kills: u64,
+    /// Draws what is drawn.
+    pub seed: u64,
+    /// Workers at a time.
+    pub workers: usize,
+    /// Over which fronts, in turn.
+    pub fronts: Vec<Front>,
+    /// The program `directfs`, for all fronts but the library.
+    pub directfs: Option<PathBuf>,
+    /// How this program is started to take part in the storm: arguments, with spaces between.
+    pub arguments: String,
+}
+
+/// What came of it over one front.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
+pub struct Counts {
+    /// Rounds.
+    pub rounds: u64,
+    /// Workers that were killed.
+    pub kills: u64,
+    /// Servers of mounts that were killed.
+    pub servers: u64,
+    /// Calls with names of their own that workers made.
+    pub calls: u64,
+    /// Rounds that did not pass.
+    pub violations: u64,
+    /// How long they took.
+    pub seconds: f64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.rounds += other.rounds;
+        self.kills += other.kills;
+        self.servers += other.servers;
+        self.calls += other.calls;
+        self.violations += other.violations;
+        self.seconds += other.seconds;
+    }
+}
+
+/// What came of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// By front.
+    pub lines: Vec<(Front, Counts)>,
+    /// What did not pass, and where the image is.
+    pub violations: Vec<String>,
+}
+
+impl Outcome {
+    /// The lines together.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.lines.iter().for_each(|(_, line)| total += *line);
+        total
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let titles = ["rounds", "workers killed", "servers killed", "calls", "violations", "time, s"];
+        let _ = write!(text, "{:<20}", "");
+        for title in titles {
+            let _ = write!(text, " {title:>14}");
+        }
+        let total = self.total();
+        let named = self.lines.iter().map(|(front, line)| (front.name(), line)).chain([("all", &total)]);
+        for (name, line) in named {
+            let Counts { rounds, kills, servers, calls, violations, seconds } = line;
+            let _ = write!(
+                text,
+                "\n{name:<20} {rounds:>14} {kills:>14} {servers:>14} {calls:>14} {violations:>14} {seconds:>14.1}"
+            );
+        }
+        text + "\n"
+    }
+}
+
+/// How the library opens the image of a storm.
+fn library(image: &Path) -> OpenImage {
+    let dram_directory = image.parent().map_or_else(|| PathBuf::from("/dev/shm"), Path::to_owned);
+    OpenImage { dram_directory, recovery_threads: 1, patience: Duration::from_secs(60), ..OpenImage::default() }
+}
+
+/// A directory of a storm's own, which goes with it.
+struct Stage {
+    directory: PathBuf,
+    keep: bool,
+}
+
+impl Stage {
+    fn new(front: Front, seed: u64) -> Result<Stage> {
+        let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+        let directory = base.join(format!("torture-{}-{}-{seed}", std::process::id(), front.name()));
+        fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
+        let stage = Stage { directory, keep: false };
+        fs::create_dir(stage.point())?;
+        let options = MakeOptions { length: IMAGE_BYTES, sparse: true, permissions: 0o777, ..MakeOptions::default() };
+        make(stage.image(), &options)?;
+        Ok(stage)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.join("image")
+    }
+
+    fn point(&self) -> PathBuf {
+        self.directory.join("mount")
+    }
+
+    fn ledger(&self) -> PathBuf {
+        self.directory.join("ledger")
+    }
+
+    /// What a crew and its workers, or a server, said in this round.
+    fn said(&self) -> PathBuf {
+        self.directory.join("said")
+    }
+
+    fn said_file(&self) -> Result<fs::File> {
+        Ok(fs::File::options().create(true).append(true).open(self.said())?)
+    }
+
+    fn is_mounted(&self) -> bool {
+        let point = self.point();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        mounts.lines().any(|line| line.split(' ').nth(1).map(Path::new) == Some(&point))
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(self.point()).status();
+        }
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+/// A storm over one front.
+struct Storm<'p> {
+    plan: &'p Plan,
+    front: Front,
+    seed: u64,
+    stage: Stage,
+    random: Random,
+    /// Rounds on this image, the present one included.
+    rounds: u64,
+    /// Of the present round.
+    counts: Counts,
+}
+
+impl<'p> Storm<'p> {
+    /// A fresh image, nobody inside. The seed is for this image.
+    fn new(plan: &'p Plan, front: Front, seed: u64) -> Result<Storm<'p>> {
+        let stage = Stage::new(front, seed)?;
+        let random = Random(seed ^ (front as u64) << 32);
+        Ok(Storm { plan, front, seed, stage, random, rounds: 0, counts: Counts::default() })
+    }
+
+    fn directfs(&self) -> Result<Command> {
+        let program = self.plan.directfs.as_ref().context("the program directfs is needed, and not known")?;
+        Ok(Command::new(program))
+    }
+
+    fn orders(&self) -> Orders {
+        Orders {
+            front: self.front,
+            // The same for all rounds: the calls of a chapter follow from it.
+            seed: self.seed,
+            workers: self.plan.workers,
+            kills: self.plan.kills,
+            place: match self.front {
+                Front::Library => self.stage.image(),
+                Front::Mount => self.stage.point(),
+                Front::Run => INSIDE.into(),
+            },
+            ledger: self.stage.ledger(),
+        }
+    }
+
+    /// One round. An error is a violation, or something that this machine lacks.
+    fn round(&mut self) -> (Counts, Result<()>) {
+        let begun = Instant::now();
+        self.counts = Counts { rounds: 1, ..Counts::default() };
+        self.rounds += 1;
+        let before = self.places();
+        let passed = self.play();
+        for (worker, (before, now)) in before.into_iter().zip(self.places()).enumerate() {
+            let all = |chapter: u64| Chapter::new(self.seed, worker, chapter).calls().len() as u64;
+            let ended: u64 = (before.chapter..now.chapter).map(all).sum();
+            self.counts.calls += ended + now.returned as u64 - before.returned as u64;
+        }
+        self.counts.violations = u64::from(passed.is_err());
+        self.counts.seconds = begun.elapsed().as_secs_f64();
+        (self.counts, passed)
+    }
+
+    fn play(&mut self) -> Result<()> {
+        let _ = fs::remove_file(self.stage.said());
+        match self.front {
+            Front::Library => self.let_loose(Command::new(std::env::current_exe()?))?,
+            Front::Run => {
+                let mut command = self.directfs()?;
+                command.args(["run", "--image"]).arg(self.stage.image()).args(["-C", INSIDE, "--"]);
+                command.arg(std::env::current_exe()?);
+                self.let_loose(command)?;
+            }
+            Front::Mount => self.mount_round()?,
+        }
+        self.look(false).context("as it was left")?;
+        self.compare()?;
+        self.look(true).context("after it was opened and left once more")
+    }
+
+    fn places(&self) -> Vec<Place> {
+        match Ledger::open(&self.stage.ledger()) {
+            Ok(ledger) => (0..self.plan.workers).map(|worker| ledger.place(worker)).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn crew(&self, program: Command) -> Result<Child> {
+        let mut command = once_more(program, "crew", &self.orders(), &self.plan.arguments);
+        command.stdout(Stdio::piped()).stderr(self.stage.said_file()?).spawn().context("starting a crew")
+    }
+
+    fn let_loose(&mut self, program: Command) -> Result<()> {
+        let output = self.crew(program)?.wait_with_output()?;
+        self.note_crew(&output)
+    }
+
+    fn note_crew(&mut self, output: &std::process::Output) -> Result<()> {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let kills = text.lines().find_map(|line| line.strip_prefix("kills ")?.parse::<u64>().ok());
+        self.counts.kills += kills.unwrap_or(0);
+        let said = fs::read_to_string(self.stage.said()).unwrap_or_default();
+        ensure!(output.status.success() && kills.is_some(), "the crew ended with {}, and said: {said}", output.status);
+        Ok(())
+    }
+
+    /// A round over a mount: every other time its server is killed.
+    fn mount_round(&mut self) -> Result<()> {
+        let mut server = self.serve()?;
+        let mut crew = self.crew(Command::new(std::env::current_exe()?))?;
+        let kills_server = self.rounds.is_multiple_of(2);
+        if kills_server {
+            self.wait_for_calls(&mut crew)?;
+            server.kill().context("killing a server")?;
+            self.counts.servers += 1;
+        }
+        let output = crew.wait_with_output()?;
+        let noted = self.note_crew(&output);
+        // Those whose server is gone end, and so does their crew.
+        let gone = kills_server && output.status.code() == Some(crew::GONE);
+        let lazily: &[&str] = if kills_server { &["umount", "--lazy"] } else { &["umount"] };
+        let unmounted = self.directfs()?.args(lazily).arg(self.stage.point()).output()?;
+        let ended = server.wait()?;
+        if !gone {
+            noted?;
+        }
+        let told = String::from_utf8_lossy(&unmounted.stderr);
+        ensure!(unmounted.status.success(), "umount ended with {}: {told}", unmounted.status);
+        ensure!(kills_server || ended.success(), "the server ended with {ended}");
+        Ok(())
+    }
+
+    /// Waits until workers have made some of the calls of a round, or all.
+    fn wait_for_calls(&mut self, crew: &mut Child) -> Result<()> {
+        let made = |storm: &Storm| storm.places().into_iter().map(Place::calls).sum::<u64>();
+        let calls = made(self) + self.random.below(crew::CALLS_BETWEEN / 2 * self.plan.kills);
+        while made(self) < calls && crew.try_wait()?.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Mounts the image; its server, once the mount stands.
+    fn serve(&self) -> Result<Child> {
+        let mut command = self.directfs()?;
+        command.args(["mount", "--foreground"]).arg(self.stage.image()).arg(self.stage.point());
+        let mut server = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(self.stage.said_file()?)
+            .spawn()
+            .context("starting directfs")?;
+        let begun = Instant::now();
+        while !self.stage.is_mounted() {
+            if let Some(status) = server.try_wait()? {
+                bail!("directfs mount ended with {status}");
+            }
+            if begun.elapsed() > MOUNT_PATIENCE {
+                let _ = server.kill();
+                let _ = server.wait();
+                bail!("the mount does not come to stand");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(server)
+    }
+
+    /// Compares the names of all workers, when nobody is inside any more.
+    fn compare(&self) -> Result<()> {
+        let path = self.stage.image();
+        let watch = Arc::new(Watch::new(IMAGE_BYTES));
+        let image = Image::open_with(&path, &library(&path), || Arc::clone(&watch)).context("opening the image")?;
+        {
+            let hand = Hand::new(image.fs()).map_err(|error| anyhow!("entering: {error:?}"))?;
+            for (worker, place) in self.places().into_iter().enumerate() {
+                let found = match ByLibrary(&hand).see(&own(worker)) {
+                    Err(libc::ENOENT) if place == (Place { chapter: 0, returned: 0 }) => continue,
+                    found => found.map_err(|error| anyhow!("looking at w{worker}: error {error}"))?,
+                };
+                let Place { chapter, returned } = place;
+                let judged = Chapter::new(self.seed, worker, chapter).judge(returned, &found, self.front.cuts_writes());
+                judged.map_err(|what| anyhow!("worker {worker}, chapter {chapter}, call {returned}: {what}"))?;
+            }
+        }
+        image.close().map(drop).context("leaving the image")
+    }
+
+    /// Lets `fsck` look at the image: as deaths left it, or in order.
+    fn look(&self, in_order: bool) -> Result<()> {
+        let alone = Alone::open(self.stage.image()).context("opening the image alone")?;
+        let mapping = alone.mapping();
+        // SAFETY: the mapping outlives the region, and nobody else is there.
+        let region = unsafe { pmem::Region::new(mapping.address(), mapping.length(), pmem::Direct) };
+        let report = fsck::check(&region, &fsck::Options::default(), &mut |_| {});
+        let findings: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
+        ensure!(report.is_sound() && (report.clean || !in_order), "fsck finds {findings:#?}");
+        Ok(())
+    }
+
+    /// Keeps what a violation left, and tells of it.
+    fn keep(&mut self, error: &anyhow::Error) -> String {
+        self.stage.keep = true;
+        let (front, round, seed) = (self.front.name(), self.rounds, self.seed);
+        format!(
+            "{front}, round {round} of seed {seed}: {error:#}\n    The image is kept in {}.",
+            self.stage.directory.display()
+        )
+    }
+}
+
+/// Storms over the fronts of a plan in turn until its time is over. `tell` hears after each round, `found` of violations at once.
+pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Outcome), found: &dyn Fn(&str)) -> Result<Outcome> {
+    let begun = Instant::now();
+    let lines = plan.fronts.iter().map(|front| (*front, Counts::default())).collect();
+    let mut outcome = Outcome { lines, violations: Vec::new() };
+    let mut storms: Vec<Option<Storm>> = plan.fronts.iter().map(|_| None).collect();
+    let mut seed = plan.seed;
+    while outcome.violations.len() < VIOLATIONS_MAX {
+        for (line, storm) in outcome.lines.iter_mut().zip(&mut storms) {
+            if storm.as_ref().is_none_or(|storm| storm.rounds == ROUNDS_OF_AN_IMAGE) {
+                *storm = None;
+                *storm = Some(Storm::new(plan, line.0, seed)?);
+                seed += 1;
+            }
+            let Some(at) = storm else { continue };
+            let (counts, passed) = at.round();
+            line.1 += counts;
+            if let Err(error) = passed {
+                let told = at.keep(&error);
+                found(&told);
+                outcome.violations.push(told);
+                *storm = None;
+            }
+        }
+        tell(&outcome);
+        let rounds = outcome.lines.iter().map(|(_, counts)| counts.rounds).min();
+        if begun.elapsed() >= plan.duration && rounds.is_none_or(|rounds| rounds >= plan.rounds_min) {
+            break;
+        }
+    }
+    Ok(outcome)
+}
