@@ -163,10 +163,10 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("rename-linked", |hand, tree| rename(hand, (tree.root, b"linked"), (tree.full, b"new"))),
     ("rename-directory", |hand, tree| rename(hand, (tree.root, b"empty"), (tree.full, b"new"))),
     ("rename-directory-over", |hand, tree| rename(hand, (tree.root, b"empty"), (tree.full, b"inner"))),
-    ("exchange", |hand, tree| {
-        let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
-        hand.rename((tree.root, b"small"), (tree.full, b"inner"), flags, |_, _| Ok(()))
-    }),
+    ("exchange", |hand, tree| exchange(hand, (tree.root, b"small"), (tree.full, b"inner"))),
+    ("exchange-files", |hand, tree| exchange(hand, (tree.root, b"small"), (tree.full, b"x"))),
+    ("exchange-directories", |hand, tree| exchange(hand, (tree.root, b"empty"), (tree.full, b"inner"))),
+    ("exchange-linked", |hand, tree| exchange(hand, (tree.full, b"x"), (tree.root, b"linked"))),
     ("whiteout", |hand, tree| {
         let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
         hand.rename((tree.root, b"small"), (tree.full, b"x"), flags, |_, _| Ok(()))
@@ -277,6 +277,44 @@ fn rename(hand: &Hand<'_>, from: (Node, &[u8]), to: (Node, &[u8])) -> Result<()>
     hand.rename(from, to, RenameFlags::default(), |_, _| Ok(()))
 }
 
+fn exchange(hand: &Hand<'_>, from: (Node, &[u8]), to: (Node, &[u8])) -> Result<()> {
+    hand.rename(from, to, RenameFlags { exchange: true, ..RenameFlags::default() }, |_, _| Ok(()))
+}
+
+/// While a rename that replaces or exchanges a file holds its names, another thread gives that file one more: in a directory of which the names are
+/// elsewhere, so only in a roomy world.
+fn rename_meanwhile_linked(hand: &Hand<'_>, tree: &Tree, from: (Node, &[u8]), flags: RenameFlags) -> Result<()> {
+    hand.rename(from, (tree.root, b"linked"), flags, |_, _| {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let other = hand.fs.enter().expect("enters");
+                match other.link(tree.linked, tree.empty, b"third") {
+                    // A rename that begins again asks again.
+                    Ok(()) | Err(Error::Exists) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            });
+            other.join().expect("links");
+        });
+        Ok(())
+    })
+}
+
+const OPERATIONS_BESIDE_OTHERS: &[(&str, Operation)] = &[
+    ("rename-over-linked-meanwhile", |hand, tree| {
+        rename_meanwhile_linked(hand, tree, (tree.full, b"x"), RenameFlags::default())
+    }),
+    ("rename-later-over-linked-meanwhile", |hand, tree| {
+        // Of two files the one made first is locked first.
+        made(hand, hand.create(tree.full, b"new", &new(FileKind::Regular)))?;
+        rename_meanwhile_linked(hand, tree, (tree.full, b"new"), RenameFlags::default())
+    }),
+    ("exchange-linked-meanwhile", |hand, tree| {
+        let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+        rename_meanwhile_linked(hand, tree, (tree.full, b"x"), flags)
+    }),
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// As it comes.
@@ -330,7 +368,7 @@ impl World {
 /// Does something with every name, so that whatever the dead one left in the way is met.
 fn use_everything(hand: &Hand<'_>, tree: &Tree) {
     let names: &[&[u8]] =
-        &[b"new", b"x", b"y", b"inner", b"first", b"one", LONG, b"small", b"linked", b"empty", b"file"];
+        &[b"new", b"x", b"y", b"inner", b"first", b"third", b"one", LONG, b"small", b"linked", b"empty", b"file"];
     let cold = hand.lookup(tree.root, b"cold").expect("nobody removes it");
     for directory in [tree.root, tree.full, tree.empty, cold] {
         for name in names {
@@ -527,14 +565,14 @@ impl Deaths {
     }
 }
 
-fn operations() -> impl Iterator<Item = (&'static str, Operation)> {
+fn chosen(operations: &'static [(&'static str, Operation)]) -> impl Iterator<Item = (&'static str, Operation)> {
     let only = std::env::var("DEATHS_ONLY").ok();
-    OPERATIONS.iter().copied().filter(move |(name, _)| only.as_ref().is_none_or(|only| only == name))
+    operations.iter().copied().filter(move |(name, _)| only.as_ref().is_none_or(|only| only == name))
 }
 
-fn die_everywhere(kind: Kind, every: usize) {
+fn die_everywhere(kind: Kind, every: usize, operations: &'static [(&'static str, Operation)]) {
     let mut deaths = Deaths::default();
-    for operation in operations() {
+    for operation in chosen(operations) {
         let died = (0..).step_by(every).take_while(|step| deaths.one(kind, (*step, None), operation)).count();
         std::eprintln!("{}: {} steps", operation.0, died * every);
     }
@@ -543,12 +581,17 @@ fn die_everywhere(kind: Kind, every: usize) {
 
 #[test]
 fn a_thread_may_die_at_every_step_of_every_operation() {
-    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize);
+    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS);
+}
+
+#[test]
+fn a_thread_may_die_while_another_changes_what_it_has_to_do_with() {
+    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS_BESIDE_OTHERS);
 }
 
 #[test]
 fn a_thread_may_die_where_names_crowd_their_buckets() {
-    die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize);
+    die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS);
 }
 
 /// The first step of each series is another one for each operation, so that many kinds of steps are met.
@@ -556,7 +599,7 @@ fn a_thread_may_die_where_names_crowd_their_buckets() {
 fn whoever_puts_the_work_of_the_dead_in_order_may_die_at_every_step_of_that() {
     let every = setting("REAPERS_EVERY", 41);
     let mut deaths = Deaths::default();
-    for (index, operation) in operations().enumerate() {
+    for (index, operation) in chosen(OPERATIONS).enumerate() {
         let mut step = index as u64 % every;
         std::eprintln!("{}", operation.0);
         while die(Kind::Roomy, (step, None), operation) != Tried::Survived {

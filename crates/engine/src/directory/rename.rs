@@ -186,10 +186,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         let intent = &self.slot.intent;
         intent.file.store(source.index, Relaxed);
-        match &victim {
-            Some(victim) => self.intend_victim(victim.index, victim.cachelet),
-            None => intent.victim.store(0, Relaxed),
-        }
+        // Noted when its lock is held: until then others may change what a death would give it back.
+        intent.victim.store(0, Relaxed);
         intent.old[0].store(source.dentry_offset, Relaxed);
         intent.old[1].store(victim.map_or(0, |victim| victim.dentry_offset), Relaxed);
         let kind = if flags.exchange { IntentKind::Exchange } else { IntentKind::Rename };
@@ -393,9 +391,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let entry = if victim.is_none() { Some(self.reserve_entry(held_new)?) } else { None };
         let replaced = victim.filter(|_| !matches!(place, OldPlace::Exchanged(_)));
         // Before the marks: of two renames of one file by two of its names, the second waits here.
-        let files = self.lock_files(&source, replaced.as_ref())?;
-        if let Some(replaced) = &replaced {
-            self.intend_victim(replaced.index, replaced.cachelet);
+        let files = self.lock_files(&source, victim.as_ref())?;
+        if let Some(victim) = &victim {
+            self.intend_victim(victim.index, victim.cachelet);
         }
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
         step();
@@ -474,11 +472,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Locks the files whose property entries change, in the order of their cachelets. (A directory's entry is written lazily: its lock comes
-    /// before buckets, which are held.)
-    fn lock_files(&self, source: &Found<'f>, replaced: Option<&Found<'f>>) -> Result<[Option<Held<'f>>; 2]> {
+    /// Locks the files that move, are replaced or exchanged, in the order of their cachelets: their marks and the links of the replaced one are this
+    /// thread's then, also for who puts its work in order. (A directory's are by its names: its lock comes before buckets, which are held.)
+    fn lock_files(&self, source: &Found<'f>, victim: Option<&Found<'f>>) -> Result<[Option<Held<'f>>; 2]> {
         let is_file = |found: &&Found<'f>| found.kind != FileKind::Directory;
-        let (first, second) = match (Some(source).filter(is_file), replaced.filter(is_file)) {
+        let (first, second) = match (Some(source).filter(is_file), victim.filter(is_file)) {
             (Some(a), Some(b)) if b.index < a.index => (Some(b), Some(a)),
             pair => pair,
         };
