@@ -73,6 +73,9 @@ fn plant(hand: &Hand<'_>) -> Tree {
     Tree { root, full, empty, file, small, linked, orphan }
 }
 
+/// What the survivor of a death does, and expects. The last word is the name of the operation.
+type Check = fn(World, Hand<'_>, &Tree, &str);
+
 type Operation = fn(&Hand<'_>, &Tree) -> Result<()>;
 
 /// Until it is noted or given back, a reference that a call returned is known to nobody but the caller: no step may be in between.
@@ -448,12 +451,41 @@ pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
     }
 }
 
-/// The survivor leaves; nothing is lost.
-fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
+/// Puts the work of the dead in order, and gives back what only the dead one had.
+fn reap_and_release_orphan(hand: &Hand<'_>, tree: &Tree, name: &str) {
     if !matches!(name, "last-release" | "last-hold") {
         hand.release(tree.orphan, 1);
     }
     hand.fs.reap_dead().expect("reaps");
+}
+
+fn release_all(hand: &Hand<'_>, tree: &Tree) {
+    for node in [tree.root, tree.full, tree.empty, tree.file, tree.small, tree.linked] {
+        hand.release(node, 1);
+    }
+}
+
+/// Leaves an image in which there is nothing to find.
+fn leave_clean(world: &mut World) {
+    world.fs.take().expect("attached").detach_last().expect("detaches");
+    let report = fsck::check(&world.image.region(), &fsck::Options::default(), &mut |_| {});
+    let findings: String = report.findings.iter().map(|finding| format!("\n{finding}")).collect();
+    assert!(report.clean, "left clean");
+    assert!(report.errors == 0 && report.warnings == 0, "{findings}");
+}
+
+/// The survivor leaves without a look at anything: no access has put in order what a reaper left to the next one.
+fn check_at_once(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
+    reap_and_release_orphan(&hand, tree, name);
+    release_all(&hand, tree);
+    drop(hand);
+    leave_clean(&mut world);
+}
+
+/// The survivor leaves; nothing is lost.
+fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
+    use_everything(&hand, tree);
+    reap_and_release_orphan(&hand, tree, name);
     // The tables of the layer above do this for a dead process.
     for node in [tree.orphan, tree.small] {
         let state = hand.cachelet(node).expect("a cachelet").references.load(Relaxed);
@@ -471,9 +503,7 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
         hand.compact(found).expect("compacts");
         hand.release(found, 1);
     }
-    for node in [tree.root, tree.full, tree.empty, tree.file, tree.small, tree.linked] {
-        hand.release(node, 1);
-    }
+    release_all(&hand, tree);
     drop(hand);
     let fs = world.fs();
     assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 0, "nothing is lost");
@@ -490,11 +520,7 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
         assert_ne!(DirectoryState::of(directory), DirectoryState::Evicting);
         assert!(directory.lock.load(Relaxed) == 0);
     }
-    world.fs.take().expect("attached").detach_last().expect("detaches");
-    let report = fsck::check(&world.image.region(), &fsck::Options::default(), &mut |_| {});
-    let findings: String = report.findings.iter().map(|finding| format!("\n{finding}")).collect();
-    assert!(report.clean, "left clean");
-    assert!(report.errors == 0 && report.warnings == 0, "{findings}");
+    leave_clean(&mut world);
     drop(Attached::new(&world.image).expect("attaches, and leaves without a word"));
     let scanned = Attached::new(&world.image).expect("attaches");
     assert!(scanned.report.scanned);
@@ -516,7 +542,12 @@ enum Tried {
 }
 
 /// Dies at step `step` of an operation; and if a step is given for it, so does the one who puts that in order.
-fn die(kind: Kind, (step, reaper_step): (u64, Option<u64>), (name, operation): (&str, Operation)) -> Tried {
+fn die(
+    kind: Kind,
+    (step, reaper_step): (u64, Option<u64>),
+    (name, operation): (&str, Operation),
+    check: Check,
+) -> Tried {
     let world = World::new(kind);
     // The borrow of the thread ends in `check`, before the file system is left.
     let fs: *const Fs<Mortal> = world.fs();
@@ -527,7 +558,6 @@ fn die(kind: Kind, (step, reaper_step): (u64, Option<u64>), (name, operation): (
         return Tried::Survived;
     }
     let reaper_too = reaper_step.is_some_and(|step| world.dies(step, |hand| assert!(hand.fs.reap_dead().is_ok())));
-    use_everything(&hand, &tree);
     check(world, hand, &tree, name);
     Tried::Died { reaper_too }
 }
@@ -537,19 +567,23 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 }
 
 /// What was tried, and what failed.
-#[derive(Default)]
 struct Deaths {
     count: u64,
     failures: Vec<String>,
+    check: Check,
 }
 
 impl Deaths {
+    fn new(check: Check) -> Deaths {
+        Deaths { count: 0, failures: Vec::new(), check }
+    }
+
     /// One try; whether there is a next one.
     fn one(&mut self, kind: Kind, steps: (u64, Option<u64>), operation: (&str, Operation)) -> bool {
         if std::env::var("DEATHS_TELL").is_ok() {
             std::eprintln!("{kind:?} {}@{steps:?}", operation.0);
         }
-        match std::panic::catch_unwind(|| die(kind, steps, operation)) {
+        match std::panic::catch_unwind(|| die(kind, steps, operation, self.check)) {
             Ok(Tried::Survived) => return false,
             Ok(Tried::Died { reaper_too }) if steps.1.is_some() && !reaper_too => return false,
             Ok(_) => {}
@@ -570,8 +604,8 @@ fn chosen(operations: &'static [(&'static str, Operation)]) -> impl Iterator<Ite
     operations.iter().copied().filter(move |(name, _)| only.as_ref().is_none_or(|only| only == name))
 }
 
-fn die_everywhere(kind: Kind, every: usize, operations: &'static [(&'static str, Operation)]) {
-    let mut deaths = Deaths::default();
+fn die_everywhere(kind: Kind, every: usize, operations: &'static [(&'static str, Operation)], check: Check) {
+    let mut deaths = Deaths::new(check);
     for operation in chosen(operations) {
         let died = (0..).step_by(every).take_while(|step| deaths.one(kind, (*step, None), operation)).count();
         std::eprintln!("{}: {} steps", operation.0, died * every);
@@ -581,28 +615,33 @@ fn die_everywhere(kind: Kind, every: usize, operations: &'static [(&'static str,
 
 #[test]
 fn a_thread_may_die_at_every_step_of_every_operation() {
-    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS);
+    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check);
+}
+
+#[test]
+fn a_thread_may_die_and_nobody_look_at_what_it_did_before_all_leave() {
+    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check_at_once);
 }
 
 #[test]
 fn a_thread_may_die_while_another_changes_what_it_has_to_do_with() {
-    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS_BESIDE_OTHERS);
+    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS_BESIDE_OTHERS, check);
 }
 
 #[test]
 fn a_thread_may_die_where_names_crowd_their_buckets() {
-    die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS);
+    die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS, check);
 }
 
 /// The first step of each series is another one for each operation, so that many kinds of steps are met.
 #[test]
 fn whoever_puts_the_work_of_the_dead_in_order_may_die_at_every_step_of_that() {
     let every = setting("REAPERS_EVERY", 41);
-    let mut deaths = Deaths::default();
+    let mut deaths = Deaths::new(check);
     for (index, operation) in chosen(OPERATIONS).enumerate() {
         let mut step = index as u64 % every;
         std::eprintln!("{}", operation.0);
-        while die(Kind::Roomy, (step, None), operation) != Tried::Survived {
+        while die(Kind::Roomy, (step, None), operation, check) != Tried::Survived {
             (0..).take_while(|reaper_step| deaths.one(Kind::Roomy, (step, Some(*reaper_step)), operation)).count();
             step += every;
         }

@@ -247,6 +247,21 @@ const CONTESTS: &[Contest] = &[
         ],
     },
     Contest {
+        // One of the exchanged files is renamed by its other name: each has its mark for itself.
+        name: "exchange-rename-linked",
+        prepare: |hand| {
+            make(hand, "/x", FileKind::Regular, b"x")?;
+            make(hand, "/y", FileKind::Regular, b"yy")?;
+            link(hand, "/y", "/z")
+        },
+        held: &[""],
+        threads: &[
+            &[|h| said(rename(h, "/x", "/y", EXCHANGE))],
+            &[|h| said(rename(h, "/z", "/w", PLAINLY)), |h| said(rename(h, "/w", "/z", PLAINLY))],
+            &[|h| said(read(h, "/x")), |h| said(read(h, "/y")), |h| said(read(h, "/z"))],
+        ],
+    },
+    Contest {
         name: "rename-lookup",
         prepare: |hand| {
             mkdir(hand, "/d")?;

@@ -21,6 +21,7 @@ impl<M: Memory> Fs<M> {
         self.reap_all()?;
         {
             let thread = self.enter()?;
+            thread.settle_doubtful()?;
             thread.write_back_all()?;
             thread.bury_orphans()?;
             // A record that stayed would be repeated after some later crash.

@@ -9,7 +9,7 @@
 
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References, RetiredKind};
 use crate::error::Result;
-use crate::format::{FileKind, NAME_BYTES_MAX};
+use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::{Node, Thread};
 use crate::mindex::Target;
 use crate::step::step;
@@ -112,18 +112,36 @@ impl<'f, M: Memory> Thread<'f, M> {
         // others may wait for it while they are pinned, and this waits for them to leave.
         self.wait_for_grace()?;
         let result = self.remove_names(directory);
+        // Now, not when it is indexed again: that may never be, and its links are written back.
+        if let Ok(subdirectories) = result {
+            self.count_links(directory, 2 + subdirectories);
+        }
+        step();
         DirectoryState::set(directory, DirectoryState::Absent);
         self.fs.platform.wake(&directory.directory);
         self.settle_names()?;
-        result
+        result.map(drop)
+    }
+
+    /// Counts anew what the dead left doubtful and nobody has looked into since. For the last one out, before links are written back.
+    pub(crate) fn settle_doubtful(&self) -> Result<()> {
+        let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
+        for index in 1..end as u32 {
+            let directory = self.fs.dram.cachelet(index)?;
+            let number = directory.number.load(Acquire);
+            if number != 0 && DirectoryState::of(directory) == DirectoryState::Doubtful {
+                self.evict_doubtful(Node { cachelet: index, number })?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes all names of a directory out of the mindex, and the cachelets of unused files with them. Under its lock; nobody else relies on
-    /// the names.
-    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<()> {
+    /// the names. How many subdirectories there are.
+    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<u32> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
-        let mut pages = 0;
+        let (mut pages, mut subdirectories) = (0, 0);
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
         while offset != 0 && pages < self.fs.geometry.blocks {
             pages += 1;
@@ -132,14 +150,16 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if index % 32 == 0 {
                     self.make_room()?;
                 }
-                let Ok(Some((_, dentry, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else {
+                let Ok(Some((dentry, offset, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else {
                     continue;
                 };
-                let name = crate::mindex::dentry_name(self.fs, dentry, facts.name_length, &mut buffer)?;
+                let counts = Valid::from_word(dentry.valid.load_acquire()).valid;
+                subdirectories += u32::from(counts && facts.kind == FileKind::Directory);
+                let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
                 let hash = self.fs.hash_name(number, name);
                 let target = {
                     let held = self.hold_bucket(hash)?;
-                    self.remove_entry(&held, hash, dentry)?
+                    self.remove_entry(&held, hash, offset)?
                 };
                 if let Some(Target::Cachelet(index)) = target {
                     self.evict_cachelet(index, facts.inode)?;
@@ -147,7 +167,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             offset = page.next.load_acquire();
         }
-        Ok(())
+        Ok(subdirectories)
     }
 
     /// Takes a file's cachelet away if nobody uses it.

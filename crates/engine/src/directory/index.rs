@@ -170,7 +170,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Corrects a directory's links, unless it is removed.
-    fn count_links(&self, directory: &Cachelet, links: u32) {
+    pub(super) fn count_links(&self, directory: &Cachelet, links: u32) {
         let before = References::from_word(directory.references.load(Acquire)).links;
         if before == links {
             return;
