@@ -336,13 +336,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         match self.slot.intent.file.load(Relaxed) {
             0 => Ok(()),
-            index => self.restore_links(index, self.slot.intent.file_before.load(Relaxed)),
+            index => self.restore_links(index, self.slot.intent.file_before.load(Relaxed), 1),
         }
     }
 
-    /// Gives a file the links and flags that it had before, if its lock is held: nobody else has changed them since. Its property entry follows when it
-    /// is settled.
-    fn restore_links(&self, index: u32, before: u32) -> Result<()> {
+    /// Gives a file the links and flags that it had before the dead one took one away or gave it one more (`change`), if he did and its lock is held:
+    /// nobody else has changed them since, for all but the removal of an only link is done under it. Its property entry follows when it is settled.
+    fn restore_links(&self, index: u32, before: u32, change: i32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         if !self.holds(&cachelet.lock) {
             return Ok(());
@@ -350,6 +350,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let before = References::from_word((before as u64) << 32);
         let restored = |word: u64| {
             let state = References::from_word(word);
+            if before.links.checked_add_signed(change) != Some(state.links) {
+                return None;
+            }
             let buried = state.flags & FLAG_DEAD != 0 && state.burier() == self.ticket();
             // Lookups that come too late may have counted themselves in, and will take that back.
             let references =
@@ -377,7 +380,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if dropped {
             self.remove_name(bucket, offset)
         } else {
-            self.restore_links(index, intent.victim_before.load(Relaxed))
+            self.restore_links(index, intent.victim_before.load(Relaxed), -1)
         }
     }
 
@@ -557,7 +560,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let cachelet = self.fs.dram.cachelet(victim)?;
         if FileKind::from_mode(cachelet.mode.load(Relaxed)) != Some(FileKind::Directory) {
-            return self.restore_links(victim, intent.victim_before.load(Relaxed));
+            return self.restore_links(victim, intent.victim_before.load(Relaxed), -1);
         }
         if self.bucket_held_for(self.hash(1))?.is_some() {
             cachelet.allow_names();

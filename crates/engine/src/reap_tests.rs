@@ -482,6 +482,12 @@ fn check_at_once(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     leave_clean(&mut world);
 }
 
+/// Before anybody puts in order what the dead one was at, the only other name of its file goes.
+fn check_without_small(world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
+    hand.unlink(tree.root, b"small", |_| Ok(())).expect("unlinks");
+    check(world, hand, tree, name);
+}
+
 /// The survivor leaves; nothing is lost.
 fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     use_everything(&hand, tree);
@@ -621,6 +627,14 @@ fn a_thread_may_die_at_every_step_of_every_operation() {
 #[test]
 fn a_thread_may_die_and_nobody_look_at_what_it_did_before_all_leave() {
     die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check_at_once);
+}
+
+#[test]
+fn a_thread_may_die_while_it_links_a_file_that_loses_its_last_name() {
+    let link: Operation = |hand, tree| hand.link(tree.small, tree.full, b"new");
+    let mut deaths = Deaths::new(check_without_small);
+    assert_ne!((0..).take_while(|step| deaths.one(Kind::Roomy, (*step, None), ("link", link))).count(), 0);
+    deaths.assert_survived();
 }
 
 #[test]
