@@ -336,32 +336,34 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         match self.slot.intent.file.load(Relaxed) {
             0 => Ok(()),
-            index => self.restore_links(index, self.slot.intent.file_before.load(Relaxed), 1),
+            index => self.uncount_link(index, self.slot.intent.file_before.load(Relaxed)),
         }
     }
 
-    /// Gives a file the links and flags that it had before the dead one took one away or gave it one more (`change`), if he did and its lock is held:
-    /// nobody else has changed them since, for all but the removal of an only link is done under it. Its property entry follows when it is settled.
-    fn restore_links(&self, index: u32, before: u32, change: i32) -> Result<()> {
+    /// Takes a link away that was counted for a name which is not there, if it was counted and the file's lock is held: nobody else has changed the links since,
+    /// for all but the removal of an only link is done under it. The file's property entry follows when it is settled.
+    fn uncount_link(&self, index: u32, before: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
-        if !self.holds(&cachelet.lock) {
-            return Ok(());
-        }
         let before = References::from_word((before as u64) << 32);
-        let restored = |word: u64| {
+        let uncounted = |word: u64| {
             let state = References::from_word(word);
-            if before.links.checked_add_signed(change) != Some(state.links) {
-                return None;
-            }
-            let buried = state.flags & FLAG_DEAD != 0 && state.burier() == self.ticket();
-            // Lookups that come too late may have counted themselves in, and will take that back.
-            let references =
-                if buried { state.references - References::buried_by(self.ticket()) } else { state.references };
-            // Layers above hold files without their lock.
-            let flags = before.flags & !(FLAG_RENAMING | FLAG_HELD) | state.flags & FLAG_HELD;
-            Some(References { references, links: before.links, flags }.word())
+            let flags = before.flags & (FLAG_DELETED | FLAG_UNNAMED) | state.flags & !(FLAG_DELETED | FLAG_UNNAMED);
+            (state.links == before.links + 1).then(|| References { links: before.links, flags, ..state }.word())
         };
-        let _ = cachelet.references.fetch_update(AcqRel, Acquire, restored);
+        if self.holds(&cachelet.lock) {
+            let _ = cachelet.references.fetch_update(AcqRel, Acquire, uncounted);
+        }
+        Ok(())
+    }
+
+    /// Drops the link of a name that is gone, unless that was done, if the file's lock is held.
+    fn drop_link_once(&self, index: u32) -> Result<()> {
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let before = References::from_word((self.slot.intent.victim_before.load(Relaxed) as u64) << 32);
+        let state = References::from_word(cachelet.references.load(Acquire));
+        if index != 0 && self.holds(&cachelet.lock) && state.links == before.links {
+            self.drop_counted_link(cachelet);
+        }
         Ok(())
     }
 
@@ -369,19 +371,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         let intent = &self.slot.intent;
         let Some(bucket) = self.bucket_held_for(self.hash(0))?.filter(|_| !done) else { return Ok(()) };
         let index = intent.victim.load(Relaxed);
-        let cachelet = self.fs.dram.cachelet(index)?;
         let offset = intent.old[0].load(Relaxed);
-        let dropped = if self.holds(&cachelet.lock) {
-            !self.counts(offset)?
-        } else {
-            let state = References::from_word(cachelet.references.load(Acquire));
-            state.links == 0 && state.flags & FLAG_DELETED != 0
-        };
-        if dropped {
-            self.remove_name(bucket, offset)
-        } else {
-            self.restore_links(index, intent.victim_before.load(Relaxed), -1)
+        let state = References::from_word(self.fs.dram.cachelet(index)?.references.load(Acquire));
+        // Only who has the last name, and this is it, can have dropped the last link.
+        let last_dropped = state.links == 0 && state.flags & FLAG_DELETED != 0;
+        if self.counts(offset)? && !last_dropped {
+            return Ok(());
         }
+        if !last_dropped {
+            self.drop_link_once(index)?;
+        }
+        step();
+        self.remove_name(bucket, offset)
     }
 
     /// Whether a dentry counts.
@@ -501,6 +502,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         pm.fence(Flushed::nothing());
         self.fs.replay(record)?;
         pm.fence(Flushed::nothing());
+        if !exchanged {
+            self.drop_replaced(self.slot.intent.victim.load(Relaxed))?;
+        }
+        step();
         if !done {
             self.rename_names(record, exchanged)?;
         }
@@ -512,6 +517,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         self.end_journal_of(record.turn);
         Ok(())
+    }
+
+    /// A replaced file has one link less. (A directory's end comes when all is settled.)
+    fn drop_replaced(&self, victim: u32) -> Result<()> {
+        let mode = self.fs.dram.cachelet(victim)?.mode.load(Relaxed);
+        if FileKind::from_mode(mode) != Some(FileKind::Directory) { self.drop_link_once(victim) } else { Ok(()) }
     }
 
     /// What was replaced has one name less, and what stands in the old place is nobody's any more.
@@ -559,10 +570,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let cachelet = self.fs.dram.cachelet(victim)?;
-        if FileKind::from_mode(cachelet.mode.load(Relaxed)) != Some(FileKind::Directory) {
-            return self.restore_links(victim, intent.victim_before.load(Relaxed), -1);
-        }
-        if self.bucket_held_for(self.hash(1))?.is_some() {
+        let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
+        if is_directory && self.bucket_held_for(self.hash(1))?.is_some() {
             cachelet.allow_names();
         }
         Ok(())

@@ -24,9 +24,10 @@ impl<M: Memory> Fs<M> {
             thread.settle_doubtful()?;
             thread.write_back_all()?;
             thread.bury_orphans()?;
-            // A record that stayed would be repeated after some later crash.
             self.pm.fence(thread.clear_journal()?);
         }
+        // A record that stayed would be repeated after some later crash.
+        self.empty_journal()?;
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             if let Some(shard) = self.enter_slot(index)? {
                 shard.drain()?;

@@ -9,7 +9,7 @@
 
 use super::DirectoryHint;
 use super::read::log_version;
-use crate::dram::{Cachelet, PLAIN};
+use crate::dram::{Cachelet, DirectoryState, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Dentry, FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, slot_word};
 use crate::fs::{Fs, Thread};
@@ -57,6 +57,18 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
+    /// Slots of a page that may have been claimed: all, but in the last page of an indexed directory.
+    pub(super) fn slots_claimed(&self, directory: &Cachelet, page: &LogPage) -> usize {
+        // While a pinned thread sees a directory indexed, its tail is known.
+        if DirectoryState::of(directory) == DirectoryState::Indexed {
+            let tail = Tail(directory.root.load(Acquire));
+            if tail.page() == self.fs.pm.offset_of(page) {
+                return page.slots.len().min(tail.slot() as usize);
+            }
+        }
+        page.slots.len()
+    }
+
     /// Claims the next slot of a directory's log. The directory is indexed, so its tail is known.
     pub(super) fn claim_slot(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
         loop {

@@ -3,19 +3,18 @@
 //! Invariant: a cookie is a name's for its life, whatever files it stands for, cookies ascend along the log, and compaction keeps both. So "after cookie c"
 //! means the same at any time, and a name that is there during a whole scan is met exactly once.
 
-use super::log::Tail;
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone, slot_address};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use pmem::{BLOCK_BYTES, Commit64, Memory};
+use pmem::{BLOCK_BYTES, Commit64, LINE_BYTES, Memory};
 
 /// Names younger than this may not be durable yet: they are looked up before they are shown. Several ticks of the coarse clock.
 const YOUNG_NS: i64 = 20_000_000;
 /// Slots of a cache line. The dentries that the next line names are asked for while one is read.
-const LINE_SLOTS: usize = 8;
+const LINE_SLOTS: usize = LINE_BYTES as usize / size_of::<Commit64>();
 
 /// A scan under way.
 struct Scan {
@@ -29,23 +28,11 @@ struct Scan {
     name: [u8; NAME_BYTES_MAX + 1],
 }
 
-/// How far the scan of a page came.
-enum Read {
-    /// To its end.
-    All,
+/// Why the scan of a page stopped.
+enum Stop {
     /// No more is wanted.
     Enough,
     /// The log was compacted since the scan began, and a name may have changed its file since: what this page says is out of date.
-    Moved,
-}
-
-/// What a slot was good for.
-enum Slot {
-    /// Its name was given, or it has none to give.
-    Passed,
-    /// See [`Read`].
-    Enough,
-    /// See [`Read`].
     Moved,
 }
 
@@ -136,10 +123,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             let (page, kind) = self.fs.log_page(offset, number)?;
             *hint = DirectoryHint { page: offset, log_version: scan.log_version };
             offset = match self.read_page(cachelet, (page, kind), &mut scan, entry)? {
-                Read::Enough => return Ok(()),
-                Read::All => page.next.load_acquire(),
+                None => page.next.load_acquire(),
+                Some(Stop::Enough) => return Ok(()),
                 // Nobody who compacts comes so far twice while this thread is inside.
-                Read::Moved => {
+                Some(Stop::Moved) => {
                     scan.log_version = log_version(cachelet);
                     self.first_page(cachelet, scan.cookie, &DirectoryHint::default(), scan.log_version)?
                 }
@@ -176,21 +163,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Corruption::LogPage(offset).into())
     }
 
-    /// Gives the names of a page that come after the scan's cookie, and moves that on.
+    /// Gives the names of a page that come after the scan's cookie, and moves that on; whether something stopped it before the page's end.
     fn read_page(
         &self,
         directory: &Cachelet,
         (page, kind): (&LogPage, LogPageKind),
         scan: &mut Scan,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
-    ) -> Result<Read> {
+    ) -> Result<Option<Stop>> {
         let first = match kind {
             LogPageKind::Append => (scan.cookie + 1).saturating_sub(page.first_cookie.load()) as usize,
             LogPageKind::Compacted => 0,
         };
-        let end = self.claimed_slots(directory, page);
+        let end = self.slots_claimed(directory, page);
         if first >= end {
-            return Ok(Read::All);
+            return Ok(None);
         }
         let mut names_any = self.ask_for_names(page, first / LINE_SLOTS);
         for line in first / LINE_SLOTS..end.div_ceil(LINE_SLOTS) {
@@ -199,26 +186,13 @@ impl<'f, M: Memory> Thread<'f, M> {
                 continue;
             }
             for slot in &page.slots[first.max(line * LINE_SLOTS)..end.min((line + 1) * LINE_SLOTS)] {
-                match self.read_slot(directory, slot, scan, entry)? {
-                    Slot::Passed => {}
-                    Slot::Enough => return Ok(Read::Enough),
-                    Slot::Moved => return Ok(Read::Moved),
+                let stop = self.read_slot(directory, slot, scan, entry)?;
+                if stop.is_some() {
+                    return Ok(stop);
                 }
             }
         }
-        Ok(Read::All)
-    }
-
-    /// Slots of a page that may have been claimed: all, but in the last page of an indexed directory.
-    fn claimed_slots(&self, directory: &Cachelet, page: &LogPage) -> usize {
-        // While a pinned thread sees a directory indexed, its tail is known.
-        if DirectoryState::of(directory) == DirectoryState::Indexed {
-            let tail = Tail(directory.root.load(Acquire));
-            if tail.page() == self.fs.pm.offset_of(page) {
-                return page.slots.len().min(tail.slot() as usize);
-            }
-        }
-        page.slots.len()
+        Ok(None)
     }
 
     /// Asks for the dentries that a line of a page's slots names. Whether it names any.
@@ -235,7 +209,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         words != 0
     }
 
-    /// Gives the name of a slot if it comes after the scan's cookie, and moves that on.
+    /// Gives the name of a slot if it comes after the scan's cookie, and moves that on; whether the scan stops at it.
     #[inline]
     fn read_slot(
         &self,
@@ -243,12 +217,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         slot: &Commit64,
         scan: &mut Scan,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
-    ) -> Result<Slot> {
+    ) -> Result<Option<Stop>> {
         let number = directory.number.load(Relaxed);
         let (offset, facts, valid) = loop {
             let word = slot.load_acquire();
             if word == 0 || is_gone(word) {
-                return Ok(Slot::Passed);
+                return Ok(None);
             }
             let named = self.fs.dentry_of_slot(word, number)?;
             let whole = || named.is_some_and(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
@@ -257,7 +231,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if !is_indexed() && !whole() && !is_indexed() {
                 return Err(Corruption::Dentry(slot_address(word)).into());
             }
-            let Some((dentry, offset, facts)) = named else { return Ok(Slot::Passed) };
+            let Some((dentry, offset, facts)) = named else { return Ok(None) };
             let valid = Valid::from_word(dentry.valid.load_acquire());
             if valid.valid {
                 break (offset, facts, valid);
@@ -266,19 +240,19 @@ impl<'f, M: Memory> Thread<'f, M> {
             if slot.load_acquire() == word {
                 // Or in the pages that have replaced this one?
                 let is_moved = log_version(directory) != scan.log_version;
-                return Ok(if is_moved { Slot::Moved } else { Slot::Passed });
+                return Ok(is_moved.then_some(Stop::Moved));
             }
         };
         if facts.cookie <= scan.cookie {
-            return Ok(Slot::Passed);
+            return Ok(None);
         }
         let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?;
         if is_young(valid, scan.now_ns) && !self.is_published(directory, number, name)? {
-            return Ok(Slot::Passed);
+            return Ok(None);
         }
         scan.cookie = facts.cookie;
         let goes_on = entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name });
-        Ok(if goes_on { Slot::Passed } else { Slot::Enough })
+        Ok((!goes_on).then_some(Stop::Enough))
     }
 
     /// Whether a young name is durable. The mindex has it only then; in a directory that is not indexed nobody is creating.

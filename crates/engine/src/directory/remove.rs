@@ -25,13 +25,16 @@ const TRIES_MAX: u32 = 200;
 #[derive(Default)]
 pub(super) struct CountWaits(u32);
 
-/// A link that was dropped.
+/// The last link of a file was dropped.
 #[derive(Clone, Copy)]
-pub(super) struct DroppedLink {
-    /// The file has other names.
-    pub others: bool,
-    /// It has not, and nobody uses it.
+pub(crate) struct LastDropped {
+    /// Nobody uses the file: who dropped it recycles it.
     dead: bool,
+}
+
+/// How many links a file has.
+pub(super) fn links_of(cachelet: &Cachelet) -> u32 {
+    References::from_word(cachelet.references.load(Acquire)).links
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -78,47 +81,71 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         permit(&attributes)?;
         let moment_ns = self.moment(parent);
-        // A link that is not the last one is dropped under the file's lock: so it can be told what became of it if this thread dies.
-        let several = References::from_word(cachelet.references.load(Acquire)).links > 1;
+        // One of several links is dropped under the file's lock.
+        let several = links_of(cachelet) > 1;
         let file = if several { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
+        let others = file.is_some() && links_of(cachelet) > 1;
         self.intend_removal(IntentKind::Unlink, (directory, hash), hit.dentry_offset, index, cachelet);
-        let dropped = match self.drop_link(cachelet, several) {
-            Ok(dropped) => dropped,
-            Err(error) => {
-                self.end_intent();
-                return Err(error);
-            }
+        let last = match others {
+            true => None,
+            false => match self.drop_last_link(cachelet) {
+                Ok(last) => Some(last),
+                Err(error) => {
+                    self.end_intent();
+                    return Err(error);
+                }
+            },
         };
         // From here to the fence: plain stores and flushes only.
-        let attributes = self.stamp_unlinked(cachelet, dropped, moment_ns)?;
+        let attributes = self.stamp_unlinked(cachelet, others, moment_ns)?;
         let flushed = self.invalidate(hit.dentry, moment_ns);
         // Crash before this fence: the name is there or not, as the word in the dentry's line says.
         self.fs.pm.fence(flushed.and(attributes));
         self.remove_entry(&held, hash, hit.dentry_offset)?;
+        if others {
+            step();
+            self.drop_counted_link(cachelet);
+        }
         self.take_effect();
         drop(file);
         drop(held);
-        self.bury(dropped, cachelet, index);
+        if let Some(last) = last {
+            self.bury(last, cachelet, index);
+        }
         self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())
     }
 
-    /// Counts one link less, and decides in the same step who recycles the file when that was the last: this thread if nobody uses it. Until
-    /// its name has left the mindex, lookups that meet the dead cachelet wait.
-    pub(super) fn drop_link(&self, cachelet: &Cachelet, locked: bool) -> Result<DroppedLink> {
+    /// Drops the only link of a file whose name is held, and decides in the same step who recycles the file: this thread if nobody uses it. Until
+    /// its name has left the mindex, lookups that meet the dead cachelet wait. `Busy` if it has others, or was evicted.
+    fn drop_last_link(&self, cachelet: &Cachelet) -> Result<LastDropped> {
         loop {
             let word = cachelet.references.load(Acquire);
             let mut state = References::from_word(word);
-            if state.flags & FLAG_DEAD != 0 || (state.links > 1 && !locked) {
+            if state.flags & FLAG_DEAD != 0 || state.links > 1 {
                 return Err(Error::Busy);
             }
+            state.links = 0;
+            self.mark_deleted(&mut state);
+            if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
+                return Ok(LastDropped { dead: state.flags & FLAG_DEAD != 0 });
+            }
+        }
+    }
+
+    /// Drops one link of a file whose lock is held, after its name has gone for good: whoever sees a single link left drops that without the lock, and
+    /// must be right. If it was the last one: who recycles the file, decided in the same step.
+    pub(crate) fn drop_counted_link(&self, cachelet: &Cachelet) -> Option<LastDropped> {
+        loop {
+            let word = cachelet.references.load(Acquire);
+            let mut state = References::from_word(word);
             state.links = state.links.saturating_sub(1);
             if state.links == 0 {
                 self.mark_deleted(&mut state);
             }
             if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
-                return Ok(DroppedLink { others: state.links != 0, dead: state.flags & FLAG_DEAD != 0 });
+                return (state.links == 0).then_some(LastDropped { dead: state.flags & FLAG_DEAD != 0 });
             }
         }
     }
@@ -133,22 +160,23 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// A file with other names keeps the new number of links and the time on the image, under the same fence as the name. Flushed. Its lock is
-    /// held if it has others.
-    pub(super) fn stamp_unlinked(&self, cachelet: &Cachelet, dropped: DroppedLink, moment_ns: i64) -> Result<Flushed> {
-        if !dropped.others {
+    /// held if it has others; what is counted follows.
+    pub(super) fn stamp_unlinked(&self, cachelet: &Cachelet, others: bool, moment_ns: i64) -> Result<Flushed> {
+        if !others {
             cachelet.changed_ns.store(moment_ns, Relaxed);
             return Ok(Flushed::nothing());
         }
         let mut property = self.property_now(cachelet);
         property.changed_ns = moment_ns;
+        property.links = property.links.saturating_sub(1);
         let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         self.publish_property(cachelet, &property);
         Ok(flushed)
     }
 
     /// Recycles a file whose last link was dropped, unless somebody uses it: then the last user does.
-    pub(super) fn bury(&self, dropped: DroppedLink, cachelet: &Cachelet, index: u32) {
-        if dropped.dead {
+    pub(super) fn bury(&self, last: LastDropped, cachelet: &Cachelet, index: u32) {
+        if last.dead {
             self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
         }
     }

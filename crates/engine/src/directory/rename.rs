@@ -10,7 +10,7 @@
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::{Named, PreparedName};
-use super::remove::{CountWaits, DroppedLink};
+use super::remove::{CountWaits, LastDropped, links_of};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
@@ -67,8 +67,8 @@ struct Change<'c, 'f> {
     source: &'c Found<'f>,
     /// What had the new name.
     victim: Option<&'c Found<'f>>,
-    /// The link that a replaced file lost.
-    dropped: Option<DroppedLink>,
+    /// Of a replaced file: whether it has other names.
+    others: Option<bool>,
     /// The new name.
     arrival: &'c PreparedName<'f>,
     place: &'c OldPlace<'f>,
@@ -397,21 +397,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
         step();
-        let dropped = match replaced.filter(|replaced| replaced.kind != FileKind::Directory) {
-            None => None,
-            Some(replaced) => match self.drop_link(replaced.cachelet, true) {
-                Ok(dropped) => Some(dropped),
-                Err(error) => {
-                    self.end_renaming(&source, victim.as_ref());
-                    return Err(error);
-                }
-            },
-        };
+        let replaced_file = replaced.filter(|replaced| replaced.kind != FileKind::Directory);
+        let others = replaced_file.map(|replaced| links_of(replaced.cachelet) > 1);
         let moment_ns = self.moment(old.directory).max(self.moment(new.directory));
         // From here to the second fence: plain stores and flushes only.
-        let change = Change { source: &source, victim: victim.as_ref(), dropped, arrival, place, moment_ns };
+        let change = Change { source: &source, victim: victim.as_ref(), others, arrival, place, moment_ns };
         let persisted = self.rename_persist(old, new, &change);
+        let mut last = None;
         if let Ok(record) = &persisted {
+            step();
+            // Only now: it may be the last link, and a rename that does not come to pass could not give that back.
+            last = replaced_file.and_then(|replaced| self.drop_counted_link(replaced.cachelet));
+            step();
             let target = Target::Cachelet(source.index);
             match (entry, &victim) {
                 (Some(entry), _) => self.insert_entry(held_new, entry, new.hash, arrival.dentry_offset, target),
@@ -431,7 +428,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.end_renaming(&source, victim.as_ref());
         drop(files);
         persisted?;
-        self.count_rename(old, new, &change);
+        self.count_rename(old, new, &change, last);
         Ok(())
     }
 
@@ -494,7 +491,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The persistent part. Only errors of corrupt offsets can come from it, before anything is durable.
     fn rename_persist(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) -> Result<JournalRecord> {
         let pm = &self.fs.pm;
-        let &Change { source, victim, dropped, arrival, place, moment_ns } = change;
+        let &Change { source, victim, others, arrival, place, moment_ns } = change;
         let mut record = JournalRecord {
             moves: [self.step(arrival, source, new, old), Move::default()],
             invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
@@ -515,8 +512,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             _ => {}
         }
-        if let (Some(victim), Some(dropped)) = (victim, dropped) {
-            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, dropped, moment_ns)?);
+        if let (Some(victim), Some(others)) = (victim, others) {
+            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, others, moment_ns)?);
         }
         flushed = flushed.and(self.stamp_renamed(source, moment_ns)?);
         let recorded = self.write_journal(&record)?;
@@ -610,8 +607,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Counts of the directories, and the end of what was replaced. (`prepare_name` counted the arrivals.)
-    fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) {
-        let &Change { source, victim, dropped, arrival, place, moment_ns } = change;
+    fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>, last: Option<LastDropped>) {
+        let &Change { source, victim, arrival, place, moment_ns, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
                 from.references.fetch_sub(References::ONE_LINK, AcqRel);
@@ -636,8 +633,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if victim.kind == FileKind::Directory {
                     new.directory.references.fetch_sub(References::ONE_LINK, AcqRel);
                     self.bury_directory(victim.cachelet, victim.index);
-                } else if let Some(dropped) = dropped {
-                    self.bury(dropped, victim.cachelet, victim.index);
+                } else if let Some(last) = last {
+                    self.bury(last, victim.cachelet, victim.index);
                 }
             }
             _ => self.touch_directory(new.directory, moment_ns),
