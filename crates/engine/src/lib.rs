@@ -29,6 +29,8 @@ mod mindex;
 mod platform;
 mod reap;
 #[cfg(test)]
+mod reap_storm_tests;
+#[cfg(test)]
 mod reap_tests;
 mod recycle;
 mod redo;

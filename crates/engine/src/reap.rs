@@ -205,6 +205,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         let batch = self.finish_batch();
         let victim = self.settle_victim();
         let blocks = self.settle_blocks();
+        // What comes now notes other victims than the operation's: another reaper must not take them for its.
+        step();
+        self.slot.intent.kind.store(IntentKind::None as u32, Release);
+        step();
         let references = self.settle_references();
         intent.and(hand).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
     }

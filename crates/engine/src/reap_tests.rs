@@ -17,9 +17,9 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-static PLATFORM: TestPlatform = TestPlatform::new();
+pub(crate) static PLATFORM: TestPlatform = TestPlatform::new();
 
-type Hand<'f> = Thread<'f, Mortal>;
+pub(crate) type Hand<'f> = Thread<'f, Mortal>;
 
 /// What everybody has to do with. The survivor holds a reference to each, but for those that are said to be gone.
 struct Tree {
@@ -79,7 +79,7 @@ type Check = fn(World, Hand<'_>, &Tree, &str);
 type Operation = fn(&Hand<'_>, &Tree) -> Result<()>;
 
 /// Until it is noted or given back, a reference that a call returned is known to nobody but the caller: no step may be in between.
-fn made(hand: &Hand<'_>, made: Result<Node>) -> Result<()> {
+pub(crate) fn made(hand: &Hand<'_>, made: Result<Node>) -> Result<()> {
     made.map(|node| {
         hand.note(node);
         hand.give_back(node);
@@ -319,7 +319,7 @@ const OPERATIONS_BESIDE_OTHERS: &[(&str, Operation)] = &[
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     /// As it comes.
     Roomy,
     /// With two buckets for all names.
@@ -327,14 +327,14 @@ enum Kind {
 }
 
 /// A file system of which a thread will die.
-struct World {
+pub(crate) struct World {
     image: Memory,
     _dram: Memory,
     fs: Option<Fs<Mortal>>,
 }
 
 impl World {
-    fn new(kind: Kind) -> World {
+    pub(crate) fn new(kind: Kind) -> World {
         let image = new_image(4 << 20, 0);
         let options = AttachOptions::default();
         let layout = Fs::dram_layout(&image.region(), &options).expect("a layout");
@@ -347,12 +347,12 @@ impl World {
         World { image, _dram: dram, fs: Some(fs) }
     }
 
-    fn fs(&self) -> &Fs<Mortal> {
+    pub(crate) fn fs(&self) -> &Fs<Mortal> {
         self.fs.as_ref().expect("attached")
     }
 
     /// Runs something in a thread of its own, which dies at step `step`; whether it came to that.
-    fn dies(&self, step: u64, work: impl FnOnce(&Hand<'_>) + Send) -> bool {
+    pub(crate) fn dies(&self, step: u64, work: impl FnOnce(&Hand<'_>) + Send) -> bool {
         std::thread::scope(|scope| {
             let mortal = scope.spawn(|| {
                 let hand = self.fs().enter().expect("enters");
@@ -466,7 +466,7 @@ fn release_all(hand: &Hand<'_>, tree: &Tree) {
 }
 
 /// Leaves an image in which there is nothing to find.
-fn leave_clean(world: &mut World) {
+pub(crate) fn leave_clean(world: &mut World) {
     world.fs.take().expect("attached").detach_last().expect("detaches");
     let report = fsck::check(&world.image.region(), &fsck::Options::default(), &mut |_| {});
     let findings: String = report.findings.iter().map(|finding| format!("\n{finding}")).collect();
@@ -568,7 +568,7 @@ fn die(
     Tried::Died { reaper_too }
 }
 
-fn setting(name: &str, otherwise: u64) -> u64 {
+pub(crate) fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 

@@ -18,6 +18,8 @@ pub struct Operation {
     pub act: Option<Act>,
     /// Its leeway.
     pub slack: Slack,
+    /// The leeway that it gives to those that come after it.
+    pub leaves: Slack,
     /// Whether it is combined with all others.
     pub paired: bool,
 }
@@ -47,12 +49,12 @@ const LAZY: Slack = Slack { changed: true, lazy: true, ..NONE };
 
 /// Pairs with all others.
 const fn op(name: &'static str, slack: Slack, act: Act) -> Operation {
-    Operation { name, act: Some(act), slack, paired: true }
+    Operation { name, act: Some(act), slack, leaves: NONE, paired: true }
 }
 
 /// Alone, and with the few setups that it is for.
 const fn alone(name: &'static str, slack: Slack, act: Act) -> Operation {
-    Operation { name, act: Some(act), slack, paired: false }
+    Operation { name, act: Some(act), slack, leaves: NONE, paired: false }
 }
 
 const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true, whiteout: false };
@@ -219,7 +221,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("whiteout", CHANGED, |h| h.rename_with("/f", "/b/new", WHITEOUT)),
     op("whiteout-over", CHANGED, |h| h.rename_with("/a/v", "/g", WHITEOUT)),
     // Content.
-    op("write-first", NONE, |h| h.write("/b/z", 0, 100, 10)),
+    op("write-first", MODIFIED, |h| h.write("/b/z", 0, 100, 10)),
     alone("write-first-long", NONE, |h| h.write("/b/z", 10, 9000, 10)),
     op("overwrite", MODIFIED, |h| h.write("/f", BLOCK + 10, 500, 10)),
     alone("overwrite-block", MODIFIED, |h| h.write("/f", 2 * BLOCK, BLOCK, 10)),
@@ -240,7 +242,10 @@ pub const OPERATIONS: &[Operation] = &[
     alone("regrow", NONE, |h| h.truncate("/f", 4 * BLOCK)),
     op("truncate-more", NONE, |h| h.truncate("/a/v", 4 * BLOCK)),
     op("reserve", NONE, |h| allocate(h, "/g", AllocateMode::Allocate { keep_size: false }, 50, 4 * BLOCK)),
-    op("reserve-behind", NONE, |h| allocate(h, "/f", AllocateMode::Allocate { keep_size: true }, 0, 9 * BLOCK)),
+    Operation {
+        leaves: RESERVED,
+        ..op("reserve-behind", NONE, |h| allocate(h, "/f", AllocateMode::Allocate { keep_size: true }, 0, 9 * BLOCK))
+    },
     op("zero", NONE, |h| allocate(h, "/f", AllocateMode::ZeroRange { keep_size: true }, 100, 3 * BLOCK)),
     alone("zero-behind", NONE, |h| allocate(h, "/f", AllocateMode::ZeroRange { keep_size: false }, 100, 7 * BLOCK)),
     op("punch", PARTS, |h| allocate(h, "/f", AllocateMode::PunchHole, 100, 3 * BLOCK)),
@@ -270,7 +275,7 @@ pub const OPERATIONS: &[Operation] = &[
     // What nobody calls, or hardly anybody.
     op("recycle", NONE, |h| h.thread.recycle(usize::MAX).map(drop)),
     alone("sync", NONE, |h| h.thread.sync_all()),
-    Operation { name: "detach", act: None, slack: NONE, paired: false },
+    Operation { name: "detach", act: None, slack: NONE, leaves: NONE, paired: false },
     // In directories that are about to get another page, or to be compacted.
     alone("p-create", NONE, |h| h.create("/p/new")),
     alone("p-two", CHANGED, |h| h.tmpfile("/p/new", 10)),

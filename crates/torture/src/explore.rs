@@ -398,7 +398,13 @@ fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
         trees.push(dump(&hand).map_err(|error| error.to_string())?);
     }
     trees.insert(0, std::mem::take(&mut first));
-    let slacks = workload.operations.iter().map(|operation| operation.slack.and(workload.setup.slack)).collect();
+    let mut given = workload.setup.slack;
+    let slacks = workload.operations.iter().map(|operation| {
+        let slack = operation.slack.and(given);
+        given = given.and(operation.leaves);
+        slack
+    });
+    let slacks = slacks.collect();
     let log = watch.recorder.take();
     Ok(Recording { initial, log, history: History { trees, slacks }, results, after: machine.bytes() })
 }

@@ -324,8 +324,10 @@ impl<'f, M: Memory> Thread<'f, M> {
                 OldPlace::Vacated => error,
                 OldPlace::Exchanged(name) => self.give_up_name(name, error),
                 OldPlace::Whiteout(name, node) => {
+                    let error = self.give_up_name(name, error);
+                    // Last: it empties the hand.
                     self.discard_unnamed(*node);
-                    self.give_up_name(name, error)
+                    error
                 }
             });
         }
