@@ -25,6 +25,8 @@ mod loops;
 pub mod machine;
 pub mod memory;
 pub mod multicore;
+pub mod parts;
+mod programs;
 pub mod report;
 pub mod soupfs;
 pub mod threads;
@@ -119,7 +121,7 @@ pub struct Experiment {
 
 /// All experiments.
 pub const CATALOGUE: &[Experiment] = &[
-    trees::DIRECTFS_FIGURE_1,
+    parts::DIRECTFS_FIGURE_1,
     calls::DIRECTFS_FIGURE_2,
     threads::DIRECTFS_FIGURE_3,
     calls::TABLE_2,
@@ -128,13 +130,13 @@ pub const CATALOGUE: &[Experiment] = &[
     multicore::MULTICORE,
     files::DIRECTFS_FIGURE_8,
     files::DIRECTFS_FIGURE_9,
-    trees::DIRECTFS_FIGURE_10,
+    parts::DIRECTFS_FIGURE_10,
     index::REBUILD,
     index::RECOVERY,
-    trees::BYVFS_FIGURE_1,
+    parts::BYVFS_FIGURE_1,
     calls::BYVFS_FIGURE_3,
     trees::BYVFS_FIGURE_4,
-    trees::BYVFS_TABLE_1,
+    parts::BYVFS_TABLE_1,
     soupfs::FIGURE_2,
     soupfs::FIGURE_3,
     files::SOUPFS_FIGURE_4,
