@@ -247,7 +247,7 @@ const CONTESTS: &[Contest] = &[
         ],
     },
     Contest {
-        // One of the exchanged files is renamed by its other name: each has its mark for itself.
+        // One of the exchanged files is renamed by its other name meanwhile.
         name: "exchange-rename-linked",
         prepare: |hand| {
             make(hand, "/x", FileKind::Regular, b"x")?;
