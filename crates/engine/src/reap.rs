@@ -475,7 +475,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             Some(record) => self.finish_rename(&record, done, exchanged)?,
             // The record of a rename that is over may be gone, or another reaper has come so far.
             None if done => {}
-            None => self.undo_rename()?,
+            None => {
+                self.discard_record()?;
+                self.undo_rename()?;
+            }
         }
         if record.is_some() || done {
             self.finish_things(exchanged)?;

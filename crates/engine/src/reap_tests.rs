@@ -164,6 +164,12 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("rename-over-open", |hand, tree| rename(hand, (tree.full, b"x"), (tree.root, b"small"))),
     ("rename-over-linked", |hand, tree| rename(hand, (tree.full, b"x"), (tree.root, b"linked"))),
     ("rename-linked", |hand, tree| rename(hand, (tree.root, b"linked"), (tree.full, b"new"))),
+    ("rename-thrice", |hand, tree| {
+        // The third record is written over the first.
+        rename(hand, (tree.root, b"small"), (tree.root, b"new"))?;
+        rename(hand, (tree.root, b"new"), (tree.root, b"small"))?;
+        rename(hand, (tree.root, b"small"), (tree.root, b"new"))
+    }),
     ("rename-directory", |hand, tree| rename(hand, (tree.root, b"empty"), (tree.full, b"new"))),
     ("rename-directory-over", |hand, tree| rename(hand, (tree.root, b"empty"), (tree.full, b"inner"))),
     ("exchange", |hand, tree| exchange(hand, (tree.root, b"small"), (tree.full, b"inner"))),

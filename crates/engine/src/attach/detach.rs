@@ -21,13 +21,14 @@ impl<M: Memory> Fs<M> {
         self.reap_all()?;
         {
             let thread = self.enter()?;
-            thread.settle_doubtful()?;
+            if self.header()?.reaped.load(Acquire) != 0 {
+                thread.settle_doubtful()?;
+            }
             thread.write_back_all()?;
             thread.bury_orphans()?;
+            // A record that stayed would be repeated after some later crash.
             self.pm.fence(thread.clear_journal()?);
         }
-        // A record that stayed would be repeated after some later crash.
-        self.empty_journal()?;
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             if let Some(shard) = self.enter_slot(index)? {
                 shard.drain()?;

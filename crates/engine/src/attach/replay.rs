@@ -15,7 +15,8 @@ use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
 impl<M: Memory> Fs<M> {
     /// Repeats every rename that has a whole record; how many of them had not been complete.
     pub(super) fn replay_journals(&self) -> Result<u64> {
-        let slots = self.journal()?;
+        let start = self.geometry.journal_block * BLOCK_BYTES;
+        let slots = self.pm.slice(Pm::<JournalSlot>::new(start), JOURNAL_SLOTS)?;
         let mut completed = [0u64; JOURNAL_SLOTS as usize / 64];
         // Of two renames that gave one name to files, the later one finds the dentry in the log that the earlier one has put there: so in whatever order
         // their records lie, some round brings them in theirs. A round without a change is the last one.
@@ -36,22 +37,12 @@ impl<M: Memory> Fs<M> {
         // The steps before the end of the records that repeat them.
         self.pm.fence(Flushed::nothing());
         // Crash point: everything is repeated, the records are repeated again.
-        self.empty_journal()?;
-        Ok(completed.iter().map(|word| word.count_ones() as u64).sum())
-    }
-
-    /// Takes all records away, durably, those too that were never wholly written. What the whole ones name is durable, and nobody is inside.
-    pub(super) fn empty_journal(&self) -> Result<()> {
-        for slot in self.journal()?.iter().filter(|slot| slot.seal.load() != 0) {
+        for slot in slots.iter().filter(|slot| slot.seal.load() != 0) {
             self.pm.flush(self.pm.retract(&slot.seal, 0)).unfenced();
         }
         self.pm.fence(Flushed::nothing());
-        Ok(())
-    }
-
-    fn journal(&self) -> Result<&[JournalSlot]> {
-        const { assert!(JOURNAL_SLOT_BYTES == size_of::<JournalSlot>() as u64) };
-        Ok(self.pm.slice(Pm::new(self.geometry.journal_block * BLOCK_BYTES), JOURNAL_SLOTS)?)
+        debug_assert!(JOURNAL_SLOT_BYTES == size_of::<JournalSlot>() as u64);
+        Ok(completed.iter().map(|word| word.count_ones() as u64).sum())
     }
 
     /// Repeats the steps of a record; whether any of them was still to do. All of it or nothing: a record of which a dentry does not verify was

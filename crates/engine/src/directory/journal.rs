@@ -70,6 +70,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(None)
     }
 
+    /// As the reaper of this slot, whose rename did not come to pass: takes the record away that it had begun to write over an older one.
+    pub(crate) fn discard_record(&self) -> Result<()> {
+        let pm = &self.fs.pm;
+        let slot = self.fs.journal_slot(self.index as u64, self.slot.renames.load(Relaxed))?;
+        if slot.seal.load() != 0 && slot.record().is_none() {
+            pm.persist(pm.retract(&slot.seal, 0));
+        }
+        Ok(())
+    }
+
     /// The steps of this thread's rename are stored.
     pub(super) fn end_journal(&self) {
         self.slot.renames.store(self.slot.renames.load(Relaxed).wrapping_add(1), Release);
