@@ -366,7 +366,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let before = References::from_word((self.slot.intent.victim_before.load(Relaxed) as u64) << 32);
         let state = References::from_word(cachelet.references.load(Acquire));
         if index != 0 && self.holds(&cachelet.lock) && state.links == before.links {
-            self.drop_counted_link(cachelet);
+            // If that buries the file, `settle_victim` sees it in the cachelet.
+            let _ = self.drop_counted_link(cachelet);
         }
         Ok(())
     }

@@ -25,13 +25,6 @@ const TRIES_MAX: u32 = 200;
 #[derive(Default)]
 pub(super) struct CountWaits(u32);
 
-/// The last link of a file was dropped.
-#[derive(Clone, Copy)]
-pub(crate) struct LastDropped {
-    /// Nobody uses the file: who dropped it recycles it.
-    dead: bool,
-}
-
 /// How many links a file has.
 pub(super) fn links_of(cachelet: &Cachelet) -> u32 {
     References::from_word(cachelet.references.load(Acquire)).links
@@ -86,16 +79,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let file = if several { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
         let others = file.is_some() && links_of(cachelet) > 1;
         self.intend_removal(IntentKind::Unlink, (directory, hash), hit.dentry_offset, index, cachelet);
-        let last = match others {
-            true => None,
-            false => match self.drop_last_link(cachelet) {
-                Ok(last) => Some(last),
-                Err(error) => {
-                    self.end_intent();
-                    return Err(error);
-                }
-            },
-        };
+        let dropped = if others { Ok(false) } else { self.drop_last_link(cachelet) };
+        if dropped.is_err() {
+            self.end_intent();
+        }
+        let dead = dropped?;
         // From here to the fence: plain stores and flushes only.
         let attributes = self.stamp_unlinked(cachelet, others, moment_ns)?;
         let flushed = self.invalidate(hit.dentry, moment_ns);
@@ -109,17 +97,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.take_effect();
         drop(file);
         drop(held);
-        if let Some(last) = last {
-            self.bury(last, cachelet, index);
+        if dead {
+            self.bury(cachelet, index);
         }
         self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())
     }
 
-    /// Drops the only link of a file whose name is held, and decides in the same step who recycles the file: this thread if nobody uses it. Until
-    /// its name has left the mindex, lookups that meet the dead cachelet wait. `Busy` if it has others, or was evicted.
-    fn drop_last_link(&self, cachelet: &Cachelet) -> Result<LastDropped> {
+    /// Drops the only link of a file whose name is held, and decides in the same step who buries the file: this thread if nobody uses it, which is
+    /// what it returns. Until its name has left the mindex, lookups that meet the dead cachelet wait. `Busy` if it has others, or was evicted.
+    fn drop_last_link(&self, cachelet: &Cachelet) -> Result<bool> {
         loop {
             let word = cachelet.references.load(Acquire);
             let mut state = References::from_word(word);
@@ -129,14 +117,14 @@ impl<'f, M: Memory> Thread<'f, M> {
             state.links = 0;
             self.mark_deleted(&mut state);
             if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
-                return Ok(LastDropped { dead: state.flags & FLAG_DEAD != 0 });
+                return Ok(state.flags & FLAG_DEAD != 0);
             }
         }
     }
 
     /// Drops one link of a file whose lock is held, after its name has gone for good: whoever sees a single link left drops that without the lock, and
-    /// must be right. If it was the last one: who recycles the file, decided in the same step.
-    pub(crate) fn drop_counted_link(&self, cachelet: &Cachelet) -> Option<LastDropped> {
+    /// must be right. Whether it was the last one, and this thread buries the file.
+    pub(crate) fn drop_counted_link(&self, cachelet: &Cachelet) -> bool {
         loop {
             let word = cachelet.references.load(Acquire);
             let mut state = References::from_word(word);
@@ -145,7 +133,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 self.mark_deleted(&mut state);
             }
             if cachelet.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
-                return (state.links == 0).then_some(LastDropped { dead: state.flags & FLAG_DEAD != 0 });
+                return state.links == 0 && state.flags & FLAG_DEAD != 0;
             }
         }
     }
@@ -174,11 +162,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(flushed)
     }
 
-    /// Recycles a file whose last link was dropped, unless somebody uses it: then the last user does.
-    pub(super) fn bury(&self, last: LastDropped, cachelet: &Cachelet, index: u32) {
-        if last.dead {
-            self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
-        }
+    /// Recycles a file that lost its last link while nobody used it. (Else the last user does.)
+    pub(super) fn bury(&self, cachelet: &Cachelet, index: u32) {
+        self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
     }
 
     /// Makes a dentry not count from `moment_ns` on: one store, one line.

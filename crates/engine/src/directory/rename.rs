@@ -10,7 +10,7 @@
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::{Named, PreparedName};
-use super::remove::{CountWaits, LastDropped, links_of};
+use super::remove::{CountWaits, links_of};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
@@ -186,7 +186,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         let intent = &self.slot.intent;
         intent.file.store(source.index, Relaxed);
-        // Noted when its lock is held: until then others may change what a death would give it back.
+        // Noted when its lock is held: until then others may change the links that are noted with it.
         intent.victim.store(0, Relaxed);
         intent.old[0].store(source.dentry_offset, Relaxed);
         intent.old[1].store(victim.map_or(0, |victim| victim.dentry_offset), Relaxed);
@@ -405,11 +405,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         // From here to the second fence: plain stores and flushes only.
         let change = Change { source: &source, victim: victim.as_ref(), others, arrival, place, moment_ns };
         let persisted = self.rename_persist(old, new, &change);
-        let mut last = None;
+        let mut dead = false;
         if let Ok(record) = &persisted {
             step();
             // Only now: it may be the last link, and a rename that does not come to pass could not give that back.
-            last = replaced_file.and_then(|replaced| self.drop_counted_link(replaced.cachelet));
+            dead = replaced_file.is_some_and(|replaced| self.drop_counted_link(replaced.cachelet));
             step();
             let target = Target::Cachelet(source.index);
             match (entry, &victim) {
@@ -430,7 +430,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.end_renaming(&source, victim.as_ref());
         drop(files);
         persisted?;
-        self.count_rename(old, new, &change, last);
+        self.count_rename(old, new, &change, dead);
         Ok(())
     }
 
@@ -608,8 +608,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.replace_entry(held, old.hash, source.dentry_offset, name.dentry_offset, target).map(|_| ())
     }
 
-    /// Counts of the directories, and the end of what was replaced. (`prepare_name` counted the arrivals.)
-    fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>, last: Option<LastDropped>) {
+    /// Counts of the directories, and the end of what was replaced; `dead`: a file that this thread buries. (`prepare_name` counted the arrivals.)
+    fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>, dead: bool) {
         let &Change { source, victim, arrival, place, moment_ns, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
@@ -635,8 +635,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if victim.kind == FileKind::Directory {
                     new.directory.references.fetch_sub(References::ONE_LINK, AcqRel);
                     self.bury_directory(victim.cachelet, victim.index);
-                } else if let Some(last) = last {
-                    self.bury(last, victim.cachelet, victim.index);
+                } else if dead {
+                    self.bury(victim.cachelet, victim.index);
                 }
             }
             _ => self.touch_directory(new.directory, moment_ns),
