@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::file::AllocateMode;
 use crate::format::FileKind;
 use crate::fs::{Fs, Node, Thread};
-use crate::testing::mortality::dies_at;
+use crate::testing::mortality::{at_next_step, dies_at};
 use crate::testing::{Attached, Memory, Mortal, TestPlatform, new_image, new_node as new};
 use crate::{Changes, NewNode, RenameFlags};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -337,20 +337,25 @@ pub(crate) struct World {
     image: Memory,
     _dram: Memory,
     fs: Option<Fs<Mortal>>,
+    platform: &'static TestPlatform,
 }
 
 impl World {
     pub(crate) fn new(kind: Kind) -> World {
+        World::on(kind, &PLATFORM)
+    }
+
+    fn on(kind: Kind, platform: &'static TestPlatform) -> World {
         let image = new_image(4 << 20, 0);
         let options = AttachOptions::default();
         let layout = Fs::dram_layout(&image.region(), &options).expect("a layout");
         let dram = Memory::new(layout.length);
-        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), &PLATFORM, &options).expect("attaches");
+        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), platform, &options).expect("attaches");
         let fs = recovery.finish().expect("ready").0;
         if kind == Kind::Crowded {
             fs.header().expect("a header").buckets.store(2, Relaxed);
         }
-        World { image, _dram: dram, fs: Some(fs) }
+        World { image, _dram: dram, fs: Some(fs), platform }
     }
 
     pub(crate) fn fs(&self) -> &Fs<Mortal> {
@@ -364,7 +369,7 @@ impl World {
                 let hand = self.fs().enter().expect("enters");
                 let died = dies_at(step, || work(&hand));
                 if died {
-                    PLATFORM.kill();
+                    self.platform.kill();
                     core::mem::forget(hand);
                 }
                 died
@@ -651,6 +656,38 @@ fn a_thread_may_die_while_another_changes_what_it_has_to_do_with() {
 #[test]
 fn a_thread_may_die_where_names_crowd_their_buckets() {
     die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS, check);
+}
+
+#[test]
+fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_that() {
+    // Nobody else is to wait on it.
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    let world = World::on(Kind::Roomy, &PLATFORM);
+    let root = world.fs().enter().expect("enters").root().expect("a root");
+    assert!(world.dies(20, |hand| hand.release(make(hand, root, b"new", FileKind::Regular), 1)));
+    let in_order = || {
+        let slots = 0..world.fs().header().expect("a header").slots_high.load(Relaxed) as u32;
+        slots.into_iter().all(|index| world.fs().dram().slot(index).expect("a slot").pinned.load(SeqCst) == 0)
+    };
+    assert!(!in_order());
+    std::thread::scope(|scope| {
+        let (begun, looking) = std::sync::mpsc::channel();
+        scope.spawn(|| {
+            // This one goes on when the other one waits for it, or does not.
+            at_next_step(move || {
+                begun.send(()).expect("is heard");
+                while PLATFORM.waits.load(SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+            });
+            assert_eq!(world.fs().reap_dead(), Ok(1));
+        });
+        looking.recv().expect("begins");
+        world.fs().settle_dead().expect("settles");
+        let settled = in_order();
+        PLATFORM.waits.fetch_add(1, SeqCst);
+        assert!(settled);
+    });
 }
 
 /// The first step of each series is another one for each operation, so that many kinds of steps are met.

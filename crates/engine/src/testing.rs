@@ -20,6 +20,8 @@ use std::vec::Vec;
 pub(crate) struct TestPlatform {
     /// The threads that died. All of them: tests beside this one may kill many while this one waits for its turn.
     dead: Mutex<BTreeSet<u32>>,
+    /// How often somebody has waited.
+    pub waits: AtomicU32,
 }
 
 /// The one that all tests use unless they kill.
@@ -34,7 +36,7 @@ std::thread_local! {
 impl TestPlatform {
     /// Everybody lives.
     pub(crate) const fn new() -> Self {
-        TestPlatform { dead: Mutex::new(BTreeSet::new()) }
+        TestPlatform { dead: Mutex::new(BTreeSet::new()), waits: AtomicU32::new(0) }
     }
 
     /// The calling thread counts as dead from now on.
@@ -55,6 +57,7 @@ impl Platform for TestPlatform {
         SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
     }
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
+        self.waits.fetch_add(1, Ordering::SeqCst);
         if schedule::is_on() {
             schedule::pause();
         } else if word.load(Ordering::SeqCst) == expected {
@@ -183,18 +186,28 @@ impl core::ops::Deref for Attached {
 /// Death at a chosen step: see `crate::step`.
 pub(crate) mod mortality {
     use std::boxed::Box;
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     std::thread_local! {
         /// Steps that this thread has left, one more; zero: it is immortal.
         static LEFT: Cell<u64> = const { Cell::new(0) };
         static DEAD: Cell<bool> = const { Cell::new(false) };
+        /// What happens at the next step.
+        static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     }
 
     struct Death;
 
+    /// At this thread's next step it does this first.
+    pub(crate) fn at_next_step(meanwhile: impl FnOnce() + 'static) {
+        MEANWHILE.set(Some(Box::new(meanwhile)));
+    }
+
     pub(crate) fn step() {
+        if let Some(meanwhile) = MEANWHILE.take() {
+            meanwhile();
+        }
         let left = LEFT.get();
         if left > 0 {
             LEFT.set(left - 1);

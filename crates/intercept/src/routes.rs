@@ -1,7 +1,7 @@
 //! Which system calls can concern a file of ours, and by what their filter sees it.
 //!
 //! Invariant: a call without a route never reaches the dispatcher; the analysis leaves call sites alone whose number is constant and has none.
-//! So everything that takes a path or a descriptor needs one, and what creates or ends processes: the dispatcher prepares that. Where such a call returns on another
+//! So everything that takes a path or a descriptor needs one, and what creates, ends or awaits processes: the dispatcher prepares that. Where such a call returns on another
 //! stack, or in a child that shares our memory, it is executed where it stands.
 
 /// What decides whether a call may be ours. The numbers are indices into the jump table of the filter.
@@ -272,6 +272,8 @@ const fn table() -> [Route; NUMBERS] {
         SYS_clone3,
         SYS_exit,
         SYS_exit_group,
+        SYS_wait4,
+        SYS_waitid,
         SYS_io_uring_setup,
         SYS_io_setup,
         SYS_fanotify_mark,

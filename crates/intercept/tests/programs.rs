@@ -135,7 +135,7 @@ with multiprocessing.Pool(2) as p: print(p.map(abs,[-1,-2,3]))
         "node",
         &[
             "-e",
-            "require('fs').readdir('/usr',(e,d)=>console.log(d)); require('child_process').exec('echo hi',(e,o)=>console.log(o))",
+            "require('fs').readdir('/usr',(e,d)=>{console.log(d); require('child_process').exec('echo hi',(e,o)=>console.log(o))})",
         ],
     );
 }

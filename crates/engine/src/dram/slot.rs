@@ -219,8 +219,8 @@ pub struct ThreadSlot {
 
     /// Inode numbers ready for use.
     pub inodes: [AtomicU64; MAGAZINE_INODES],
-    /// Zero.
-    pub reserved3: AtomicU64,
+    /// The owner word of a dead owner while another one puts his work in order.
+    pub settled: AtomicU64,
 
     /// Cachelet indexes of references that the owner noted: whoever reaps gives them back.
     pub references: [AtomicU32; REFERENCES_MAX],

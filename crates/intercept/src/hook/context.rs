@@ -29,6 +29,8 @@ pub struct Context {
     thread: MaybeUninit<Thread<'static, Direct>>,
     /// Generation in which `thread` was entered; zero: not.
     entered: u32,
+    /// Whether the thread may have learned from the kernel that a process has ended, since it was here.
+    has_waited: bool,
     /// As `entered`, of `parked`.
     parked_entered: u32,
     /// What a parent keeps while its child runs in the same memory.
@@ -78,7 +80,21 @@ impl Context {
             self.entered = generation;
             self.kept.forget();
         }
+        if self.has_waited {
+            self.settle_dead(server)?;
+        }
         Ok(())
+    }
+
+    /// The thread waits for processes: what those were doing that it sees end is to have happened, or not, when it comes back.
+    pub fn will_wait(&mut self) {
+        self.has_waited = true;
+    }
+
+    #[cold]
+    fn settle_dead(&mut self, server: &'static Server) -> engine::Result<()> {
+        self.has_waited = false;
+        server.fs.settle_dead()
     }
 
     /// This thread's place inside the engine, which it enters if need be.

@@ -173,6 +173,8 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_clone3, processes::clone3),
         (SYS_exit, processes::exit),
         (SYS_exit_group, processes::exit_group),
+        (SYS_wait4, processes::wait),
+        (SYS_waitid, processes::wait),
         (SYS_umask, processes::umask),
         (SYS_setuid, processes::change_identity),
         (SYS_setgid, processes::change_identity),

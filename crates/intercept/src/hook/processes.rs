@@ -408,6 +408,12 @@ pub fn exit_group(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
+/// wait4 and waitid.
+pub fn wait(call: &mut Call<'_>) -> Result<Verdict> {
+    call.context.will_wait();
+    Ok(NATIVE)
+}
+
 /// exit(status) of a thread.
 pub fn exit(call: &mut Call<'_>) -> Result<Verdict> {
     call.context.leave();

@@ -55,6 +55,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         slot.table.store(index + 1, Relaxed);
         slot.umask.store(umask, Relaxed);
         set_state(slot, SlotState::Live);
+        // Whoever started it may have seen others end.
+        thread.fs().settle_dead()?;
         let process = self.process(index)?;
         process.all.reap_some(thread)?;
         Ok(process)

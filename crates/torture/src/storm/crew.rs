@@ -254,8 +254,8 @@ fn work(orders: &Orders, worker: usize) -> Result<(), Trouble> {
     let watch = Arc::new(Watch::new(IMAGE_BYTES));
     let image = Image::open_with(&orders.place, &library(&orders.place), || Arc::clone(&watch))
         .map_err(|error| Trouble::Wrong(format!("the image cannot be opened: {error}")))?;
-    // Whoever learns of a death puts the work of the dead in order: until then a link that one was making is counted. (The layers above see to it themselves.)
-    image.fs().reap_dead().map_err(|error| Trouble::Wrong(format!("putting the dead in order: {error:?}")))?;
+    // Whoever has seen a death puts the work of the dead in order: until then a link that one was making is counted. (Under `directfs run` a new process does.)
+    image.fs().settle_dead().map_err(|error| Trouble::Wrong(format!("putting the dead in order: {error:?}")))?;
     let hand = Hand::new(image.fs()).map_err(|error| Trouble::Wrong(format!("no slot: {error:?}")))?;
     go_on(&ByLibrary(&hand), orders, worker)
 }

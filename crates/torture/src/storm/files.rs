@@ -103,10 +103,7 @@ impl Files for BySystem {
         let open = |name: &str| fs::File::options().write(true).open(at(name));
         let done = match call {
             Call::Create(name) => fs::File::options().write(true).create_new(true).mode(0o644).open(at(name)).map(drop),
-            Call::Write(name, offset, bytes) => open(name).and_then(|file| match file.write_at(bytes, *offset)? {
-                count if count == bytes.len() => Ok(()),
-                _ => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
-            }),
+            Call::Write(name, offset, bytes) => open(name).and_then(|file| write(&file, *offset, bytes)),
             Call::Truncate(name, length) => open(name).and_then(|file| file.set_len(*length)),
             Call::Mode(name, mode) => fs::set_permissions(at(name), fs::Permissions::from_mode(*mode)),
             Call::Link(name, other) => fs::hard_link(at(name), at(other)),
@@ -144,6 +141,17 @@ impl Files for BySystem {
             _ => Ok(()),
         }
     }
+}
+
+/// There is room, so a write that comes short has met something else: what, the next one tells. (The kernel may pass a write on in pieces, and a server die
+/// between two of them.)
+fn write(file: &fs::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let count = file.write_at(bytes, offset)?;
+    if count == bytes.len() {
+        return Ok(());
+    }
+    let rest = file.write_at(&bytes[count..], offset + count as u64);
+    Err(rest.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO)))
 }
 
 fn exchange(one: PathBuf, two: PathBuf) -> io::Result<()> {
