@@ -1,4 +1,4 @@
-//! Copies that share blocks: `cp --reflink`, and what becomes of space and content.
+//! Copies inside one call: those that share blocks (`cp --reflink`) and what becomes of space and content, and those between its files and the kernel's.
 
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
 
@@ -93,6 +93,65 @@ assert open("b").read() == "y" * 8192 + "x" * 4096 + "y" * (20000 - 12288)
         "append EBADF",
         "directory EISDIR",
         "whole done",
+    ];
+    assert_eq!(stdout(&said).lines().collect::<Vec<_>>(), expected, "{}", stderr(&said));
+}
+
+#[test]
+fn copy_file_range_goes_between_its_files_and_the_kernels() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let calls = r#"
+import errno, os, sys
+theirs, RW = sys.argv[1], os.O_RDWR | os.O_CREAT
+def says(name, *arguments):
+    try: print(name, os.copy_file_range(*arguments))
+    except OSError as error: print(name, errno.errorcode[error.errno])
+text = bytes(range(256)) * 5000
+open(theirs, "wb").write(text)
+open("ours", "wb").write(text[::-1])
+source, target = os.open(theirs, os.O_RDONLY), os.open("copy", RW)
+says("in", source, target, 1 << 30)
+says("at its end", source, target, 1 << 30)
+assert open("copy", "rb").read() == text and os.lseek(target, 0, os.SEEK_CUR) == os.lseek(source, 0, os.SEEK_CUR) == len(text)
+says("a part", source, target, 100000, 1000, 2000)
+assert open("copy", "rb").read() == text[:2000] + text[1000:101000] + text[102000:] and os.lseek(source, 0, os.SEEK_CUR) == len(text)
+ours, out = os.open("ours", os.O_RDWR), os.open(theirs + " copy", RW)
+says("out", ours, out, 1 << 30)
+says("beyond", ours, out, 10, len(text) + 5)
+assert open(theirs + " copy", "rb").read() == text[::-1]
+big = os.open(theirs + " big", RW)
+os.ftruncate(big, 20 << 20)
+says("no more at a time", big, target, 20 << 20, 0, 0)
+says("append", ours, os.open(theirs + " copy", os.O_WRONLY | os.O_APPEND), 10)
+says("append to its", source, os.open("copy", os.O_WRONLY | os.O_APPEND), 10, 0)
+says("unreadable", os.open(theirs, os.O_WRONLY), target, 10)
+says("unwritable", source, os.open("copy", os.O_RDONLY), 10, 0)
+says("directory", os.open("/", os.O_RDONLY), target, 10)
+says("its directory", os.open(".", os.O_RDONLY), out, 10)
+says("pipe", os.pipe()[0], target, 10)
+says("far", source, target, 10, 0, (1 << 63) - 5)
+says("none", 99, target, 10)
+"#;
+    let theirs = directory.path().join("theirs");
+    let run = ["run", "--image", image.to_str().unwrap(), "-C", "/mnt/directfs", "--", "python3", "-c", calls];
+    let said = directfs(&[&run[..], &[theirs.to_str().unwrap()]].concat());
+    let expected = [
+        "in 1280000",
+        "at its end 0",
+        "a part 100000",
+        "out 1280000",
+        "beyond 0",
+        "no more at a time 8388608",
+        "append EBADF",
+        "append to its EBADF",
+        "unreadable EBADF",
+        "unwritable EBADF",
+        "directory EISDIR",
+        "its directory EISDIR",
+        "pipe EINVAL",
+        "far EOVERFLOW",
+        "none EBADF",
     ];
     assert_eq!(stdout(&said).lines().collect::<Vec<_>>(), expected, "{}", stderr(&said));
 }

@@ -114,16 +114,18 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     let Inside { who, copy, .. } = call.begin()?;
     let thread = who.caller.thread;
     let (from, to) = (who.process.file(thread, source as u32), who.process.file(thread, target as u32));
-    let (Some(from), Some(to)) = (&from, &to) else {
-        if from.is_none() && to.is_none() {
-            return theirs(source as u32);
-        }
-        return Err(between(if from.is_none() { source } else { target }));
-    };
+    if from.is_none() && to.is_none() {
+        return theirs(source as u32);
+    }
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     let places = (offset_at(source_offset)?, offset_at(target_offset)?);
+    let (Some(from), Some(to)) = (&from, &to) else {
+        let source = (end_of(from.as_deref(), source), source_offset, places.0);
+        let target = (end_of(to.as_deref(), target), target_offset, places.1);
+        return copy_across(&who.caller, source, target, length, &mut copy[..]);
+    };
     let at = |given: Option<i64>, file: &OpenFile| match given {
         Some(offset) if (offset as u64).checked_add(length).is_none() => Err(Errno::EOVERFLOW),
         Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
@@ -135,6 +137,75 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     move_on(source_offset, from, source_start + copied)?;
     move_on(target_offset, to, target_start + copied)?;
     Ok(done(copied as i64))
+}
+
+/// One end of a copy between a file of ours and one of the kernel's; where the program's offset is, and the offset.
+type Place<'a> = (End<'a>, u64, Option<i64>);
+
+/// copy_file_range between a file of ours and one of the kernel's. As much as it is worth to keep signals waiting for; programs ask for the rest.
+fn copy_across(
+    caller: &Calling<'_>,
+    (source, source_address, mut source_offset): Place<'_>,
+    (target, target_address, mut target_offset): Place<'_>,
+    length: u64,
+    buffer: &mut [u8],
+) -> Result<Verdict> {
+    const BYTES_MAX: u64 = 8 << 20;
+    for end in [&source, &target] {
+        check_kind(caller, end)?;
+    }
+    if is_appended_to(&target) {
+        return Err(Errno::EBADF);
+    }
+    if [source_offset, target_offset].iter().flatten().any(|offset| offset.checked_add_unsigned(length).is_none()) {
+        return Err(Errno::EOVERFLOW);
+    }
+    let length = length.min(BYTES_MAX);
+    let mut sum = 0;
+    while sum < length {
+        let piece = (length - sum).min(buffer.len() as u64);
+        let copied = transfer(caller, (&source, source_offset), (&target, target_offset), piece, buffer);
+        let count;
+        (count, source_offset, target_offset) = match copied {
+            Err(_) if sum > 0 => break,
+            copied => copied?,
+        };
+        sum += count;
+        // The end of a file, mostly. If not, the program comes back.
+        if count < piece {
+            break;
+        }
+    }
+    for (address, end) in [(source_address, source_offset), (target_address, target_offset)] {
+        if let (true, Some(end)) = (sum > 0, end) {
+            user::write(address, &end)?;
+        }
+    }
+    Ok(done(sum as i64))
+}
+
+/// Only regular files are copied so.
+fn check_kind(caller: &Calling<'_>, end: &End<'_>) -> Result<()> {
+    let mode = match end {
+        End::Ours(file) => caller.stat(file.node())?.mode,
+        End::Theirs(fd) => status_of(u64::from(*fd))?.st_mode,
+    };
+    match mode & libc::S_IFMT {
+        libc::S_IFREG => Ok(()),
+        libc::S_IFDIR => Err(Errno::EISDIR),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn is_appended_to(end: &End<'_>) -> bool {
+    let flags = match end {
+        End::Ours(file) => file.flags(),
+        // SAFETY: it only tells.
+        End::Theirs(fd) => unsafe {
+            sys::call(libc::SYS_fcntl, [u64::from(*fd), libc::F_GETFL as u64, 0, 0, 0, 0]) as i32
+        },
+    };
+    flags & libc::O_APPEND != 0
 }
 
 /// Tells where a copy ended: at the place that the program named, or in the description.
