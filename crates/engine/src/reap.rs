@@ -30,7 +30,7 @@ use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
 /// Looks in a row before a thread that waits begins to sleep between them.
 const SPINS: u32 = 2000;
 /// How long to wait for another one who puts a dead thread's work in order: he may have been stopped.
-const SETTLED_WAIT_MS: u32 = 1000;
+const SETTLING_WAIT_MS: u32 = 1000;
 /// Sleeps between two looks whether somebody has died.
 const SLEEPS: u32 = 4;
 
@@ -89,9 +89,9 @@ impl<M: Memory> Fs<M> {
 
     fn wait_until_settled(&self, index: u32) -> Result<()> {
         let slot = self.dram.slot(index)?;
-        for look in 0..SPINS + SETTLED_WAIT_MS {
+        for look in 0..SPINS + SETTLING_WAIT_MS {
             // Without an owner it is only what somebody wrote who came too late.
-            if slot.settled.load(Acquire) == 0 || slot.owner.load(Acquire) == 0 {
+            if slot.settling.load(Acquire) == 0 || slot.owner.load(Acquire) == 0 {
                 return Ok(());
             }
             match look {
@@ -102,7 +102,7 @@ impl<M: Memory> Fs<M> {
             self.reap_if_dead(index)?;
         }
         // So long it takes nobody: he has been stopped, or came too late, and the slot has an owner who lives. Once is enough.
-        slot.settled.store(0, Release);
+        slot.settling.store(0, Release);
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl<M: Memory> Fs<M> {
         // Between the two words the new owner must not pass for dead: without a start it is judged by its number alone.
         slot.started.store(0, Release);
         // From before the claim on, so that nobody takes what is not in order yet for a living thread's.
-        slot.settled.store(word, Release);
+        slot.settling.store(word, Release);
         if !self.claim_slot(index, word)? {
             return Ok(false);
         }
@@ -254,7 +254,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.pins.store(0, Relaxed);
         step();
         self.slot.pinned.store(0, Release);
-        self.slot.settled.store(0, Release);
+        self.slot.settling.store(0, Release);
     }
 
     /// Of an array of elements with a lock: which one's lock a record of `held` names, if it is held.

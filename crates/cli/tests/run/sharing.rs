@@ -132,6 +132,11 @@ says("its directory", os.open(".", os.O_RDONLY), out, 10)
 says("pipe", os.pipe()[0], target, 10)
 says("far", source, target, 10, 0, (1 << 63) - 5)
 says("none", 99, target, 10)
+room = os.statvfs(".")
+os.posix_fallocate(os.open("filler", RW), 0, (room.f_bavail - 40) * room.f_bsize)
+os.lseek(source, 0, os.SEEK_SET)
+count = os.copy_file_range(source, os.open("full", RW), 1 << 20)
+print("without room some", 0 < count < 1 << 20, os.lseek(source, 0, os.SEEK_CUR) == count)
 "#;
     let theirs = directory.path().join("theirs");
     let run = ["run", "--image", image.to_str().unwrap(), "-C", "/mnt/directfs", "--", "python3", "-c", calls];
@@ -152,6 +157,7 @@ says("none", 99, target, 10)
         "pipe EINVAL",
         "far EOVERFLOW",
         "none EBADF",
+        "without room some True True",
     ];
     assert_eq!(stdout(&said).lines().collect::<Vec<_>>(), expected, "{}", stderr(&said));
 }

@@ -220,7 +220,7 @@ pub struct ThreadSlot {
     /// Inode numbers ready for use.
     pub inodes: [AtomicU64; MAGAZINE_INODES],
     /// The owner word of a dead owner while another one puts his work in order.
-    pub settled: AtomicU64,
+    pub settling: AtomicU64,
 
     /// Cachelet indexes of references that the owner noted: whoever reaps gives them back.
     pub references: [AtomicU32; REFERENCES_MAX],

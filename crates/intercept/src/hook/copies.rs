@@ -77,8 +77,8 @@ fn transfer(
         };
         let written = write_end(caller, target, target_offset, &buffer[..read]);
         let count = *written.as_ref().unwrap_or(&0);
-        if let (true, End::Ours(file), None) = (count < read, source, source_offset) {
-            file.set_position(file.position() - (read - count) as u64);
+        if count < read && source_offset.is_none() {
+            put_back(source, read - count);
         }
         source_offset = source_offset.map(|offset| offset + count as i64);
         target_offset = target_offset.map(|offset| offset + count as i64);
@@ -95,6 +95,18 @@ fn transfer(
         }
     }
     Ok((sum, source_offset, target_offset))
+}
+
+/// What was read and will not be written is still to be read, of what has a position.
+fn put_back(source: &End<'_>, count: usize) {
+    match source {
+        End::Ours(file) => file.set_position(file.position() - count as u64),
+        End::Theirs(fd) => {
+            let back = [u64::from(*fd), (count as u64).wrapping_neg(), libc::SEEK_CUR as u64, 0, 0, 0];
+            // SAFETY: it touches no memory. Of what has no position nothing goes back.
+            unsafe { sys::call(libc::SYS_lseek, back) };
+        }
+    }
 }
 
 /// What the kernel knows of the end of a copy that is not ours: EBADF of what the program does not have.

@@ -76,6 +76,10 @@ const FILE_BYTES: u64 = 10 << 10;
 /// The same for a file that has a name and an inode, and nothing else ever.
 const NAME_BYTES: u64 = 2 << 10;
 
+/// Besides, for one whose name is made, renamed and removed in every round of an experiment: where a front keeps the places of names in NOVA's log, a
+/// directory's log is not compacted while it has any.
+const HISTORY_BYTES: u64 = 4 << 10;
+
 /// How large a machine has to be.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -98,6 +102,11 @@ impl Plan {
     /// For files that are made, renamed and removed, and nothing else.
     pub const fn of_names(files: u64) -> Plan {
         Plan { file_bytes: NAME_BYTES, ..Plan::of_files(files) }
+    }
+
+    /// The same for many rounds of that.
+    pub const fn of_busy_names(files: u64) -> Plan {
+        Plan { file_bytes: NAME_BYTES + HISTORY_BYTES, ..Plan::of_files(files) }
     }
 
     /// Bytes of an image for it.

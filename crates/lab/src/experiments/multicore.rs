@@ -32,8 +32,8 @@ const DIRECTORY_WORDS: &str = "Each call changes the directory's time, number of
 const LOCKED: [Deed; 2] = [Deed::Create, Deed::Rename];
 /// How the word is called from which places in a directory's log are claimed.
 const LOG_TAIL: &str = "tail of the log";
-/// More instructions than a call has that makes no index.
-const STEPS_MAX: usize = 60_000;
+/// More instructions than a call has that makes no index: the longest is one of NOVA that writes the log of a small directory anew.
+const STEPS_MAX: usize = 400_000;
 /// A rate of so many times one's for each processor counts as scaling, and of at most so many as standing still.
 const SCALES: f64 = 1.0 / 2.0;
 const STOPS: f64 = 1.0 / 6.0;

@@ -169,6 +169,11 @@ fn rename_to_and_fro(machine: &dyn Machine, over: &AtomicBool) -> Result<()> {
     })
 }
 
+/// For a site with so many files.
+fn site_plan(count: u64) -> Plan {
+    Plan::of_busy_names(count * 2 + 1000)
+}
+
 /// A subject with its directory, for all deeds.
 pub(super) struct Site {
     subject: Subject,
@@ -177,7 +182,7 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new(subject: Subject, count: u64) -> Result<Site> {
-        let machine = machine(subject, Plan::of_names(count * 2 + 1000))?;
+        let machine = machine(subject, site_plan(count))?;
         machine.with(&mut |calls| {
             calls.mkdir(b"/shared", 0o755)?;
             Ok(calls.create(b"/shared/to", 0o644)?)
@@ -309,7 +314,7 @@ const FIGURE_3_SUBJECTS: [Subject; 1] = [Subject::Nova];
 fn needs(size: Size) -> u64 {
     // Beside the subjects there is one whose index forgets.
     let others = Plan::of_names(files(size) * (OTHERS + 1)).image_bytes();
-    Plan::of_names(files(size) * 2 + 1000).image_bytes() * FIGURE_7_SUBJECTS.len() as u64 + others
+    site_plan(files(size)).image_bytes() * FIGURE_7_SUBJECTS.len() as u64 + others
 }
 
 /// Where today's stop.
