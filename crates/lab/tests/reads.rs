@@ -82,6 +82,7 @@ impl Watcher {
     fn call(&mut self, name: &'static str, call: impl FnOnce() -> posix::Result<()>) {
         take_said();
         let (steps, done) = record(STEPS_MAX, call).unwrap();
+        let steps = steps.expect("not too long");
         done.unwrap();
         let said = take_said();
         let sum = self.sums.entry(name).or_default();

@@ -113,9 +113,9 @@ pub fn time(machine: &dyn Machine, paths: &[Vec<u8>], order: Option<&[u64]>, act
 pub struct Measured {
     /// Least times.
     pub times: Times,
-    /// What was done to the image per call, by row; nothing where that is not slowed.
-    lines: BTreeMap<&'static str, Counts>,
-    /// Calls of a row.
+    /// What was done to the image, by row, and in how many calls; nothing where that is not slowed.
+    lines: BTreeMap<&'static str, (Counts, f64)>,
+    /// Calls of the row that was last.
     calls: f64,
 }
 
@@ -138,12 +138,12 @@ impl Measured {
 
     /// What this thread did to the image since then belongs to this row.
     pub fn count(&mut self, row: &'static str) {
-        self.lines.insert(row, take_counts());
+        self.lines.insert(row, (take_counts(), self.calls));
     }
 
     fn lines_of(&self, row: &str) -> Option<String> {
-        let Counts { read, flushed, streamed, fences } = *self.lines.get(row)?;
-        let each = |count: u64| count as f64 / self.calls;
+        let (Counts { read, flushed, streamed, fences }, calls) = *self.lines.get(row)?;
+        let each = |count: u64| count as f64 / calls;
         let streamed = if streamed > 0 { format!(", {:.1} streamed", each(streamed)) } else { String::new() };
         let (read, flushed, fences) = (each(read), each(flushed), each(fences));
         Some(format!("{read:.1} read, {flushed:.1} flushed{streamed}, {fences:.1} fences"))

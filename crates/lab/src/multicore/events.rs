@@ -345,7 +345,7 @@ mod tests {
     use std::sync::{Mutex, RwLock};
 
     fn recorded(work: impl FnOnce()) -> Vec<Event> {
-        let (steps, ()) = record(100_000, work).expect("records");
+        let steps = record(100_000, work).expect("records").0.expect("not too long");
         events(&steps, &mut Code::new().expect("reads itself")).expect("decodes")
     }
 
