@@ -5,6 +5,7 @@
 //! verify, else it drops the slot, and nobody had been told that the call succeeded.
 
 use super::log::ClaimedSlot;
+use super::remove::check_directory_links;
 use super::{LINKS_MAX, NewNode, check_name};
 use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
@@ -102,6 +103,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         hash: NameHash,
         new: &NewNode<'_>,
     ) -> Result<Node> {
+        if new.kind == FileKind::Directory {
+            check_directory_links(parent)?;
+        }
         let prepared = self.prepare_name(parent, parent_number, name.len())?;
         let fresh = match self.prepare_inode(new, parent) {
             Ok(fresh) => fresh,

@@ -16,6 +16,8 @@ mod lookup;
 mod read;
 mod remove;
 mod rename;
+#[cfg(test)]
+mod tests;
 
 pub use lookup::{Footing, Seen, Visit};
 
@@ -78,6 +80,8 @@ pub struct DirectoryHint {
 
 /// The most links of a file that is no directory.
 pub const LINKS_MAX: u32 = 65_000;
+/// From so many links on a directory takes no more directories. There is room for the calls that looked before the last one was counted.
+const DIRECTORY_LINKS_MAX: u32 = 16_000_000;
 
 /// Refuses what cannot be a name.
 fn check_name(name: &[u8]) -> Result<()> {

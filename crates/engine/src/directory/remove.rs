@@ -3,7 +3,7 @@
 //! The dentry itself, its log slot and the inode are recycled behind: the inode when its last user is gone, dentries when the directory's log
 //! is compacted.
 
-use super::check_name;
+use super::{DIRECTORY_LINKS_MAX, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind};
 use crate::error::{Error, Result};
@@ -28,6 +28,11 @@ pub(super) struct CountWaits(u32);
 /// How many links a file has.
 pub(super) fn links_of(cachelet: &Cachelet) -> u32 {
     References::from_word(cachelet.references.load(Acquire)).links
+}
+
+/// Refuses one more directory in one that has as many as it can count.
+pub(super) fn check_directory_links(directory: &Cachelet) -> Result<()> {
+    if links_of(directory) < DIRECTORY_LINKS_MAX { Ok(()) } else { Err(Error::TooManyLinks) }
 }
 
 impl<'f, M: Memory> Thread<'f, M> {

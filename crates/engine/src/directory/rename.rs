@@ -10,7 +10,7 @@
 //! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
 
 use super::create::{Named, PreparedName};
-use super::remove::{CountWaits, links_of};
+use super::remove::{CountWaits, check_directory_links, links_of};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
@@ -283,6 +283,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             && self.is_ancestor(victim.inode, old.number)?
         {
             return Err(if flags.exchange { Error::Loop } else { Error::NotEmpty });
+        }
+        if source.kind == FileKind::Directory {
+            check_directory_links(new.directory)?;
+        }
+        if moves_back {
+            check_directory_links(old.directory)?;
         }
         Ok(Some(held))
     }
