@@ -98,7 +98,7 @@ impl Server {
         let (sender, events) = channel();
         let tell = sender.clone();
         let run = move || {
-            let result = session.run();
+            let result = serve_to_end(session);
             // Nobody listens if the server was abandoned.
             let _ = tell.send(Event::Ended);
             result
@@ -172,6 +172,17 @@ fn open_session<F: Filesystem>(
     })?;
     let unmounter = Mutex::new(session.unmount_callable());
     Ok((session, Mount::Helped { path: path.to_owned(), unmounter }))
+}
+
+/// Answers the kernel until the mount has ended.
+///
+/// The kernel tells that end to a worker that waits for a request with ENODEV, which the session takes for what it is, and to one that it was just
+/// giving a request to with ECONNABORTED: the last close of a file sends a request that nobody waits for, and ends the mount.
+fn serve_to_end<F: Filesystem>(session: Session<F>) -> io::Result<()> {
+    match session.run() {
+        Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+        result => result,
+    }
 }
 
 fn can_open_device() -> bool {
@@ -260,7 +271,7 @@ pub fn serve_other<F: Filesystem + Send + 'static>(
     let (sender, events) = channel();
     let tell = sender.clone();
     let session = std::thread::Builder::new().name("directfs-mount".to_owned()).spawn(move || {
-        let result = session.run();
+        let result = serve_to_end(session);
         let _ = tell.send(Event::Ended);
         result
     });
@@ -295,7 +306,7 @@ pub fn serve_device(
     // Another descriptor of the device would have to be opened where the mount was made.
     config.clone_fd = false;
     let session = Session::from_fd(Adapter::new(Arc::clone(&files), options.cache), device, SessionACL::All, config);
-    session.map_err(broken)?.run().map_err(broken)?;
+    session.and_then(serve_to_end).map_err(broken)?;
     if let Some(files) = Arc::into_inner(files) {
         files.into_image().close()?;
     }

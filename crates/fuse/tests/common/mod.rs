@@ -69,12 +69,16 @@ impl Mounted {
 
     /// Unmounts and waits for the server.
     pub fn unmount(&mut self) -> Closed {
-        let server = self.server.take().unwrap();
-        server.stopper().stop().unwrap();
-        server.wait().unwrap()
+        self.leave();
+        self.wait()
     }
 
-    /// Waits for the server, which somebody else has unmounted.
+    /// Unmounts; the server ends when nobody uses its files any more.
+    pub fn leave(&self) {
+        self.server.as_ref().unwrap().stopper().stop().unwrap();
+    }
+
+    /// Waits for the server, which was unmounted.
     pub fn wait(&mut self) -> Closed {
         self.server.take().unwrap().wait().unwrap()
     }
