@@ -1,9 +1,9 @@
 //! A process's view of a file system ([`Fs`]) and a thread's place in it ([`Thread`]).
 
-use crate::alloc::owned_by_slot;
+use crate::alloc::{BlockRun, owned_by_slot};
 use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Superblock};
+use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Segment, Superblock, listed_inode_offset};
 use crate::platform::Platform;
 use crate::step::{dead, step};
 use core::cell::Cell;
@@ -192,11 +192,12 @@ impl<M: Memory> Fs<M> {
             return Err(Corruption::Inode(number).into());
         }
         let segment = number / INODES_PER_SEGMENT;
-        let first = self.segment_entry(segment)?.load_acquire();
-        if first == 0 || first % BLOCK_BYTES != 0 {
-            return Err(Corruption::Inode(number).into());
+        let word = self.segment_entry(segment)?.load_acquire();
+        let index = number % INODES_PER_SEGMENT;
+        if word != 0 && word.is_multiple_of(BLOCK_BYTES) {
+            return Ok(word + index * INODE_BYTES);
         }
-        Ok(first + number % INODES_PER_SEGMENT * INODE_BYTES)
+        listed_inode_offset(&self.pm, word, index).ok_or(Corruption::Inode(number).into())
     }
 
     /// The entry of the segment table for a segment. It is written in `alloc::inodes`.
@@ -205,6 +206,12 @@ impl<M: Memory> Fs<M> {
             return Err(Corruption::Inode(segment * INODES_PER_SEGMENT).into());
         }
         Ok(self.pm.get(Pm::new(self.geometry.segment_table_block * BLOCK_BYTES + segment * 8))?)
+    }
+
+    /// Where the inodes of a segment are, if the table can be true.
+    pub(crate) fn segment(&self, segment: u64) -> Option<Segment> {
+        let word = self.segment_entry(segment).ok()?.load_acquire();
+        Segment::read(&self.pm, segment, word, |block| self.is_data(BlockRun { first: block, count: 1 })).ok()
     }
 
     /// The inode at an offset that `inode_offset` or a cachelet gave.

@@ -7,7 +7,7 @@ use crate::attach::AttachOptions;
 use crate::dram::{DirectoryState, FLAG_HELD, References};
 use crate::error::{Error, Result};
 use crate::file::AllocateMode;
-use crate::format::FileKind;
+use crate::format::{FileKind, INODES_PER_SEGMENT};
 use crate::fs::{Fs, Node, Thread};
 use crate::testing::mortality::{at_next_step, dies_at};
 use crate::testing::{Attached, Memory, Mortal, TestPlatform, new_image, new_node as new};
@@ -71,6 +71,29 @@ fn plant(hand: &Hand<'_>) -> Tree {
     hand.release(cold, 1);
     assert!(hand.evict_some().expect("evicts"));
     Tree { root, full, empty, file, small, linked, orphan }
+}
+
+/// Gives every inode number a file, and every second block.
+fn scatter(hand: &Hand<'_>, root: Node) {
+    let whole = make(hand, root, b"whole", FileKind::Regular);
+    let mut number = 0;
+    for index in 0..INODES_PER_SEGMENT {
+        if number == INODES_PER_SEGMENT - 1 {
+            break;
+        }
+        let node = make(hand, root, format!("{index}").as_bytes(), FileKind::Regular);
+        number = node.number;
+        hand.release(node, 1);
+    }
+    assert_eq!(number, INODES_PER_SEGMENT - 1);
+    let mut blocks = 0;
+    while hand.append(whole, &[9; 4096]).is_ok() {
+        blocks += 1;
+    }
+    for block in (0..blocks).step_by(2) {
+        hand.allocate(whole, AllocateMode::PunchHole, block * 4096, 4096).expect("punches");
+    }
+    hand.release(whole, 1);
 }
 
 /// What the survivor of a death does, and expects. The last word is the name of the operation.
@@ -330,6 +353,8 @@ pub(crate) enum Kind {
     Roomy,
     /// With two buckets for all names.
     Crowded,
+    /// With no inode number that is free, and no two free blocks side by side.
+    Scattered,
 }
 
 /// A file system of which a thread will die.
@@ -571,6 +596,9 @@ fn die(
     // SAFETY: the world is on the heap of its memories; `check` drops the thread before it takes the file system out.
     let hand = unsafe { &*fs }.enter().expect("enters");
     let tree = plant(&hand);
+    if kind == Kind::Scattered {
+        scatter(&hand, tree.root);
+    }
     if !world.dies(step, |hand| operation(hand, &tree).expect("works")) {
         return Tried::Survived;
     }
@@ -658,6 +686,15 @@ fn a_thread_may_die_where_names_crowd_their_buckets() {
     die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS, check);
 }
 
+const GROWING: &[(&str, Operation)] =
+    &[("create", |hand, tree| made(hand, hand.create(tree.root, b"new", &new(FileKind::Regular))))];
+
+#[test]
+fn a_thread_may_die_where_inodes_need_blocks_that_lie_apart() {
+    die_everywhere(Kind::Scattered, setting("DEATHS_EVERY", 1) as usize, GROWING, check);
+    reapers_die(Kind::Scattered, setting("REAPERS_EVERY", 41), GROWING);
+}
+
 #[test]
 fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_that() {
     // Nobody else is to wait on it.
@@ -693,13 +730,16 @@ fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_t
 /// The first step of each series is another one for each operation, so that many kinds of steps are met.
 #[test]
 fn whoever_puts_the_work_of_the_dead_in_order_may_die_at_every_step_of_that() {
-    let every = setting("REAPERS_EVERY", 41);
+    reapers_die(Kind::Roomy, setting("REAPERS_EVERY", 41), OPERATIONS);
+}
+
+fn reapers_die(kind: Kind, every: u64, operations: &'static [(&'static str, Operation)]) {
     let mut deaths = Deaths::new(check);
-    for (index, operation) in chosen(OPERATIONS).enumerate() {
+    for (index, operation) in chosen(operations).enumerate() {
         let mut step = index as u64 % every;
         std::eprintln!("{}", operation.0);
-        while die(Kind::Roomy, (step, None), operation, check) != Tried::Survived {
-            (0..).take_while(|reaper_step| deaths.one(Kind::Roomy, (step, Some(*reaper_step)), operation)).count();
+        while die(kind, (step, None), operation, check) != Tried::Survived {
+            (0..).take_while(|reaper_step| deaths.one(kind, (step, Some(*reaper_step)), operation)).count();
             step += every;
         }
     }

@@ -3,9 +3,9 @@
 
 use crate::image::{Image, Name, Segments, geometry_of, shown, whole_copy};
 use engine::format::{
-    Dentry, FileKind, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalSlot, LOG_SLOTS, LogPage,
-    PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Snapshot, State, Superblock, Valid, dentry_lines,
-    slot_address, slot_tag,
+    Dentry, FileKind, INODES_PER_BLOCK, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalSlot,
+    LOG_SLOTS, LogPage, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Segment, SegmentEntry, SegmentList,
+    Snapshot, State, Superblock, Valid, dentry_lines, slot_address, slot_tag,
 };
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
 use std::fmt::{self, Write};
@@ -96,9 +96,9 @@ fn open<M: Memory>(region: &Region<M>) -> Result<Image<'_, M>, DumpError> {
         crate::superblock::open(region).map_err(|finding| DumpError::NotAnImage(finding.sentence))?;
     let mut segments = Segments::default();
     for segment in 0..image.geometry.segments_max {
-        let offset = image.word(image.segment_entry(segment));
-        if offset != 0 && image.is_segment_offset(offset) {
-            segments.add(segment, offset);
+        let word = image.word(image.segment_entry(segment));
+        if let Ok(found) = image.segment(segment, word) {
+            segments.add(segment, found);
         }
     }
     image.segments = segments;
@@ -522,6 +522,16 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         Ok(writeln!(self.out, "  block {index:>10}  {offset:#014x}  {count} block{plural} of data{kind}")?)
     }
 
+    fn segment_list(&mut self, segment: u64, start: u64, found: &Segment) -> Result<(), DumpError> {
+        self.heading(format_args!("list of the blocks of segment {segment}"), start)?;
+        for (index, block) in found.inode_blocks().enumerate() {
+            let first = segment * INODES_PER_SEGMENT + index as u64 * INODES_PER_BLOCK;
+            let last = first + INODES_PER_BLOCK - 1;
+            self.line("inodes", format_args!("{first:>10} to {last:<10} {:#014x}", block * BLOCK_BYTES))?;
+        }
+        self.words(start, size_of::<SegmentList>() as u64)
+    }
+
     fn offset(&mut self, offset: u64) -> Result<(), DumpError> {
         let block = offset / BLOCK_BYTES;
         if block >= self.image.geometry.blocks {
@@ -535,6 +545,11 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
             && page.belongs_to(page.owner.load())
         {
             return self.log_page(start, page).map(|_| ());
+        }
+        if let Ok(list) = self.image.region.get(Pm::<SegmentList>::new(start))
+            && let Ok(segment) = self.image.segment(list.segment.load(), SegmentEntry::List(start).word())
+        {
+            return self.segment_list(list.segment.load(), start, &segment);
         }
         let line = offset / LINE_BYTES * LINE_BYTES;
         if self.image.verified(line, &mut Name::default()).is_some() {

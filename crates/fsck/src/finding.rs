@@ -103,6 +103,8 @@ kinds! {
 
     /// An entry of the segment table is not the offset of a block in the data area.
     SegmentOffset = "segment-offset", Always(Error);
+    /// The list of a segment's blocks does not verify, or names what cannot be its blocks.
+    SegmentList = "segment-list", Always(Error);
     /// Two segments of inodes lie in the same blocks.
     SegmentOverlap = "segment-overlap", Always(Error);
     /// A segment follows an entry of the table that is empty; segments are added in order.

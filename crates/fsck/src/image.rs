@@ -1,8 +1,8 @@
 //! Read-only access to the structures of an image: every offset is checked before use.
 
 use engine::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, NAME_BYTES_MAX,
-    SEGMENT_BLOCKS, Superblock, dentry_lines,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, Geometry, INODES_PER_SEGMENT, Inode, NAME_BYTES_MAX, Segment,
+    SegmentFault, Superblock, dentry_lines,
 };
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
 use std::fmt::Write;
@@ -17,16 +17,16 @@ pub(crate) struct Image<'r, M: Memory> {
 /// The segments of the table that can be used.
 #[derive(Default)]
 pub(crate) struct Segments {
-    /// For each entry of the table up to the last used one: its place in `offsets` plus one, or zero.
+    /// For each entry of the table up to the last used one: its place in `used` plus one, or zero.
     places: Vec<u32>,
-    /// Numbers of the first inode and offsets, ascending by number.
-    pub used: Vec<(u64, u64)>,
+    /// Numbers of the first inode and where all are, ascending by number.
+    pub used: Vec<(u64, Segment)>,
 }
 
 impl Segments {
     /// Adds a segment; they come in ascending order.
-    pub fn add(&mut self, segment: u64, offset: u64) {
-        self.used.push((segment * INODES_PER_SEGMENT, offset));
+    pub fn add(&mut self, segment: u64, found: Segment) {
+        self.used.push((segment * INODES_PER_SEGMENT, found));
         self.places.resize(segment as usize, 0);
         self.places.push(self.used.len() as u32);
     }
@@ -70,15 +70,15 @@ impl<'r, M: Memory> Image<'r, M> {
         self.geometry.segment_table_block * BLOCK_BYTES + segment * 8
     }
 
-    /// Whether a segment can lie at an offset.
-    pub fn is_segment_offset(&self, offset: u64) -> bool {
-        self.is_data_offset(offset) && self.is_data(offset / BLOCK_BYTES + SEGMENT_BLOCKS - 1)
+    /// Where the inodes of a segment are whose entry of the table is `word`.
+    pub fn segment(&self, segment: u64, word: u64) -> Result<Segment, SegmentFault> {
+        Segment::read(self.region, segment, word, |block| self.is_data(block))
     }
 
     /// The inode at a place and its offset.
     pub fn inode_at(&self, place: usize) -> (&'r Inode, u64) {
-        let (_, first) = self.segments.used[place / INODES_PER_SEGMENT as usize];
-        let offset = first + place as u64 % INODES_PER_SEGMENT * INODE_BYTES;
+        let (_, segment) = &self.segments.used[place / INODES_PER_SEGMENT as usize];
+        let offset = segment.inode_offset(place as u64 % INODES_PER_SEGMENT);
         (self.region.get(Pm::<Inode>::new(offset)).expect("a usable segment lies inside the region"), offset)
     }
 

@@ -6,7 +6,7 @@ use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{
     FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property,
-    PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
+    PropertyEntry, ROOT_INODE, Segment, SegmentFault,
 };
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -30,25 +30,30 @@ impl<M: Memory> Checker<'_, M> {
                 let repair = Repair::FindSegment { segment: segment - 1 };
                 self.found(FindingKind::SegmentGap, at(entry), repair, sentence);
             }
-            if !self.image.is_segment_offset(offset) {
-                let sentence =
-                    format_args!("segment {segment} of the inode table is at {offset:#x}, where none can be");
-                self.found(FindingKind::SegmentOffset, at(entry), repair, sentence);
-            } else if self.claim_segment(offset / BLOCK_BYTES) {
-                self.image.segments.add(segment, offset);
-            } else {
-                let sentence = format_args!("segment {segment} of the inode table lies where another one does");
-                self.found(FindingKind::SegmentOverlap, at(entry), repair, sentence);
+            match self.image.segment(segment, offset) {
+                Ok(found) if self.claim_segment(&found) => self.image.segments.add(segment, found),
+                Ok(_) => {
+                    let sentence = format_args!("segment {segment} of the inode table lies where another one does");
+                    self.found(FindingKind::SegmentOverlap, at(entry), repair, sentence);
+                }
+                Err(SegmentFault::Offset) => {
+                    let sentence =
+                        format_args!("segment {segment} of the inode table is at {offset:#x}, where none can be");
+                    self.found(FindingKind::SegmentOffset, at(entry), repair, sentence);
+                }
+                Err(SegmentFault::List) => {
+                    let sentence = format_args!("the list of the blocks of segment {segment} does not verify");
+                    self.found(FindingKind::SegmentList, at(offset / BLOCK_BYTES * BLOCK_BYTES), repair, sentence);
+                }
             }
         }
     }
 
-    fn claim_segment(&mut self, first: u64) -> bool {
-        let mut blocks = first..first + SEGMENT_BLOCKS;
-        if blocks.clone().any(|block| self.usage.of(block) != Use::Free) {
+    fn claim_segment(&mut self, segment: &Segment) -> bool {
+        if segment.blocks().any(|block| self.usage.of(block) != Use::Free) {
             return false;
         }
-        blocks.all(|block| self.usage.claim(block, Use::Segment).is_ok())
+        segment.blocks().all(|block| self.usage.claim(block, Use::Segment).is_ok())
     }
 
     /// Looks at every inode of every segment.

@@ -3,7 +3,8 @@
 mod support;
 
 use fsck::dump::{DumpError, Target, dump};
-use support::{Plant, sample};
+use pmem::BLOCK_BYTES;
+use support::{Plant, sample, scattered};
 
 fn text(plant: &Plant, target: Target, raw: bool) -> String {
     let mut text = String::new();
@@ -44,6 +45,16 @@ fn a_path_leads_by_dentries_to_an_inode() {
         &["\"docs\", 4 bytes", "\"deep\"", "\"second-name\", 11 bytes", &format!("inode {number} (segment 0)")],
     );
     assert_has(&text, &["links      2", "verifies, counts"]);
+}
+
+#[test]
+fn a_list_says_where_the_inodes_of_a_segment_are() {
+    let image = scattered();
+    let plant = Plant::new(&image);
+    let word = plant.get(plant.geometry.segment_table_block * BLOCK_BYTES + 8);
+    let text = text(&plant, Target::Offset { offset: word }, false);
+    let block = plant.inode_offset(256 + 16);
+    assert_has(&text, &["list of the blocks of segment 1", &format!("272 to 287        {block:#014x}")]);
 }
 
 #[test]

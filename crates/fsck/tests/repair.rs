@@ -3,14 +3,14 @@
 mod support;
 
 use engine::Node;
-use engine::format::{FileKind, ROOT_INODE, State, Superblock};
+use engine::format::{FileKind, ROOT_INODE, SegmentEntry, State, Superblock};
 use fsck::{EXIT_CORRECTED, Finding, FindingKind, Options, Repair, Repaired, Severity, repair};
 use pmem::{BLOCK_BYTES, CrashImage, Direct, Grain, Memory, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::engine_support::{Attached, Image};
 use support::stories::{STORIES, Story};
-use support::{IMAGE_BYTES, LOG, Plant, SLOTS, sample};
+use support::{IMAGE_BYTES, LOG, Plant, SLOTS, sample, scattered};
 
 const NOW_NS: i64 = 1_700_000_100_000_000_000;
 
@@ -304,6 +304,37 @@ fn a_segment_whose_place_was_forgotten_is_found_again() {
     let repaired = mend(&plant);
     assert!(repaired.after.is_sound(), "{}", repaired.after);
     assert_eq!(losses(&image, &before, &[]), Vec::<String>::new());
+}
+
+#[test]
+fn a_segment_whose_blocks_lie_apart_is_found_again() {
+    /// Of an image, the place of the segment's entry and that of its list.
+    type Damage = fn(&Plant, u64, u64);
+    let damages: [(&str, Damage); 3] = [
+        ("place", |plant, entry, _| plant.set(entry, 0x7777_0001)),
+        ("seal", |plant, _, list| plant.flip(list, 1 << 40)),
+        ("block", |plant, _, list| plant.set(list + 64 + 3 * 8, 0)),
+    ];
+    for (title, damage) in damages {
+        let image = scattered();
+        let before = {
+            let attached = image.attach();
+            let before = files(&attached);
+            attached.detach();
+            before
+        };
+        let plant = Plant::new(&image);
+        let entry = plant.geometry.segment_table_block * BLOCK_BYTES + 8;
+        let Some(SegmentEntry::List(list)) = SegmentEntry::from_word(plant.get(entry)) else { panic!("it is listed") };
+        damage(&plant, entry, list);
+        let found = plant.check();
+        assert!(!found.is_sound(), "{title}");
+        let repaired = mend(&plant);
+        assert!(repaired.after.is_sound(), "{title}\n{found}{}{:?}", repaired.after, repaired.failed);
+        let attached = image.attach();
+        assert!(files(&attached) == before, "{title}");
+        attached.detach();
+    }
 }
 
 #[test]

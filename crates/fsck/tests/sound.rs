@@ -6,7 +6,7 @@ use engine::RenameFlags;
 use engine::format::FileKind;
 use fsck::{EXIT_CLEAN, EXIT_OPERATIONAL, FindingKind, Options, Phase, Severity, check};
 use support::engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
-use support::{Plant, expect_kinds, sample};
+use support::{Plant, expect_kinds, sample, scattered};
 
 #[test]
 fn an_empty_image_is_sound() {
@@ -28,6 +28,14 @@ fn a_tree_with_everything_that_was_left_cleanly_is_sound() {
     assert_eq!(report.counts.special, 2);
     assert_eq!(report.counts.files, 19 + 1 + 3);
     assert_eq!(report.counts.names, 3 + 22 + 1 + 2 + 3);
+}
+
+#[test]
+fn inodes_that_lie_apart_are_sound() {
+    let image = scattered();
+    let report = Plant::new(&image).check();
+    expect_kinds(&report, &[]);
+    assert_eq!(report.counts.files, 300 + 1);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::hand::{Hand, bytes, new_node};
 use crate::oracle::Slack;
-use engine::format::FileKind;
-use engine::{AllocateMode, Changes, NewNode, RenameFlags, Result};
+use engine::format::{FileKind, INODES_PER_SEGMENT};
+use engine::{AllocateMode, Changes, Error, NewNode, RenameFlags, Result};
 
 const BLOCK: u64 = 4096;
 
@@ -124,6 +124,30 @@ fn lines(hand: &Hand<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Every inode number has a file, and no two free blocks lie side by side: the next file needs a segment whose blocks are listed.
+fn scattered(hand: &Hand<'_>) -> Result<()> {
+    hand.mkdir("/q")?;
+    hand.create("/q/whole")?;
+    for index in 0..INODES_PER_SEGMENT {
+        let path = format!("/q/{index}");
+        hand.create(&path)?;
+        if hand.with(&path, |node| Ok(node.number))? == INODES_PER_SEGMENT - 1 {
+            break;
+        }
+    }
+    let mut blocks = 0;
+    loop {
+        match hand.append("/q/whole", BLOCK, 1) {
+            Ok(()) => blocks += 1,
+            Err(Error::NoSpace) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    (0..blocks)
+        .step_by(2)
+        .try_for_each(|block| allocate(hand, "/q/whole", AllocateMode::PunchHole, block * BLOCK, BLOCK))
+}
+
 /// Many things that wait to be recycled.
 fn rubbish(hand: &Hand<'_>) -> Result<()> {
     hand.unlink("/f")?;
@@ -155,6 +179,7 @@ pub const SETUPS: &[Setup] = &[
     setup("rubbish", rubbish, false),
     Setup { slack: RESERVED, ..setup("high", high, false) },
     setup("lines", lines, false),
+    setup("scattered", scattered, false),
     setup("page503", |hand| fill(hand, 503), false),
     setup("page504", |hand| fill(hand, 504), false),
     setup("page505", |hand| fill(hand, 505), false),

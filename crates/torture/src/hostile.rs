@@ -12,7 +12,8 @@ use crate::machine::{Clock, Machine, Watched};
 use engine::AttachOptions;
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES,
-    JournalRecord, LogPage, LogPageKind, NAME_BYTES_MAX, Property, Snapshot, State, Superblock, dentry_lines,
+    JournalRecord, LogPage, LogPageKind, NAME_BYTES_MAX, Property, Segment, SegmentEntry, SegmentList, Snapshot, State,
+    Superblock, dentry_lines,
 };
 use pmem::{BLOCK_BYTES, LINE_BYTES, Pm, Region, crc32c};
 use std::mem::offset_of;
@@ -210,8 +211,12 @@ impl Mutant {
             0 => self.change(choices, &[128, 136, 168, 512, 576, 584, 592, 600, 608, 616]),
             1 => self.mutate_journal(choices),
             2 => {
-                let entry = 33 * BLOCK_BYTES + choices.below(3) * 8;
-                self.set(entry, self.word(choices, self.get(entry)));
+                let segment = choices.below(3);
+                let entry = 33 * BLOCK_BYTES + segment * 8;
+                match SegmentEntry::from_word(self.get(entry)) {
+                    Some(SegmentEntry::List(list)) if choices.below(3) != 0 => self.mutate_list(choices, segment, list),
+                    _ => self.set(entry, self.word(choices, self.get(entry))),
+                }
             }
             3 | 4 => self.mutate_identity(choices, inode),
             5..8 => self.mutate_property(choices, inode),
@@ -227,6 +232,17 @@ impl Mutant {
                 let offset = choices.below(self.blocks) * BLOCK_BYTES + choices.below(512) * 8;
                 self.set(offset, self.word(choices, self.get(offset)));
             }
+        }
+    }
+
+    /// Changes one of the blocks of a segment that are listed.
+    fn mutate_list(&self, choices: &mut Choices<'_>, segment: u64, list: u64) {
+        let at = |index: usize| list + (offset_of!(SegmentList, blocks) + index * 8) as u64;
+        let mut blocks = std::array::from_fn(|index| self.get(at(index)));
+        let index = choices.below(blocks.len() as u64) as usize;
+        blocks[index] = self.word(choices, blocks[index]);
+        if let Ok(dirty) = self.region.write_bytes(list, &Segment::listed(list, blocks).list_bytes(segment)) {
+            let _ = self.region.flush(dirty);
         }
     }
 

@@ -1,7 +1,10 @@
 //! What lies where on an image: which structure a line belongs to, so that defects can be planted by name.
 
-use engine::format::{INODE_BYTES, LogPage, LogPageKind, SEGMENT_BLOCKS, dentry_lines, slot_address};
+use engine::format::{
+    INODE_BYTES, LogPage, LogPageKind, SEGMENT_BLOCKS, SegmentEntry, SegmentList, dentry_lines, slot_address,
+};
 use std::collections::HashSet;
+use std::mem::offset_of;
 
 const BLOCK_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
@@ -20,6 +23,8 @@ pub enum Place {
     Property,
     /// Last lines of inodes: access time and short targets.
     Inline,
+    /// Lists of the blocks of segments.
+    SegmentList,
     /// First lines of log pages.
     PageHeader,
     /// Log slots.
@@ -37,6 +42,7 @@ pub struct Map {
     journal: std::ops::Range<u64>,
     data: u64,
     segments: HashSet<u64>,
+    lists: HashSet<u64>,
     pages: HashSet<u64>,
     dentries: HashSet<u64>,
     nodes: HashSet<u64>,
@@ -57,6 +63,7 @@ impl Map {
             journal: geometry[1]..geometry[2],
             data: word(images[0], 184) * BLOCK_BYTES,
             segments: HashSet::new(),
+            lists: HashSet::new(),
             pages: HashSet::new(),
             dentries: HashSet::new(),
             nodes: HashSet::new(),
@@ -73,9 +80,18 @@ impl Map {
     }
 
     fn find_inodes(&mut self, image: &[u8], table: u64) {
-        for segment in (0..8).map(|index| word(image, table + index * 8)).filter(|segment| *segment != 0) {
-            self.segments.extend((0..SEGMENT_BLOCKS).map(|block| segment / BLOCK_BYTES + block));
-            for inode in (segment..segment + SEGMENT_BLOCKS * BLOCK_BYTES).step_by(INODE_BYTES as usize) {
+        for segment in (0..8).filter_map(|index| SegmentEntry::from_word(word(image, table + index * 8))) {
+            let blocks: [u64; SEGMENT_BLOCKS as usize] = match segment {
+                SegmentEntry::Row(first) => std::array::from_fn(|index| first + index as u64 * BLOCK_BYTES),
+                SegmentEntry::List(list) => {
+                    self.lists.insert(list / BLOCK_BYTES);
+                    std::array::from_fn(|index| {
+                        word(image, list + (offset_of!(SegmentList, blocks) + index * 8) as u64)
+                    })
+                }
+            };
+            self.segments.extend(blocks.map(|block| block / BLOCK_BYTES));
+            for inode in blocks.iter().flat_map(|block| (*block..block + BLOCK_BYTES).step_by(INODE_BYTES as usize)) {
                 for root in [48, 120, 184].map(|at| word(image, inode + at)) {
                     self.find_nodes(image, root & !(BLOCK_BYTES - 1), root & 0xf);
                 }
@@ -122,6 +138,7 @@ impl Map {
                 3 => Place::Inline,
                 _ => Place::Property,
             },
+            () if self.lists.contains(&block) => Place::SegmentList,
             () if self.pages.contains(&block) && offset % BLOCK_BYTES < LINE_BYTES => Place::PageHeader,
             () if self.pages.contains(&block) => Place::Slot,
             () if self.dentries.contains(&(offset / LINE_BYTES)) => Place::Dentry,

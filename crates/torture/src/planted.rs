@@ -46,7 +46,7 @@ const fn defect(name: &'static str, workload: &'static str, mutation: Mutation) 
 }
 
 use Mutation::{FirstLineOnly, LateFence, NoFence, OmittedFromJournal, TooEarly, Unflushed, UnflushedEdges, Unwritten};
-use Place::{Data, Dentry, Identity, Inline, Journal, Node, PageHeader, Property, Slot};
+use Place::{Data, Dentry, Fixed, Identity, Inline, Journal, Node, PageHeader, Property, SegmentList, Slot};
 
 /// All defects. Each is found.
 pub const DEFECTS: &[Defect] = &[
@@ -59,6 +59,9 @@ pub const DEFECTS: &[Defect] = &[
     defect("mkdir: header of the first log page not flushed", "base:mkdir-in-empty,create", Unflushed(PageHeader)),
     defect("create in an empty directory: page not linked durably", "base:mkdir-in-empty", Unflushed(Identity)),
     defect("create at a page boundary: link to the new page not flushed", "page504:p-create", Unflushed(PageHeader)),
+    defect("new segment: list of its blocks not flushed", "scattered:create", Unflushed(SegmentList)),
+    defect("new segment: not named durably", "scattered:create", Unflushed(Fixed)),
+    defect("new segment: named before it is durable", "scattered:create", TooEarly(Fixed)),
     defect("symlink: target not flushed", "base:symlink", Unflushed(Inline)),
     defect("symlink: no fence between target and name", "base:symlink", NoFence(0)),
     defect("long symlink: target not flushed", "base:symlink-long", Unflushed(Data)),

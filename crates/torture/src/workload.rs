@@ -45,7 +45,7 @@ impl FromStr for Workload {
 }
 
 /// The first setup with directories of many pages.
-const PAGES: usize = 6;
+const PAGES: usize = 7;
 
 /// The parts of the whole, smallest workloads first, so that what fails first is the smallest that can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,7 +70,7 @@ impl Group {
     pub fn name(self) -> &'static str {
         match self {
             Group::Singles => "single operations",
-            Group::Setups => "reused, cold, high",
+            Group::Setups => "reused, scattered",
             Group::Pages => "pages, compaction",
             Group::Pairs => "pairs",
             Group::Threads => "pairs of threads",

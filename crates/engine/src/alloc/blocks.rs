@@ -25,8 +25,10 @@ use pmem::{BLOCK_BYTES, BadOffset, Memory};
 
 /// Words of bits in a group.
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
-/// A run shorter than this is refused while the caller wants more and a group with more room can be had: files would be in shreds.
+/// A run shorter than this is refused while the caller wants more and one of the next groups may have it: files would be in shreds.
 const SHRED_BLOCKS: u64 = 16;
+/// So many groups are looked into before half as much is enough: where all free blocks are scattered, some twenty groups are tried, not all there are.
+const GROUPS_TRIED: u64 = 4;
 
 /// A group that has so many free blocks again is looked at next by whoever wants one: its pages are there already, those of groups that nobody had are not.
 const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 * 3 / 4;
@@ -249,10 +251,10 @@ impl<M: Memory> Thread<'_, M> {
     /// Between one and `wanted` blocks in a row, as many as can be had in one piece nearby. What they hold is undefined.
     pub(crate) fn allocate_blocks(&self, wanted: u64) -> Result<BlockRun> {
         let wanted = wanted.clamp(1, GROUP_BLOCKS);
-        let least = wanted.min(SHRED_BLOCKS);
         let groups = self.fs.dram.layout.groups_count;
         // Groups with room for a decent piece first, each tried once at most.
-        for _ in 0..groups {
+        for tried in 0..groups {
+            let least = (wanted.min(SHRED_BLOCKS) >> (tried / GROUPS_TRIED).min(63)).max(1);
             if let Some(run) = self.allocate_in_own(wanted, least)? {
                 return Ok(run);
             }

@@ -13,12 +13,12 @@
 use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
 use crate::dram::MAGAZINE_INODES;
 use crate::error::{Corruption, Error, Result};
-use crate::format::{INODES_PER_SEGMENT, SEGMENT_BLOCKS};
+use crate::format::{INODES_PER_SEGMENT, SEGMENT_BLOCKS, Segment, SegmentEntry};
 use crate::fs::{Fs, Thread};
 use crate::redo::Change;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, LINE_BYTES, Memory};
+use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
 
 /// Words of bits of a segment.
 const SEGMENT_WORDS: u64 = INODES_PER_SEGMENT / 64;
@@ -216,17 +216,49 @@ impl<M: Memory> Thread<'_, M> {
         }
         let pm = &self.fs.pm;
         let entry = self.fs.segment_entry(segments)?;
-        let first = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_contiguous(SEGMENT_BLOCKS))?.first;
-        let zeroed = pm.fence(pm.stream_zeros(first * BLOCK_BYTES, SEGMENT_BLOCKS * BLOCK_BYTES)?);
+        let fresh = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_segment())?;
+        let mut written = Flushed::nothing();
+        for block in fresh.inode_blocks() {
+            written = written.and(pm.stream_zeros(block * BLOCK_BYTES, BLOCK_BYTES)?);
+        }
+        if let SegmentEntry::List(at) = fresh.entry() {
+            written = written.and(pm.stream_bytes(at, &fresh.list_bytes(segments))?);
+        }
+        let written = pm.fence(written);
         // Crash point: zeroed but not named, the blocks are free again after recovery.
-        pm.persist(pm.commit(entry, first * BLOCK_BYTES, zeroed));
+        pm.persist(pm.commit(entry, fresh.entry().word(), written));
         self.finish_segment(segments)
+    }
+
+    /// Blocks for a segment: in a row if there are so many anywhere, else wherever there are some, and one for their list.
+    fn allocate_segment(&self) -> Result<Segment> {
+        match self.allocate_contiguous(SEGMENT_BLOCKS) {
+            Ok(run) => return Ok(Segment::in_a_row(run.first * BLOCK_BYTES)),
+            Err(Error::NoSpace) => {}
+            Err(error) => return Err(error),
+        }
+        let mut offsets = [0; SEGMENT_BLOCKS as usize + 1];
+        for taken in 0..offsets.len() {
+            match self.allocate_blocks(1) {
+                Ok(run) => offsets[taken] = run.first * BLOCK_BYTES,
+                Err(error) => {
+                    for offset in &offsets[..taken] {
+                        self.free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let [list, blocks @ ..] = offsets;
+        Ok(Segment::listed(list, blocks))
     }
 
     /// A segment was added to the table: from now on numbers are taken from it. Repeated by a reaper.
     fn finish_segment(&self, segment: u64) -> Result<()> {
-        let first = self.fs.segment_entry(segment)?.load() / BLOCK_BYTES;
-        self.fs.mark_owner(BlockRun { first, count: SEGMENT_BLOCKS }, OWNED_FOR_GOOD)?;
+        let added = self.fs.segment(segment).ok_or(Corruption::Inode(segment * INODES_PER_SEGMENT))?;
+        for block in added.blocks() {
+            self.fs.mark_owner(BlockRun { first: block, count: 1 }, OWNED_FOR_GOOD)?;
+        }
         step();
         self.fs.header()?.segments.store(segment + 1, Release);
         Ok(())

@@ -3,8 +3,10 @@
 use super::BlockRun;
 use crate::dram::RetiredKind;
 use crate::error::Error;
+use crate::format::{INODES_PER_SEGMENT, SegmentEntry};
 use crate::fs::Thread;
 use crate::testing::{Attached, new_image, new_node};
+use pmem::BLOCK_BYTES;
 use std::collections::HashSet;
 use std::vec::Vec;
 
@@ -79,6 +81,35 @@ fn a_run_of_exact_length_is_whole_or_refused() {
     assert_eq!(thread.allocate_contiguous(3), Ok(BlockRun { first: middle + 3, count: 3 }));
     assert_eq!(thread.allocate_contiguous(513), Err(Error::NoSpace));
     assert!(thread.free_blocks(BlockRun { first: 0, count: 1 }).is_err(), "the superblock is nobody's to free");
+}
+
+#[test]
+fn inodes_are_to_be_had_where_no_two_free_blocks_lie_side_by_side() {
+    let image = new_image(16 * MIB, 4096);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let blocks = blocks_of(&take_all(&thread, 512));
+    let room: HashSet<u64> = blocks.iter().copied().filter(|block| block % 2 == 0).take(3 * 17 + 16).collect();
+    room.iter().for_each(|block| thread.free_blocks(BlockRun { first: *block, count: 1 }).expect("frees"));
+    let mut numbers = Vec::new();
+    loop {
+        match thread.allocate_inode() {
+            Ok(number) => numbers.push(number),
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(fs.blocks_free(), Ok(16), "a fourth one has no room, and takes none");
+    assert_eq!(numbers.len() as u64, 4 * INODES_PER_SEGMENT - 2, "all but number 0 and the root");
+    let offsets: HashSet<u64> = numbers.iter().map(|number| fs.inode_offset(*number).expect("a place")).collect();
+    assert_eq!(offsets.len(), numbers.len());
+    let apart = offsets.iter().filter(|offset| room.contains(&(*offset / BLOCK_BYTES))).count() as u64;
+    assert_eq!(apart, 3 * INODES_PER_SEGMENT);
+    for segment in 1..4 {
+        let listed = fs.segment(segment).expect("whole");
+        assert!(matches!(listed.entry(), SegmentEntry::List(_)));
+        assert!(listed.blocks().all(|block| room.contains(&block)));
+    }
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl<M: Memory> Fs<M> {
     /// again it is not erased.
     pub(super) fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
         let number = facts.inode;
-        self.segment_start(number / INODES_PER_SEGMENT)?;
+        self.segment(number / INODES_PER_SEGMENT)?;
         let inode = self.inode(number).ok()?;
         self.whole_inode(inode, number).filter(|(generation, ..)| short_generation(*generation) == facts.generation)?;
         FileKind::from_bits(inode.kind.load())

@@ -24,8 +24,8 @@ use crate::dram::GROUP_BLOCKS;
 use crate::error::{Corruption, Result};
 use crate::file::Blocks;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage, Property, ROOT_INODE,
-    SEGMENT_BLOCKS, Valid, dentry_lines, slot_address,
+    Dentry, DentryFacts, FileKind, INODES_PER_SEGMENT, Inode, LogPage, Property, ROOT_INODE, Valid, dentry_lines,
+    slot_address,
 };
 use crate::fs::Fs;
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
@@ -67,19 +67,21 @@ impl<M: Memory> Fs<M> {
             .find(|segment| self.segment_entry(*segment).is_ok_and(|entry| entry.load() != 0));
         let segments = used.map_or(0, |last| last + 1);
         for segment in 0..segments {
-            let marked = match self.segment_start(segment) {
-                Some(start) => self.mark_blocks(BlockRun { first: start / BLOCK_BYTES, count: SEGMENT_BLOCKS })? == 0,
-                None => false,
-            };
-            if !marked {
-                self.count(DAMAGED, 1);
-            }
-            if self.segment_start(segment).is_none() {
+            let mut damaged = false;
+            if let Some(found) = self.segment(segment) {
+                for block in found.blocks() {
+                    damaged |= self.mark_blocks(BlockRun { first: block, count: 1 })? != 0;
+                }
+            } else {
                 // Its numbers are never handed out.
                 for word in segment * INODES_PER_SEGMENT / 64..(segment + 1) * INODES_PER_SEGMENT / 64 {
                     self.dram.inode_word(word)?.store(u64::MAX, Relaxed);
                 }
                 self.count(INODES, INODES_PER_SEGMENT);
+                damaged = true;
+            }
+            if damaged {
+                self.count(DAMAGED, 1);
             }
         }
         self.dram.inode_word(0)?.fetch_or(1, Relaxed);
@@ -151,22 +153,15 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Where a segment begins, if its entry in the table can be true.
-    pub(super) fn segment_start(&self, segment: u64) -> Option<u64> {
-        let start = self.segment_entry(segment).ok()?.load_acquire();
-        let run = BlockRun { first: start / BLOCK_BYTES, count: SEGMENT_BLOCKS };
-        (start.is_multiple_of(BLOCK_BYTES) && self.is_data(run)).then_some(start)
-    }
-
     /// Calls `each` for the inodes of a segment.
     fn for_inodes(&self, segment: u64, mut each: impl FnMut(u64, &Inode) -> Result<()>) -> Result<()> {
-        let Some(start) = self.segment_start(segment) else { return Ok(()) };
+        let Some(place) = self.segment(segment) else { return Ok(()) };
         for index in 0..INODES_PER_SEGMENT {
-            let ahead = start + (index + 8) * INODE_BYTES;
+            let ahead = place.inode_offset((index + 8).min(INODES_PER_SEGMENT - 1));
             self.pm.prefetch(ahead);
             self.pm.prefetch(ahead + LINE_BYTES);
             let number = segment * INODES_PER_SEGMENT + index;
-            if number != 0 && each(number, self.inode_at(start + index * INODE_BYTES)?).is_err() {
+            if number != 0 && each(number, self.inode_at(place.inode_offset(index))?).is_err() {
                 self.count(DAMAGED, 1);
             }
         }

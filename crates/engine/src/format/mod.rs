@@ -10,6 +10,7 @@ mod flip;
 mod inode;
 mod journal;
 mod log;
+mod segment;
 mod snapshot;
 mod superblock;
 
@@ -26,6 +27,8 @@ pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord,
 pub use log::{
     FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, gone_word, is_gone, slot_address, slot_tag, slot_word,
 };
+pub(crate) use segment::listed_inode_offset;
+pub use segment::{INODES_PER_BLOCK, Segment, SegmentEntry, SegmentFault, SegmentList};
 pub use snapshot::{LIST_PAGE_ENTRIES, ListEntry, ListPage, Snapshot};
 pub use superblock::{
     FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State, Superblock,

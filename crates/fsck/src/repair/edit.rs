@@ -6,7 +6,7 @@ use crate::image::Name;
 use crate::usage::{Use, line_mask};
 use engine::format::{
     Dentry, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, Property,
-    SEGMENT_BLOCKS, SlotTag, Snapshot, State, Superblock, Valid, short_generation, slot_word,
+    SEGMENT_BLOCKS, Segment, SlotTag, Snapshot, State, Superblock, Valid, short_generation, slot_word,
 };
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Pm, Region, crc32c};
 use std::mem::offset_of;
@@ -200,9 +200,27 @@ impl<'c, M: Memory> Mender<'c, M> {
         Ok(first * BLOCK_BYTES)
     }
 
-    /// Takes the blocks of a segment.
-    pub fn take_segment(&mut self) -> Result<u64, &'static str> {
-        self.take_blocks(SEGMENT_BLOCKS, Use::Segment)
+    /// Takes the blocks of a segment: in a row if there are so many anywhere.
+    pub fn take_segment(&mut self, segment: u64) -> Result<Segment, &'static str> {
+        match self.take_blocks(SEGMENT_BLOCKS, Use::Segment) {
+            Ok(first) => Ok(Segment::in_a_row(first)),
+            Err(_) => self.list_segment(segment, &[None; SEGMENT_BLOCKS as usize]),
+        }
+    }
+
+    /// Makes a segment of some blocks wherever they are, and of fresh ones for those that are missing, and writes the list of them.
+    pub fn list_segment(&mut self, segment: u64, present: &[Option<u64>]) -> Result<Segment, &'static str> {
+        let mut blocks = [0; SEGMENT_BLOCKS as usize];
+        for (offset, block) in blocks.iter_mut().zip(present) {
+            *offset = match block {
+                Some(block) => block * BLOCK_BYTES,
+                None => self.take_blocks(1, Use::Segment)?,
+            };
+        }
+        let list = self.take_blocks(1, Use::Segment)?;
+        let listed = Segment::listed(list, blocks);
+        self.set_bytes(list, &listed.list_bytes(segment));
+        Ok(listed)
     }
 
     /// Takes lines for a dentry: in a block of dentries that has room, or in a fresh one.

@@ -5,8 +5,8 @@ use super::edit::Mender;
 use crate::image::Name;
 use crate::usage::Use;
 use engine::format::{
-    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, LogPage,
-    PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, ROOT_INODE, SEGMENT_BLOCKS,
+    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_BLOCK, INODES_PER_SEGMENT, Inode, LogPage,
+    PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, ROOT_INODE, SEGMENT_BLOCKS, Segment,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::mem::offset_of;
@@ -19,35 +19,66 @@ impl<M: Memory> Mender<'_, M> {
     /// Finds the inodes of a segment by what they say of themselves, or gives the segment fresh ones.
     pub fn find_segment(&mut self, segment: u64) -> Done {
         let entry = self.check.image.segment_entry(segment);
-        let last = self.check.image.geometry.copy_block() - SEGMENT_BLOCKS;
-        let found = (self.check.image.geometry.data_block..=last).find(|first| self.is_segment(*first, segment));
-        if let Some(first) = found {
-            (first..first + SEGMENT_BLOCKS).for_each(|block| {
-                let _ = self.check.usage.claim(block, Use::Segment);
-            });
-            self.set(entry, first * BLOCK_BYTES);
+        let present = self.blocks_of_segment(segment);
+        if present.iter().any(Option::is_some) {
+            let found = match self.row_of(&present) {
+                Some(first) => {
+                    let found = Segment::in_a_row(first * BLOCK_BYTES);
+                    found.blocks().for_each(|block| self.claim(block));
+                    found
+                }
+                None => {
+                    present.iter().flatten().for_each(|block| self.claim(*block));
+                    self.list_segment(segment, &present)?
+                }
+            };
+            self.set(entry, found.entry().word());
             return Ok(());
         }
         let follows = (segment + 1..self.check.image.geometry.segments_max)
             .any(|later| self.get(self.check.image.segment_entry(later)) != 0);
         // The last segment of the table may go; before others there must not be a gap.
-        let word = if follows { self.take_segment()? } else { 0 };
+        let word = if follows { self.take_segment(segment)?.entry().word() } else { 0 };
         self.set(entry, word);
         Ok(())
     }
 
-    /// Whether the inodes of a segment lie from a block on: one of them says so, and nothing else is there.
-    fn is_segment(&self, first: u64, segment: u64) -> bool {
-        if (first..first + SEGMENT_BLOCKS).any(|block| self.check.usage.of(block) != Use::Free) {
-            return false;
+    fn claim(&mut self, block: u64) {
+        let _ = self.check.usage.claim(block, Use::Segment);
+    }
+
+    /// The blocks of a segment, in the order of their inodes, as far as an inode says so and nothing else is there.
+    fn blocks_of_segment(&self, segment: u64) -> [Option<u64>; SEGMENT_BLOCKS as usize] {
+        let mut present = [None; SEGMENT_BLOCKS as usize];
+        for block in self.check.image.geometry.data_block..self.check.image.geometry.copy_block() {
+            if self.check.usage.of(block) != Use::Free {
+                continue;
+            }
+            for index in 0..INODES_PER_BLOCK {
+                let offset = block * BLOCK_BYTES + index * INODE_BYTES;
+                let Ok(inode) = self.region().get(Pm::<Inode>::new(offset)) else { continue };
+                let number = inode.number.load();
+                let belongs = number / INODES_PER_SEGMENT == segment && number % INODES_PER_BLOCK == index;
+                let lives = || inode.generation(number).is_some_and(|life| inode.property(number, life).is_some());
+                if belongs && lives() {
+                    present[(number % INODES_PER_SEGMENT / INODES_PER_BLOCK) as usize] = Some(block);
+                    break;
+                }
+            }
         }
-        (0..INODES_PER_SEGMENT).any(|index| {
-            let inode = self.region().get(Pm::<Inode>::new(first * BLOCK_BYTES + index * INODE_BYTES));
-            let number = segment * INODES_PER_SEGMENT + index;
-            inode.is_ok_and(|inode| {
-                inode.generation(number).is_some_and(|generation| inode.property(number, generation).is_some())
-            })
-        })
+        present
+    }
+
+    /// The first block of a segment, if those that are present lie as in a row, and where the others would be nothing is.
+    fn row_of(&self, present: &[Option<u64>]) -> Option<u64> {
+        let (index, block) = present.iter().enumerate().find_map(|(index, block)| Some((index as u64, (*block)?)))?;
+        let first = block.checked_sub(index)?;
+        let fits = |(block, present): (u64, &Option<u64>)| {
+            self.check.image.is_data(block)
+                && self.check.usage.of(block) == Use::Free
+                && present.is_none_or(|at| at == block)
+        };
+        (first..).zip(present).all(fits).then_some(first)
     }
 
     /// Frees an inode with all that is in it.

@@ -257,9 +257,9 @@ impl<M: Memory> Mender<'_, M> {
         let segment = (0..self.check.image.geometry.segments_max)
             .find(|segment| self.get(self.check.image.segment_entry(*segment)) == 0)
             .ok_or("there are no free inodes")?;
-        let offset = self.take_segment()?;
-        self.set(self.check.image.segment_entry(segment), offset);
-        self.check.image.segments.add(segment, offset);
+        let fresh = self.take_segment(segment)?;
+        self.set(self.check.image.segment_entry(segment), fresh.entry().word());
+        self.check.image.segments.add(segment, fresh);
         self.check.inodes.resize(self.check.image.segments.places(), Default::default());
         Ok(segment * engine::format::INODES_PER_SEGMENT)
     }

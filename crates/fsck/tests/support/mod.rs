@@ -6,10 +6,10 @@ pub mod engine_support;
 pub mod stories;
 
 use engine::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, ListPage,
-    LogPage, LogPageKind, Property, ROOT_INODE, Snapshot, State, Superblock, Valid, slot_address,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODES_PER_SEGMENT, Inode, ListPage, LogPage,
+    LogPageKind, Property, ROOT_INODE, Segment, Snapshot, State, Superblock, Valid, slot_address,
 };
-use engine::{NewNode, RenameFlags};
+use engine::{AllocateMode, NewNode, RenameFlags};
 use engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
 use fsck::{FindingKind, Options, Report, check};
 use pmem::{BLOCK_BYTES, Cell64, Direct, Pm, Region, crc32c};
@@ -58,6 +58,33 @@ pub fn sample() -> Image {
         thread.rename((docs, b"file-18"), (empty, b"moved"), RenameFlags::default(), permit_rename).unwrap();
         thread.rename((root, b"empty"), (docs, b"filled"), RenameFlags::default(), permit_rename).unwrap();
         for node in [root, docs, deep, empty] {
+            thread.release(node, 1);
+        }
+    }
+    attached.detach();
+    image
+}
+
+/// A tree, left cleanly, in which the second segment's inodes lie apart; files in `many` have some of them.
+pub fn scattered() -> Image {
+    let image = Image::new(IMAGE_BYTES);
+    let attached = image.attach();
+    {
+        let thread = attached.enter();
+        let root = thread.root().unwrap();
+        let whole = thread.create(root, b"whole", &new_file()).unwrap();
+        let mut blocks = 0;
+        while thread.append(whole, &[9; BLOCK_BYTES as usize]).is_ok() {
+            blocks += 1;
+        }
+        for block in (0..blocks).step_by(2) {
+            thread.allocate(whole, AllocateMode::PunchHole, block * BLOCK_BYTES, BLOCK_BYTES).unwrap();
+        }
+        let many = make_directory(&thread, root, "many");
+        for index in 0..300 {
+            touch(&thread, many, &format!("file-{index:03}"));
+        }
+        for node in [root, whole, many] {
             thread.release(node, 1);
         }
     }
@@ -129,8 +156,10 @@ impl<'i> Plant<'i> {
     }
 
     pub fn inode_offset(&self, number: u64) -> u64 {
-        let entry = self.geometry.segment_table_block * BLOCK_BYTES + number / INODES_PER_SEGMENT * 8;
-        self.get(entry) + number % INODES_PER_SEGMENT * INODE_BYTES
+        let segment = number / INODES_PER_SEGMENT;
+        let word = self.get(self.geometry.segment_table_block * BLOCK_BYTES + segment * 8);
+        let found = Segment::read(&self.region, segment, word, |_| true).expect("a segment");
+        found.inode_offset(number % INODES_PER_SEGMENT)
     }
 
     pub fn inode(&self, number: u64) -> &Inode {

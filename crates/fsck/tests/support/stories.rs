@@ -112,6 +112,9 @@ pub const STORIES: &[Story] = &[
     story(&[SegmentOffset], "the table names a segment in the fixed areas", |p| {
         p.set(p.geometry.segment_table_block * BLOCK_BYTES + 8, BLOCK_BYTES);
     }),
+    story(&[SegmentList], "what the table calls a list of a segment's blocks is none", |p| {
+        p.set(p.geometry.segment_table_block * BLOCK_BYTES + 8, unused_block(p) * BLOCK_BYTES + 1);
+    }),
     story(&[SegmentOverlap], "the table names a segment twice", |p| {
         let table = p.geometry.segment_table_block * BLOCK_BYTES;
         p.set(table + 8, p.get(table));
