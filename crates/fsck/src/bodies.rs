@@ -8,7 +8,7 @@ use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::Use;
 use engine::format::{FileKind, INODES_PER_SEGMENT, Inode};
-use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN, row_of_root};
 use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c, flipped_bit};
 
 /// Words of a node.
@@ -93,6 +93,12 @@ impl<M: Memory> Checker<'_, M> {
     fn walk_body(&mut self, number: u64, root: u64, blocks_visible: u64, repair: Repair) -> Body {
         let mut body = Body { number, blocks_visible, blocks: 0, beyond: (0, 0), damaged: false, repair };
         if root == 0 {
+            return body;
+        }
+        if let Some((first, count)) = row_of_root(root) {
+            for index in 0..count {
+                self.walk_pointer(&mut body, first + index * BLOCK_BYTES, 0, index);
+            }
             return body;
         }
         let height = (root & 0xf) as u32;
@@ -198,9 +204,10 @@ impl<M: Memory> Checker<'_, M> {
     /// Offsets and bytes of the blocks of a body of at most one lowest node, which a walk has found to lie where blocks may.
     fn read_xattr_blocks(&self, root: u64) -> Result<(Vec<u64>, Vec<u8>), &'static str> {
         let offset = root & !(BLOCK_BYTES - 1);
-        let offsets: Vec<u64> = match root & 0xf {
-            0 => vec![offset],
-            1 => {
+        let offsets: Vec<u64> = match (root & 0xf, row_of_root(root)) {
+            (_, Some((first, count))) => (0..count).map(|index| first + index * BLOCK_BYTES).collect(),
+            (0, _) => vec![offset],
+            (1, _) => {
                 let words = self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS);
                 let words = words.map_err(|_| "they lie outside")?.iter().map(|word| word.load());
                 let pointers = words.take_while(|word| *word != 0).take((XATTR_BYTES_MAX / BLOCK_BYTES) as usize);

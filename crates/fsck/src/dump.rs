@@ -7,6 +7,7 @@ use engine::format::{
     LOG_SLOTS, LogPage, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Segment, SegmentEntry, SegmentList,
     Snapshot, State, Superblock, Valid, dentry_lines, slot_address, slot_tag,
 };
+use engine::row_of_root;
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
 use std::fmt::{self, Write};
 
@@ -461,6 +462,10 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
     fn map(&mut self, what: &str, root: u64) -> Result<(), DumpError> {
         if root == 0 {
             return Ok(());
+        }
+        if let Some((first, count)) = row_of_root(root) {
+            writeln!(self.out, "{what}, root {root:#x}, {count} blocks in a row")?;
+            return self.end_run(&mut Outline { run: Some(Run { index: 0, word: first, count }), lines: 0, nodes: 0 });
         }
         writeln!(self.out, "{what}, root {root:#x}, height {}", root & 0xf)?;
         let mut outline = Outline { run: None, lines: 0, nodes: self.image.geometry.blocks };

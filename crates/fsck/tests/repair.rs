@@ -3,14 +3,14 @@
 mod support;
 
 use engine::Node;
-use engine::format::{FileKind, ROOT_INODE, SegmentEntry, State, Superblock};
+use engine::format::{FileKind, Property, ROOT_INODE, SegmentEntry, State, Superblock};
 use fsck::{EXIT_CORRECTED, Finding, FindingKind, Options, Repair, Repaired, Severity, repair};
 use pmem::{BLOCK_BYTES, CrashImage, Direct, Grain, Memory, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::engine_support::{Attached, Image};
+use support::engine_support::{Attached, Image, new_file};
 use support::stories::{STORIES, Story};
-use support::{IMAGE_BYTES, LOG, Plant, SLOTS, sample, scattered};
+use support::{IMAGE_BYTES, LOG, Plant, SLOTS, expect_kinds, sample, scattered};
 
 const NOW_NS: i64 = 1_700_000_100_000_000_000;
 
@@ -333,6 +333,50 @@ fn a_segment_whose_blocks_lie_apart_is_found_again() {
         assert!(repaired.after.is_sound(), "{title}\n{found}{}{:?}", repaired.after, repaired.failed);
         let attached = image.attach();
         assert!(files(&attached) == before, "{title}");
+        attached.detach();
+    }
+}
+
+#[test]
+fn a_row_of_blocks_is_checked_and_mended() {
+    type Damage = fn(&mut Property);
+    let damages: [(Damage, &[FindingKind], usize); 4] = [
+        (|property| property.size_bytes = 5000, &[FindingKind::BeyondEnd], 5000),
+        (|property| property.root -= 1 << 52, &[FindingKind::BlocksWrong, FindingKind::BlockLeaked], 8192),
+        (|property| property.root |= 1 << 62, &[FindingKind::MapShape, FindingKind::BlockLeaked], 0),
+        (|property| property.root |= 1 << 4, &[FindingKind::MapShape, FindingKind::BlockLeaked], 0),
+    ];
+    for (damage, kinds, bytes_left) in damages {
+        let image = Image::new(IMAGE_BYTES);
+        let attached = image.attach();
+        {
+            let thread = attached.enter();
+            let root = thread.root().unwrap();
+            let node = thread.create(root, b"row", &new_file()).unwrap();
+            thread.write(node, 0, &[7; 10_000]).unwrap();
+            thread.release(root, 1);
+            thread.release(node, 1);
+        }
+        attached.detach();
+        let plant = Plant::new(&image);
+        let number = plant.find("row").number;
+        assert_eq!(engine::row_of_root(plant.property(number).1.root).map(|(_, count)| count), Some(3));
+        plant.change_property(number, damage);
+        let found = plant.check();
+        expect_kinds(&found, kinds);
+        let repaired = mend(&plant);
+        assert!(repaired.after.is_sound(), "{found}{}{:?}", repaired.after, repaired.failed);
+        let attached = image.attach();
+        {
+            let thread = attached.enter();
+            let root = thread.root().unwrap();
+            let node = thread.lookup(root, b"row").unwrap();
+            let mut bytes = [0; 10_000];
+            thread.read(node, 0, &mut bytes).unwrap();
+            assert_eq!(bytes.iter().take_while(|byte| **byte == 7).count(), bytes_left);
+            thread.release(root, 1);
+            thread.release(node, 1);
+        }
         attached.detach();
     }
 }

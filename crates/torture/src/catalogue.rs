@@ -135,7 +135,9 @@ fn scattered(hand: &Hand<'_>) -> Result<()> {
             break;
         }
     }
-    let mut blocks = 0;
+    // Not a row: of that no block could be taken out where there is none left.
+    hand.write("/q/whole", BLOCK, BLOCK, 1)?;
+    let mut blocks = 2;
     loop {
         match hand.append("/q/whole", BLOCK, 1) {
             Ok(()) => blocks += 1,
@@ -143,7 +145,7 @@ fn scattered(hand: &Hand<'_>) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    (0..blocks)
+    (1..blocks)
         .step_by(2)
         .try_for_each(|block| allocate(hand, "/q/whole", AllocateMode::PunchHole, block * BLOCK, BLOCK))
 }

@@ -39,6 +39,7 @@ impl Hoard {
 }
 
 const BLOCK: u64 = 4096;
+const NAMES_AT_ONCE: usize = 100;
 
 fn drain(hand: &Hand<'_>) {
     while hand.thread.recycle(usize::MAX).expect("recycles") > 0 {}
@@ -67,13 +68,15 @@ fn fill_all(hand: &Hand<'_>, left: u64) -> Hoard {
     hand.mkdir("/fill").expect("a directory");
     hand.create("/filler").expect("a file");
     hand.create("/fill/0").expect("a file");
+    // Some at once: the blocks may end where a block of names does.
+    let mut names: Vec<String> = (0..NAMES_AT_ONCE).map(|index| format!("/fill/{index}")).collect();
+    names[1..].iter().for_each(|name| hand.link("/fill/0", name).expect("a name"));
     // From the end down, so that what is cut off later is blocks and no nodes.
     let mut at = 1 << 30;
     hand.truncate("/filler", at).expect("a hole");
     while hand.write("/filler", at - BLOCK, BLOCK, 1).is_ok() {
         at -= BLOCK;
     }
-    let mut names = vec!["/fill/0".to_owned()];
     loop {
         let name = format!("/fill/{}", names.len());
         match hand.link("/fill/0", &name) {

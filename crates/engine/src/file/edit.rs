@@ -91,7 +91,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     fn build(&mut self, level: u32, base: u64, old: Tree) -> Result<Tree> {
         let blocks = self.edit.blocks();
         let touched = base < blocks.end && blocks.start < base + span(level);
-        if !touched && (old.is_empty() || old.level == level) {
+        if !touched && (old.is_empty() || (old.level == level && !old.is_row())) {
             return Ok(old);
         }
         match level {
@@ -104,11 +104,12 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
         let new = Tree { word, level };
         self.added += 1;
-        self.removed += (!old.is_empty() && old.level == level) as u64;
         let map = self.map;
         let below = span(level - 1);
         let touched = slots_of(&self.edit.blocks(), level, base);
-        let old_node = if !old.is_empty() && old.level == level { Some(map.node(old)?) } else { None };
+        let is_node = !old.is_empty() && old.level == level && !old.is_row();
+        self.removed += is_node as u64;
+        let old_node = if is_node { Some(map.node(old)?) } else { None };
         let (flushed, failure) = map.write_node(word, &mut |slot| {
             if let (Some(node), false) = (old_node, touched.contains(&slot)) {
                 return Ok(node.words[slot].load());
@@ -251,7 +252,7 @@ impl<'m, M: Memory> Map<'m, M> {
         if through_root || root.is_empty() || level > root.level {
             return Ok(target);
         }
-        while target.level > 0 && !target.tree.is_empty() {
+        while target.level > 0 && !target.tree.is_empty() && !target.tree.is_row() {
             let slot = slot_of(blocks.start, target.level);
             if slot != slot_of(last, target.level) {
                 break;

@@ -1,8 +1,12 @@
 //! Block maps: which block of the image holds which block of a body. A radix tree of 512-word nodes, as high as the body needs.
 //!
-//! The root word (in a property entry, or in [`Inode::xattrs`]) is zero for an empty body, else block offset | height (bits 0..4) | for height 0,
+//! The root word (in a property entry, or in [`Inode::xattrs`]) is zero for an empty body, else block offset | height (bits 0..3) | for height 0,
 //! where the root is the only data block, that block's flags (bits 4..6). A word of a node of level 1 is a data pointer: block offset | flags (bits
 //! 0..2). A word of a higher node is the offset of a node one level lower. Zero is a hole, at any level.
+//!
+//! The root may also be a *row*: the body's first blocks, all written, lie one behind the other, and the root says where they begin, how many
+//! they are (bit 3, and bits 52..62), and whether others may name them (bit 5). A row stands for the node of level 1 that would lead to its blocks, so
+//! that a file which was written from its beginning to its end, as nearly all are, needs none. That node replaces it before anything is done with single pointers.
 //!
 //! Invariants
 //! - What is at a level below is reached only through words of the level above, and levels strictly decrease: no walk can loop.
@@ -36,8 +40,16 @@ pub const BLOCK_UNWRITTEN: u64 = 1;
 pub const BLOCK_SHARED: u64 = 2;
 /// The bits of a word that are not the offset.
 const LOW_BITS: u64 = BLOCK_BYTES - 1;
+/// The bits of a word that are the offset.
+const OFFSET_BITS: u64 = (1 << ROW_COUNT_SHIFT) - BLOCK_BYTES;
 /// Where a root of height 0 keeps its block's flags.
 const ROOT_FLAGS_SHIFT: u32 = 4;
+/// Flag of a root: it leads to blocks in a row, not to a node.
+const ROW: u64 = 8;
+/// Where a row says how many blocks it has.
+const ROW_COUNT_SHIFT: u32 = 52;
+/// Blocks that a row has at most.
+pub(super) const ROW_BLOCKS_MAX: u64 = NODE_WORDS;
 
 /// Blocks below a pointer of a level.
 pub(super) const fn span(level: u32) -> u64 {
@@ -87,12 +99,46 @@ impl Tree {
 
     /// The tree of a root word.
     pub fn from_root(root: u64) -> Result<Tree> {
-        let level = (root & 0xf) as u32;
+        let level = (root & (ROW - 1)) as u32;
         let flags = (root & LOW_BITS) >> ROOT_FLAGS_SHIFT;
-        if root != 0 && (level > HEIGHT_MAX || (level > 0 && flags != 0)) {
+        let is_row = root & ROW != 0;
+        let possible = match is_row {
+            true => {
+                level == 1 && flags & !BLOCK_SHARED == 0 && (2..=ROW_BLOCKS_MAX).contains(&(root >> ROW_COUNT_SHIFT))
+            }
+            false => level == 0 || (level <= HEIGHT_MAX && flags == 0),
+        };
+        if root != 0 && !possible {
             return Err(Corruption::BlockMap(root).into());
         }
-        Ok(Tree { word: root & !LOW_BITS | flags, level })
+        Ok(Tree { word: root & !LOW_BITS | flags | root & ROW, level })
+    }
+
+    /// `count` blocks in a row, one at least; the first is what `word` leads to as a data pointer.
+    pub fn row(word: u64, count: u64) -> Tree {
+        match count {
+            1 => Tree { word, level: 0 },
+            _ => Tree { word: word | ROW | count << ROW_COUNT_SHIFT, level: 1 },
+        }
+    }
+
+    /// Whether this is a root that leads to blocks in a row.
+    #[inline]
+    pub fn is_row(self) -> bool {
+        self.level == 1 && self.word & ROW != 0
+    }
+
+    /// Blocks of a row.
+    pub fn row_count(self) -> u64 {
+        self.word >> ROW_COUNT_SHIFT
+    }
+
+    /// A block of a row; empty behind its end.
+    pub fn row_block(self, index: u64) -> Tree {
+        match index < self.row_count() {
+            true => Tree { word: (self.offset() | self.word & BLOCK_SHARED) + index * BLOCK_BYTES, level: 0 },
+            false => Tree::EMPTY,
+        }
     }
 
     /// The root word of a tree.
@@ -100,6 +146,7 @@ impl Tree {
         match (self.word, self.level) {
             (0, _) => 0,
             (word, 0) => word & !LOW_BITS | (word & LOW_BITS) << ROOT_FLAGS_SHIFT,
+            (word, 1) if self.is_row() => word & !BLOCK_SHARED | (word & BLOCK_SHARED) << ROOT_FLAGS_SHIFT | 1,
             (word, level) => word | level as u64,
         }
     }
@@ -111,12 +158,12 @@ impl Tree {
 
     /// Offset on the image of the block or node.
     pub fn offset(self) -> u64 {
-        self.word & !LOW_BITS
+        self.word & OFFSET_BITS
     }
 
     /// Number of the block or node.
     pub fn block(self) -> u64 {
-        self.word / BLOCK_BYTES
+        self.offset() / BLOCK_BYTES
     }
 
     /// Whether this is a data block whose content counts.
@@ -208,12 +255,21 @@ impl<'m, M: Memory> Map<'m, M> {
     /// The tree of a root word, checked.
     pub fn root(&self, root: u64) -> Result<Tree> {
         let tree = Tree::from_root(root)?;
+        if tree.is_row() {
+            // What lies between them is inside, too.
+            self.tree(tree.row_block(0).word, 0)?;
+            self.tree(tree.row_block(tree.row_count() - 1).word, 0)?;
+            return Ok(tree);
+        }
         self.tree(tree.word, tree.level)
     }
 
-    /// The node that a checked tree of level 1 or more is.
+    /// The node that a checked tree of level 1 or more is. A row is none.
     #[inline]
     pub fn node(&self, tree: Tree) -> Result<&'m MapNode> {
+        if tree.is_row() {
+            return Err(Corruption::BlockMap(tree.word).into());
+        }
         Ok(self.pm.get(Pm::new(tree.offset()))?)
     }
 
@@ -226,6 +282,9 @@ impl<'m, M: Memory> Map<'m, M> {
         if tree.level < level {
             return Ok(tree);
         }
+        if tree.is_row() {
+            return Ok(tree.row_block(slot as u64));
+        }
         self.tree(self.node(tree)?.words[slot].load_acquire(), level - 1)
     }
 
@@ -234,6 +293,11 @@ impl<'m, M: Memory> Map<'m, M> {
         let hole = |count: u64| Ok(Run { first: Tree::EMPTY, count: count.min(limit) });
         if tree.is_empty() || index >= span(tree.level) {
             return hole(limit);
+        }
+        if tree.is_row() {
+            let first = tree.row_block(index);
+            let count = if first.is_empty() { limit } else { (tree.row_count() - index).min(limit) };
+            return Ok(Run { first, count });
         }
         let mut tree = tree;
         while tree.level > 0 {
@@ -311,6 +375,12 @@ impl<'m, M: Memory> Map<'m, M> {
         if tree.is_empty() {
             return Ok(());
         }
+        if tree.is_row() {
+            for index in 0..tree.row_count() {
+                each(Part { tree: tree.row_block(index), index: part.index + index, slot: None })?;
+            }
+            return Ok(());
+        }
         if tree.level > 0 {
             *nodes_left = nodes_left.checked_sub(1).ok_or(Corruption::BlockMap(tree.word))?;
             self.pm.note_read(tree.offset(), BLOCK_BYTES);
@@ -352,7 +422,7 @@ impl<'m, M: Memory> Map<'m, M> {
             let pair = (self.child(one, level, slot)?, self.child(other, level, slot)?);
             self.difference((level - 1, base + slot as u64 * span(level - 1)), range, pair, each)?;
         }
-        if one.level == level { each(one) } else { Ok(()) }
+        if one.level == level && !one.is_row() { each(one) } else { Ok(()) }
     }
 
     /// Writes a whole node, word by word from `word`, to the block at `offset`. From the first error on the words are zero; the error is given
@@ -466,6 +536,13 @@ pub(crate) fn recover_body<M: Memory>(
         fs.pm.fence(Flushed::nothing());
     }
     Ok(counted)
+}
+
+/// The blocks that a root word says lie in a row: a data pointer to the first (offset and `BLOCK_*` flags), and how many. None: it leads to a block, to
+/// nodes, or to nothing.
+pub fn row_of_root(root: u64) -> Option<(u64, u64)> {
+    let tree = Tree::from_root(root).ok()?;
+    tree.is_row().then(|| (tree.row_block(0).word, tree.row_count()))
 }
 
 /// Gives every part of a body to `each`, a node after what it leads to; an error where the map leads outside.

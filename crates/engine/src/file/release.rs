@@ -103,6 +103,14 @@ impl Supply {
         Ok(run)
     }
 
+    /// The block that is taken next, of the `wanted` that the operation may still need.
+    pub fn next<M: Memory>(&mut self, thread: &Thread<'_, M>, wanted: u64) -> Result<u64> {
+        if self.run.count == 0 {
+            self.run = thread.allocate_blocks(wanted)?;
+        }
+        Ok(self.run.first)
+    }
+
     /// Gives back what was not used.
     pub fn give_back<M: Memory>(&mut self, thread: &Thread<'_, M>) -> Result<()> {
         let run = core::mem::replace(&mut self.run, BlockRun { first: 0, count: 0 });

@@ -42,14 +42,24 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Cuts everything off: one property entry, and the old body goes as a whole.
     fn empty(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
-        let after = Property { size_bytes: 0, blocks: 0, root: 0, ..self.changed_now(property) };
+        self.drop_body(cachelet, &Property { size_bytes: 0, ..self.changed_now(property) })
+    }
+
+    /// Makes a property entry durable and visible without the body that it names, which goes as a whole.
+    fn drop_body(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
         mark_body_of(self, property.root)?;
-        self.finish_change(cachelet, &after, self.nothing_new())?;
+        self.finish_change(cachelet, &Property { root: 0, blocks: 0, ..*property }, self.nothing_new())?;
         free_body(self, property.root)
     }
 
     fn shorten(&self, cachelet: &Cachelet, property: &Property, size_bytes: u64, mapped: bool) -> Result<()> {
         let map = self.fs.map();
+        let root = map.root(property.root)?;
+        if root.is_row() && !mapped {
+            let after = Property { size_bytes, ..self.changed_now(property) };
+            return self.shorten_row(cachelet, &after, root, size_bytes.div_ceil(BLOCK_BYTES));
+        }
+        let property = &self.with_nodes(cachelet, property)?;
         let root = map.root(property.root)?;
         let mut after = Property { size_bytes, ..self.changed_now(property) };
         let only_block_stays_mapped = size_bytes == 0 && root.level == 0 && root.is_written();
@@ -70,6 +80,19 @@ impl<M: Memory> Thread<'_, M> {
         self.clear_blocks(cachelet, &after, from_block(size_bytes.div_ceil(BLOCK_BYTES)), mode)
     }
 
+    /// Makes a property entry durable and visible that names fewer blocks of its row, all at once; one at least is kept.
+    fn shorten_row(&self, cachelet: &Cachelet, property: &Property, row: Tree, kept: u64) -> Result<()> {
+        let kept = kept.clamp(1, row.row_count());
+        let gone = || (kept..row.row_count()).map(|index| row.row_block(index));
+        let root = Tree::row(row.row_block(0).word, kept).to_root();
+        let blocks = property.blocks.saturating_sub(row.row_count() - kept);
+        gone().try_for_each(|block| self.mark_tree(block))?;
+        self.finish_change(cachelet, &Property { root, blocks, ..*property }, self.nothing_new())?;
+        let mut freed = Freed::new(self);
+        gone().try_for_each(|block| freed.tree(block))?;
+        freed.finish()
+    }
+
     /// Clears the pointers to a range of blocks and counts the body's blocks anew.
     pub(super) fn clear_blocks(
         &self,
@@ -82,14 +105,20 @@ impl<M: Memory> Thread<'_, M> {
         if root.is_empty() || range.is_empty() {
             return Ok(());
         }
+        if root.is_row() && mode == ClearMode::All && range.end >= root.row_count() {
+            // The end of a row goes without a node, so that it goes where there is no room.
+            return match range.start {
+                0 => self.drop_body(cachelet, property),
+                start => self.shorten_row(cachelet, property, root, start),
+            };
+        }
+        let property = &self.with_nodes(cachelet, property)?;
+        let root = self.fs.map().root(property.root)?;
         if root.level == 0 {
             if range.start > 0 || mode != ClearMode::All {
                 return Ok(());
             }
-            let after = Property { root: 0, blocks: 0, ..*property };
-            mark_body_of(self, property.root)?;
-            self.finish_change(cachelet, &after, self.nothing_new())?;
-            return free_body(self, property.root);
+            return self.drop_body(cachelet, property);
         }
         let (removed, empty) = Clearing::new(self, cachelet, range, mode).run(root)?;
         if removed == 0 && !empty {
@@ -198,8 +227,8 @@ impl<M: Memory> Thread<'_, M> {
         self.finish_change(cachelet, &after, self.nothing_new())?;
         let mode = if mapped { ClearMode::Mapped { behind_end: false } } else { ClearMode::All };
         let last = if mapped { last.min(size_bytes.div_ceil(BLOCK_BYTES)) } else { last.min(BLOCKS_MAX) };
-        if mapped && after.root & 0xf == 0 {
-            let root = self.fs.map().root(after.root)?;
+        let root = self.fs.map().root(after.root)?;
+        if mapped && root.level == 0 {
             if first == 0 && last > 0 && root.is_written() {
                 let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
                 self.fs.pm.fence(flushed);

@@ -77,7 +77,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             if is_mapped(pair.0) || is_mapped(pair.1) {
                 return Err(Error::Busy);
             }
-            self.as_owner(source.number, || self.mark_shared(pair.0, &body, &copied.blocks()))?;
+            if copied.to > property.size_bytes {
+                self.as_owner(target.number, || self.clear_behind_end(pair.1, &property))?;
+            }
+            self.as_owner(source.number, || self.mark_shared(pair.0, &copied.blocks()))?;
             self.as_owner(target.number, || self.take_shared(pair, &copied))?;
             Ok(copied.bytes)
         })
@@ -90,14 +93,17 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Marks the written blocks of a range as shared, each where it is named. A crash on the way leaves marks that only cost: whoever writes
     /// there gets a new block, although the old one is nobody else's.
-    fn mark_shared(&self, source: &Cachelet, property: &Property, blocks: &Range<u64>) -> Result<()> {
+    fn mark_shared(&self, source: &Cachelet, blocks: &Range<u64>) -> Result<()> {
+        let property = self.body_property(source)?;
         let root = self.fs.map().root(property.root)?;
         // The marked pointers lead where they led.
         let proof = self.fs.pm.fence(Flushed::nothing());
-        if root.level == 0 {
-            if root.is_written() && !root.is_shared() && blocks.contains(&0) {
-                let marked = Tree { word: root.word | BLOCK_SHARED, level: 0 };
-                return self.finish_change(source, &Property { root: marked.to_root(), ..*property }, proof);
+        if root.level == 0 || root.is_row() {
+            // A row as a whole, whichever of its blocks they are: so it stays one.
+            let count = if root.is_row() { root.row_count() } else { 1 };
+            if root.is_written() && !root.is_shared() && blocks.start < count {
+                let marked = Tree { word: root.word | BLOCK_SHARED, ..root };
+                return self.finish_change(source, &Property { root: marked.to_root(), ..property }, proof);
             }
             return Ok(());
         }
@@ -125,10 +131,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Both files locked: the range of the target becomes the source's blocks.
     fn take_shared(&self, (source, target): (&Cachelet, &Cachelet), copied: &Copied) -> Result<()> {
         let map = self.fs.map();
-        let mut property = self.body_property(target)?;
-        if copied.to > property.size_bytes {
-            property = self.clear_behind_end(target, &property)?;
-        }
+        let property = self.body_property(target)?;
         let body = map.root(self.body_property(source)?.root)?;
         let change = Change::Share(Shared { body, first: copied.from / BLOCK_BYTES });
         let edit = Edit { change, from: copied.to, to: copied.to + copied.bytes, size_bytes: property.size_bytes };

@@ -32,6 +32,11 @@ fn a_shared_block_is_copied_by_whoever_writes_and_freed_by_the_last() {
     let [one, other] = [file(&thread), file(&thread)];
     let free_before = fs.blocks_free().expect("a count");
     assert_eq!(thread.write(one, 0, &[7; 5000]), Ok(5000));
+    let with_nodes = |node: Node| {
+        let cachelet = thread.cachelet(node).expect("a cachelet");
+        thread.with_nodes(cachelet, &property(&fs, &thread, node)).expect("a node");
+    };
+    with_nodes(one);
     // Both name the second block.
     let share = |node: Node, word: u64| {
         let root = fs.map().root(property(&fs, &thread, node).root).expect("a root");
@@ -42,6 +47,7 @@ fn a_shared_block_is_copied_by_whoever_writes_and_freed_by_the_last() {
     let root = fs.map().root(property(&fs, &thread, one).root).expect("a root");
     let shared = fs.map().leaf(root, 1).expect("a leaf");
     assert_eq!(thread.write(other, 0, &[8; 5000]), Ok(5000));
+    with_nodes(other);
     let others = fs.map().leaf(fs.map().root(property(&fs, &thread, other).root).expect("a root"), 1).expect("a leaf");
     share(one, shared.word | BLOCK_SHARED);
     share(other, shared.word | BLOCK_SHARED);

@@ -51,7 +51,7 @@ impl<M: Memory> Builder<'_, '_, M> {
     /// The new tree of `level` that begins with block `base`. `same`: what the old one has there.
     fn build(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
         let end = base + span(level);
-        if end <= self.moves.cut && (same.is_empty() || same.level == level) {
+        if end <= self.moves.cut && (same.is_empty() || (same.level == level && !same.is_row())) {
             return Ok(same);
         }
         if level == 0 {
@@ -108,7 +108,8 @@ impl<M: Memory> Builder<'_, '_, M> {
 
     /// Frees the new nodes of a tree, bottom up.
     fn discard(&self, tree: Tree, base: u64) -> Result<()> {
-        if tree.level == 0 || base + span(tree.level) <= self.moves.cut {
+        // Of a row there are no nodes that could have been kept.
+        if tree.level == 0 || (base + span(tree.level) <= self.moves.cut && !self.old.is_row()) {
             return Ok(());
         }
         for slot in 0..NODE_WORDS as usize {

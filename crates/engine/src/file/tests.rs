@@ -330,6 +330,48 @@ fn a_sparse_file_of_16_tib_costs_a_handful_of_blocks() {
 }
 
 #[test]
+fn a_file_that_is_written_from_end_to_end_needs_no_node() {
+    let image = new_image(16 * MIB, 1024);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let free_before = fs.blocks_free().expect("a count");
+    let (node, other) = (file(&thread), file(&thread));
+    let bytes: Vec<u8> = (0..3 * MIB + 77).map(|at| (at % 251) as u8).collect();
+    let blocks = |node| property(&fs, &thread, node).blocks;
+    // In pieces that begin and end anywhere, up to as many blocks as a row may have.
+    let mut written = 0;
+    for length in [5000, 3000, 10, 100_000, 4096, 2 * MIB as usize - 112_106] {
+        assert_eq!(thread.append(node, &bytes[written..written + length]), Ok(written as u64));
+        written += length;
+        assert_eq!(blocks(node), (written as u64).div_ceil(BLOCK_BYTES), "{written}");
+        check(&fs, &thread, node);
+    }
+    // One block more: two levels of nodes.
+    thread.append(node, &bytes[written..]).expect("appends");
+    assert_eq!(blocks(node), (bytes.len() as u64).div_ceil(BLOCK_BYTES) + 3);
+    check(&fs, &thread, node);
+    assert!(content(&thread, node, bytes.len() as u64) == bytes);
+    // A row that is cut off is one still, until a block of it is replaced or taken out.
+    thread.write(other, 0, &bytes[..10 * 4096]).expect("writes");
+    for (size_bytes, left) in [(8 * 4096 - 5, 8), (3 * 4096, 3), (4096, 1), (9 * 4096, 1), (100, 1)] {
+        thread.truncate(other, size_bytes).expect("truncates");
+        assert_eq!(blocks(other), left);
+        check(&fs, &thread, other);
+    }
+    assert_eq!(content(&thread, other, 100), bytes[..100]);
+    thread.truncate(other, 0).expect("truncates");
+    thread.write(other, 0, &bytes[..10 * 4096]).expect("writes");
+    thread.write(other, 5000, b"else").expect("writes");
+    assert_eq!(blocks(other), 11);
+    thread.allocate(other, AllocateMode::PunchHole, 4096, 4096).expect("punches");
+    assert_eq!(blocks(other), 10);
+    check(&fs, &thread, other);
+    thread.truncate(node, 0).expect("truncates");
+    thread.truncate(other, 0).expect("truncates");
+    assert_eq!(fs.blocks_free(), Ok(free_before));
+}
+
+#[test]
 fn a_write_that_finds_no_room_changes_nothing() {
     let image = new_image(8 * MIB, 1024);
     let fs = Attached::new(&image).expect("attaches");
@@ -455,6 +497,8 @@ fn what_a_dead_writer_left_behind_the_end_is_used_or_cleared() {
     for way in 0..3 {
         let node = file(&thread);
         assert_eq!(thread.write(node, 0, &[7; 2 * 4096]), Ok(2 * 4096));
+        let cachelet = thread.cachelet(node).expect("a cachelet");
+        thread.with_nodes(cachelet, &property(&fs, &thread, node)).expect("a node");
         let stray = thread.allocate_blocks(1).expect("a block").first * BLOCK_BYTES;
         let flushed = fs.pm().stream_bytes(stray, &[9; 4096]).expect("inside");
         let durable = fs.pm().fence(flushed);

@@ -6,7 +6,9 @@
 //! - A file that programs have mapped shared is written in place where it has blocks, since those must stay where they are.
 
 use super::edit::{Change, Edit};
-use super::map::{BLOCK_UNWRITTEN, Map, MapNode, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, slot_of};
+use super::map::{
+    BLOCK_UNWRITTEN, Map, MapNode, NODE_WORDS, ROW_BLOCKS_MAX, SIZE_BYTES_MAX, Tree, height_for, slot_of,
+};
 use super::mapping::is_mapped;
 use super::release::{ClearMode, Clearing, Freed, Supply, from_block};
 use crate::dram::Cachelet;
@@ -131,10 +133,18 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// cut short may have left behind the end. The new property.
     pub(super) fn clear_behind_end(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
-        let root = map.root(property.root)?;
         let size_bytes = property.size_bytes;
         let mut property = *property;
-        if root.level > 0 {
+        let root = map.root(property.root)?;
+        // Nobody leaves a row that reaches behind the end; an image may say anything.
+        let root = match root.is_row() && root.row_count() > size_bytes.div_ceil(BLOCK_BYTES) {
+            true => {
+                property = self.with_nodes(cachelet, &property)?;
+                map.root(property.root)?
+            }
+            false => root,
+        };
+        if root.level > 0 && !root.is_row() {
             let behind = from_block(size_bytes.div_ceil(BLOCK_BYTES));
             let (removed, _) = Clearing::new(self, cachelet, behind, ClearMode::Written).run(root)?;
             if removed > 0 {
@@ -154,6 +164,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         let flushed = self.fs.pm.stream_zeros(tail.offset() + used, BLOCK_BYTES - used)?;
         self.fs.pm.fence(flushed);
         Ok(property)
+    }
+
+    /// Gives a body that is a row a node instead, which nobody sees but by the count of blocks. The property then, published.
+    pub(super) fn with_nodes(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
+        let map = self.fs.map();
+        let row = map.root(property.root)?;
+        if !row.is_row() {
+            return Ok(*property);
+        }
+        let (node, flushed) = self.node_of_row(row)?;
+        let after = Property { root: node.to_root(), blocks: property.blocks + 1, ..*property };
+        let durable = self.fs.pm.fence(flushed);
+        self.finish_change(cachelet, &after, durable)?;
+        Ok(after)
+    }
+
+    /// The node that a row stands for. Not durable before the next fence.
+    fn node_of_row(&self, row: Tree) -> Result<(Tree, Flushed)> {
+        let word = self.allocate_blocks(1)?.first * BLOCK_BYTES;
+        let (flushed, _) = self.fs.map().write_node(word, &mut |slot| Ok(row.row_block(slot as u64).word))?;
+        Ok((Tree { word, level: 1 }, flushed))
     }
 
     /// After pointers behind the end were cleared: counts the body's blocks anew. What an operation left there that was cut short was never counted, but an empty node
@@ -253,18 +284,22 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
     /// Gives blocks with their content to all of `range`.
     fn place_all(&mut self, range: RangeInclusive<u64>) -> Result<()> {
         let (first, last) = range.into_inner();
-        if self.root.is_empty() && height_for(last) == 0 {
-            let block = self.take(1, 1)?.0;
-            self.fill(0, block, 1)?;
-            self.root = Tree { word: block, level: 0 };
-            return Ok(());
-        }
-        if height_for(last) == 0 && self.root.level == 0 {
+        if !self.root.is_empty() && height_for(last) == 0 && self.root.level == 0 {
             // A block that fallocate reserved: the root in the property entry says from now on that it is written.
             self.usable(self.root)?;
             self.fill(0, self.root.offset(), 1)?;
             self.root.word &= !BLOCK_UNWRITTEN;
             return Ok(());
+        }
+        let first = self.place_in_row(first, last)?;
+        if first > last {
+            return Ok(());
+        }
+        if self.root.is_row() {
+            let (node, flushed) = self.thread.node_of_row(self.root)?;
+            self.added += 1;
+            self.note(flushed);
+            self.root = node;
         }
         self.grow(height_for(last))?;
         // All that can fail for want of room comes first; until then every written pointer behind the end is one of this operation.
@@ -272,6 +307,33 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             self.each_node(first, last, Self::convert_reserved)?;
         }
         Ok(())
+    }
+
+    /// As long as the blocks of the range continue the row of those before them, or begin one: the first one that does not.
+    fn place_in_row(&mut self, first: u64, last: u64) -> Result<u64> {
+        let count = match self.root {
+            root if root.is_empty() => 0,
+            root if root.is_row() && !root.is_shared() => root.row_count(),
+            root if root.level == 0 && root.is_written() && !root.is_shared() => 1,
+            _ => return Ok(first),
+        };
+        if first != count {
+            return Ok(first);
+        }
+        let stop = last.min(ROW_BLOCKS_MAX - 1);
+        let mut index = first;
+        while index <= stop {
+            let (next, wanted) = (self.supply.next(self.thread, last - index + 1)?, stop - index + 1);
+            let begin = if index == 0 { next * BLOCK_BYTES } else { self.root.offset() };
+            if next * BLOCK_BYTES != begin + index * BLOCK_BYTES {
+                break;
+            }
+            let (block, count) = self.take(wanted, wanted)?;
+            self.root = Tree::row(begin, index + count);
+            self.fill(index, block, count)?;
+            index += count;
+        }
+        Ok(index)
     }
 
     /// Applies `step` to the words of each lowest node that lead to blocks of the range, and flushes them; whether any step said so.
@@ -426,8 +488,13 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
     /// Takes everything back that was placed from block `first` on. `old`: the root before.
     fn undo(mut self, cachelet: &Cachelet, old: Tree, first: u64) -> Result<()> {
         self.supply.give_back(self.thread)?;
-        if self.root.level == 0 || self.root.is_empty() {
+        if self.root == old && (old.is_row() || old.level == 0) {
             return Ok(());
+        }
+        if self.root.is_row() || self.root.level == 0 {
+            let mut freed = Freed::new(self.thread);
+            self.map.walk(self.root, &mut |part| if part.index < first { Ok(()) } else { freed.tree(part.tree) })?;
+            return freed.finish();
         }
         // The old root is the property entry's still, whatever is below it.
         Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).keeping(old).run(self.root)?;

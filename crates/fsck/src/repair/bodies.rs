@@ -4,7 +4,7 @@ use super::Done;
 use super::edit::Mender;
 use crate::usage::Use;
 use engine::format::Inode;
-use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN};
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN, row_of_root};
 use pmem::{BLOCK_BYTES, Cell64, Memory, Pm};
 use std::mem::offset_of;
 
@@ -29,6 +29,10 @@ impl<M: Memory> Mender<'_, M> {
         let height = (root & 0xf) as u32;
         let flags = (root % BLOCK_BYTES) >> 4;
         if root == 0 {
+            return leaves;
+        }
+        if let Some((first, count)) = row_of_root(root) {
+            (0..count).for_each(|index| self.collect(&mut leaves, first + index * BLOCK_BYTES, 0, index));
             return leaves;
         }
         if height > HEIGHT_MAX || (height > 0 && flags != 0) {
@@ -69,7 +73,8 @@ impl<M: Memory> Mender<'_, M> {
         let free = |word: u64| self.check.usage.of(word / BLOCK_BYTES) == Use::Free;
         let whole = !leaves.partial && leaves.pointers.iter().all(|(_, word)| free(*word));
         let end = leaves.pointers.last().map_or(0, |(index, _)| index + 1);
-        (whole && root != 0 && free(root)).then_some((leaves.nodes + leaves.pointers.len() as u64, end))
+        let is_node = row_of_root(root).is_none();
+        (whole && root != 0 && (!is_node || free(root))).then_some((leaves.nodes + leaves.pointers.len() as u64, end))
     }
 
     /// Gives a file a body of its own. What several claim is copied, if it is contents; what is not contents becomes a hole.
