@@ -256,7 +256,7 @@ fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
 }
 
 /// Why a gain is less where content is read or written.
-const CONTENT: &str = "Most of the time goes into content, which both read and write alike, and more of it the slower the memory is. Writing, DirectFS has a block of 4 KiB more to write for a file of more than one block, its map; NOVA notes the blocks in its log.";
+const CONTENT: &str = "Most of the time goes into content, which both read and write alike, and more of it the slower the memory is. A file that is appended to after others were made lies in one piece no more, and gets a map of 4 KiB in DirectFS; NOVA notes the blocks in its log.";
 
 // --- DirectFS, Fig. 9 ----------------------------------------------------------------------------------------------
 

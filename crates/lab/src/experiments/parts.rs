@@ -5,7 +5,7 @@ use super::loops::{Watch, per_call, read_once, write_file};
 use super::machine::{Fronted, Machine, Result, Slow, Subject, machine};
 use super::programs::{BYVFS_STEPS, CONTENT, Program, Step, Tree, directories, plan, time};
 use super::timed::{ClockCost, Notes, Timed, take_notes};
-use super::trees::{MAPS, SMALL_DIRECTORIES};
+use super::trees::{SMALL_DIRECTORIES, WHOLE_FILES};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
 use crate::front::{DentryCache, FrontOptions};
@@ -370,7 +370,7 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
                 paper: 0.0,
                 here: findings.reductions(row, "DirectFS", "NOVA"),
                 sense: Sense::AtLeast,
-                reason: if row == "du" { SMALL_DIRECTORIES } else { MAPS },
+                reason: if row == "du" { SMALL_DIRECTORIES } else { WHOLE_FILES },
             });
         }
         let names: Vec<&str> = rows.iter().map(String::as_str).collect();

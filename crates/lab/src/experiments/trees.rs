@@ -78,12 +78,12 @@ const TABLE_3_PAPER: [(&str, [f64; 3]); 10] = [
 ];
 
 pub(super) const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of places and the entries at these places: a whole page of the log is looked at however few names it has, and each name has lines of its own. NOVA's names lie beside one another. The tree's directories have 12 to 20 names.";
-pub(super) const MAPS: &str = "A file of more than one block has a map of 4 KiB in DirectFS, which is written whole when it is made and read whole when it is removed; NOVA notes the blocks of a file in its log, and in memory.";
+pub(super) const WHOLE_FILES: &str = "What files hold is read and written alike by both, and removing them has the blocks given back within the call, which the paper's DirectFS leaves to a thread in the background.";
 
 /// Why a row may not come out as in the paper.
 fn table_3_reason(row: &str) -> &'static str {
     match row.trim_end_matches("_c") {
-        "tar" | "rm" => MAPS,
+        "tar" | "rm" => WHOLE_FILES,
         "gzip" => "Most of the time goes into reading content, which both do alike.",
         _ => SMALL_DIRECTORIES,
     }
@@ -129,7 +129,7 @@ pub const TABLE_3: Experiment = Experiment {
                 paper,
                 here,
                 sense: Sense::AtLeast,
-                reason: "It is the mean of the rows above: du and find suffer from how DirectFS reads small directories, tar and rm from its maps of files of more than one block.",
+                reason: "It is the mean of the rows above, of which du and find suffer from how DirectFS reads small directories.",
             });
         }
         let shown = ["PMFS", "NOVA", "DirectFS"];
