@@ -12,7 +12,7 @@ use rustix::fs::{
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -451,18 +451,24 @@ fn files_in_use_outlive_the_unmount() {
     let mut mounted = Mounted::new("");
     // The close that ends the mount meets the server's workers at another moment each time.
     for _ in 0..30 {
-        let path = mounted.path("f");
-        fs::write(&path, "still here").unwrap();
-        let mut file = File::open(&path).unwrap();
+        let (path, other) = (mounted.path("f"), mounted.path("stays"));
+        fs::write(&other, "").unwrap();
+        fs::write(&path, "still ").unwrap();
+        let mut file = File::options().read(true).append(true).open(&path).unwrap();
         fs::remove_file(&path).unwrap();
         mounted.leave();
-        assert!(!path.exists() && fs::read_dir(&mounted.mount).unwrap().count() == 0, "out of sight at once");
+        assert!(!other.exists(), "out of sight at once");
+        // Only a server that is there still answers these.
+        file.write_all(b"here").unwrap();
+        file.sync_all().unwrap();
+        file.rewind().unwrap();
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "still here");
         drop(file);
         assert_eq!(mounted.wait(), Closed::Last);
         mounted.mount();
+        assert!(other.exists(), "and there again");
     }
 }
 
