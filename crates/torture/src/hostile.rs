@@ -283,9 +283,9 @@ impl Mutant {
         words[index] = self.word(choices, words[index]);
         if index == 6 {
             // A root that may be one.
-            let low = [0, 1, 2, 3, 4, 5, 9][choices.below(7) as usize];
-            let count = if low == 9 { choices.below(600) << 52 } else { 0 };
-            words[6] = words[6] & !0xfff | low | count;
+            let low = [0, 1, 2, 3, 4, 5, 9, 0x29][choices.below(8) as usize];
+            let count = if low & 8 != 0 { choices.below(600) << 52 } else { 0 };
+            words[6] = words[6] & 0x000f_ffff_ffff_f000 | low | count;
         }
         words.iter().enumerate().for_each(|(index, word)| self.set(offset + 8 + index as u64 * 8, *word));
         self.set(offset, Property::seal(&words, sequence, number, generation));
