@@ -6,7 +6,7 @@
 //!
 //! The root may also be a *row*: the body's first blocks, all written, lie one behind the other, and the root says where they begin, how many
 //! they are (bit 3, and bits 52..62), and whether others may name them (bit 5). A row stands for the node of level 1 that would lead to its blocks, so
-//! that a file which was written from its beginning to its end, as nearly all are, needs none. That node replaces it before anything is done with single pointers.
+//! that a file which was written from its beginning to its end needs none. That node replaces it before anything is done with single pointers.
 //!
 //! Invariants
 //! - What is at a level below is reached only through words of the level above, and levels strictly decrease: no walk can loop.
