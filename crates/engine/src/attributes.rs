@@ -27,10 +27,10 @@ pub struct Attributes {
     pub links: u32,
     /// Owner.
     pub uid: u32,
+    /// Device number (Linux encoding). Between what others have side by side: who copies two of these at once waits until both are in the cache.
+    pub device: u32,
     /// Group.
     pub gid: u32,
-    /// Device number (Linux encoding).
-    pub device: u32,
     /// Length in bytes.
     pub size_bytes: u64,
     /// Blocks of 4 KiB in use.
@@ -45,9 +45,13 @@ pub struct Attributes {
     pub access_list: bool,
 }
 
-/// What decides who may use a file.
+/// What decides who may use a file, and which one that is. All of it is in the first line of its cachelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protection {
+    /// Inode number.
+    pub number: u64,
+    /// Generation of the inode.
+    pub generation: u32,
     /// Type and permission bits.
     pub mode: u32,
     /// Owner.
@@ -56,6 +60,29 @@ pub struct Protection {
     pub gid: u32,
     /// As [`Attributes::access_list`].
     pub access_list: bool,
+}
+
+impl Protection {
+    /// What it is; none: nothing that there is.
+    #[inline]
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::from_mode(self.mode)
+    }
+
+    /// Whether it is a directory.
+    #[inline]
+    pub fn is_directory(&self) -> bool {
+        self.kind() == Some(FileKind::Directory)
+    }
+}
+
+impl Attributes {
+    /// The part that decides who may use the file.
+    #[inline]
+    pub fn protection(&self) -> Protection {
+        let Attributes { number, generation, mode, uid, gid, access_list, .. } = *self;
+        Protection { number, generation, mode, uid, gid, access_list }
+    }
 }
 
 /// What to change; `None` leaves a thing as it is. The change time becomes now in any case.
@@ -152,6 +179,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 0 {
                 let protection = Protection {
+                    number: cachelet.number.load(Relaxed),
+                    generation: cachelet.generation.load(Relaxed),
                     mode: cachelet.mode.load(Relaxed),
                     uid: cachelet.uid.load(Relaxed),
                     gid: cachelet.gid.load(Relaxed),

@@ -116,12 +116,17 @@ fn fold(a: u64, b: u64) -> u64 {
     wide as u64 ^ (wide >> 64) as u64
 }
 
-/// Eight bytes at most, as a number.
+/// Less than eight bytes as a number, another one for other bytes of the same length. In few loads, and without a copy of them in memory.
 #[inline(always)]
 fn word(bytes: &[u8]) -> u64 {
-    let mut word = [0u8; 8];
-    word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(word)
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        return u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32;
+    }
+    match bytes {
+        [first, .., last] => *first as u64 | (bytes[bytes.len() / 2] as u64) << 8 | (*last as u64) << 16,
+        [only] => *only as u64,
+        [] => 0,
+    }
 }
 
 impl<M: Memory> Fs<M> {
@@ -148,13 +153,26 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Asks for the lines that a lookup of this hash will touch first.
+    /// Asks for the line that a lookup of this hash will touch first.
     #[inline]
     pub(crate) fn prefetch_bucket(&self, hash: NameHash) {
-        if let Ok(header) = self.header() {
-            let index = hash.bucket(header.buckets.load(Relaxed));
-            self.dram.region.prefetch(self.dram.layout.buckets + index * size_of::<Bucket>() as u64);
+        if let Some(bucket) = self.bucket_offset(hash) {
+            self.dram.region.prefetch(bucket);
         }
+    }
+
+    /// The same for who is going to hold the bucket.
+    #[inline]
+    pub(crate) fn prefetch_bucket_to_change(&self, hash: NameHash) {
+        if let Some(bucket) = self.bucket_offset(hash) {
+            self.dram.region.prefetch_to_change(bucket);
+        }
+    }
+
+    #[inline]
+    fn bucket_offset(&self, hash: NameHash) -> Option<u64> {
+        let index = hash.bucket(self.header().ok()?.buckets.load(Relaxed));
+        Some(self.dram.layout.buckets + index * size_of::<Bucket>() as u64)
     }
 
     /// Looks a name up. The caller is pinned.

@@ -353,6 +353,19 @@ impl<M: Memory> Region<M> {
         }
     }
 
+    /// The same for a line that is about to be changed: no other processor keeps it, so that the change need not wait for them.
+    #[inline(always)]
+    pub fn prefetch_to_change(&self, offset: u64) {
+        if offset < self.length {
+            // SAFETY: a prefetch of any address is harmless; this one is in bounds.
+            unsafe {
+                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(
+                    self.base.add(offset as usize).cast(),
+                )
+            }
+        }
+    }
+
     /// Tells the memory that `length` bytes at `offset` are read from the medium: where reads are slow, waits.
     #[inline(always)]
     pub fn note_read(&self, offset: u64, length: u64) {

@@ -10,7 +10,7 @@ use crate::caller::{Caller, Held};
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
 use engine::format::FileKind;
-use engine::{Attributes, Changes, Error, NewNode, Node};
+use engine::{Changes, Error, NewNode, Node, Protection};
 use pmem::Memory;
 
 /// Name of the list that says who may do what.
@@ -188,7 +188,7 @@ impl AccessList {
     }
 
     /// Whether somebody who is not the owner gets what he wants, by acl(5): an entry for him, else any group's of his, else what others get.
-    fn grants(&self, credentials: &Credentials<'_>, file: &Attributes, want: Want) -> bool {
+    fn grants(&self, credentials: &Credentials<'_>, file: &Protection, want: Want) -> bool {
         let masked = |permissions: u32| permissions & (file.mode >> 3) & want.0 == want.0;
         if let Some(entry) = self.entries().find(|entry| entry.tag == Tag::User && entry.id == credentials.uid) {
             return masked(entry.permissions);
@@ -212,7 +212,7 @@ impl AccessList {
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Checks permissions by mode and access list: EACCES where they are missing.
     #[inline]
-    pub(crate) fn permit(&self, file: &Attributes, want: Want) -> Result<()> {
+    pub(crate) fn permit(&self, file: &Protection, want: Want) -> Result<()> {
         // Where the mode gives its group nothing the list gives nobody anything.
         let by_mode = !file.access_list
             || self.credentials.checked
@@ -223,7 +223,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     #[cold]
     #[inline(never)]
-    fn permit_by_list(&self, file: &Attributes, want: Want) -> Result<()> {
+    fn permit_by_list(&self, file: &Protection, want: Want) -> Result<()> {
         // A reference of its own; the file is in use, so it is at hand.
         let node = Held::owned(self.thread, self.thread.node(file.number, Some(file.generation))?);
         let Some(list) = self.list(node.node(), ACCESS_LIST)? else { return self.credentials.check(file, want) };
@@ -283,7 +283,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if name == DEFAULT_LIST && file.kind != FileKind::Directory {
             return if list.is_some() { Err(Errno::EACCES) } else { Ok(()) };
         }
-        if !self.credentials.owns(&file) {
+        if !self.credentials.owns(file.uid) {
             return Err(Errno::EPERM);
         }
         if let Some(list) = list {

@@ -161,7 +161,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if want.0 & !7 != 0 {
             return Err(Errno::EINVAL);
         }
-        self.check_attributes(attributes, want)
+        self.check_protection(&attributes.protection(), want)
     }
 
     /// chmod.
@@ -172,7 +172,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             if file.kind == FileKind::Symlink {
                 return Err(Error::NotSupported);
             }
-            if !credentials.owns(file) {
+            if !credentials.owns(file.uid) {
                 return Err(Errno::EPERM.refusal());
             }
             let mut permissions = mode & PERMISSIONS;
@@ -218,8 +218,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         let now_ns = crate::host::now_ns();
         let touch = (accessed, modified) == (Moment::Now, Moment::Now);
         let changed = self.thread.change(node, |file| {
-            if !self.credentials.owns(file) {
-                let refused = if touch { self.permit(file, Want::WRITE) } else { Err(Errno::EPERM) };
+            if !self.credentials.owns(file.uid) {
+                let refused = if touch { self.permit(&file.protection(), Want::WRITE) } else { Err(Errno::EPERM) };
                 refused.map_err(Errno::refusal)?;
             }
             Ok(Changes {

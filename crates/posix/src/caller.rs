@@ -5,7 +5,7 @@ use crate::errno::{Errno, Result};
 use crate::trails::Trails;
 use core::mem::ManuallyDrop;
 use engine::format::FileKind;
-use engine::{Attributes, Node, Thread};
+use engine::{Attributes, Node, Protection, Thread};
 use pmem::{Direct, Memory};
 
 /// A thread inside the engine acting with somebody's credentials. All calls are its methods.
@@ -102,27 +102,28 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// system: devices, pipes, sockets.
     pub(crate) fn check(&self, node: Node, want: Want) -> Result<Attributes> {
         let attributes = self.thread.stat(node)?;
-        self.check_attributes(&attributes, want)?;
+        self.check_protection(&attributes.protection(), want)?;
         Ok(attributes)
     }
 
-    /// As [`Caller::check`], for attributes at hand.
-    pub(crate) fn check_attributes(&self, attributes: &Attributes, want: Want) -> Result<()> {
-        let ours = matches!(attributes.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+    /// As [`Caller::check`], for what is at hand.
+    pub(crate) fn check_protection(&self, file: &Protection, want: Want) -> Result<()> {
+        let ours = matches!(file.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
         if ours && want.0 & Want::WRITE.0 != 0 {
             self.check_writable()?;
         }
-        self.permit(attributes, want)
+        self.permit(file, want)
     }
 
     /// That `directory` is one and may be searched. The kernel has seen to that for a checked caller.
-    pub(crate) fn check_search(&self, directory: Node) -> Result<Attributes> {
-        let attributes = self.thread.stat(directory)?;
-        if attributes.kind != FileKind::Directory {
+    pub(crate) fn check_search(&self, directory: Node) -> Result<Protection> {
+        // Not all attributes: the others change with the directory's names, and whoever makes one would wait for that line.
+        let here = self.thread.protection(directory)?;
+        if !here.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        self.permit(&attributes, Want::EXECUTE)?;
-        Ok(attributes)
+        self.permit(&here, Want::EXECUTE)?;
+        Ok(here)
     }
 
     /// The file of a name, with a reference, after the search check.

@@ -1,8 +1,7 @@
 //! Who calls, and what they may do with a file. The one place where a mode becomes a yes or no.
 
 use crate::errno::{Errno, Result};
-use engine::Attributes;
-use engine::format::FileKind;
+use engine::Protection;
 
 /// The capabilities that matter to a file system, as a set of bits numbered like the kernel's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,9 +107,9 @@ impl<'a> Credentials<'a> {
         self.checked || self.capabilities.0 & overrides.0 != 0
     }
 
-    /// Whether the caller may do what only the owner may.
-    pub fn owns(&self, file: &Attributes) -> bool {
-        self.checked || self.uid == file.uid || self.capabilities.has(Capabilities::FOWNER)
+    /// Whether the caller may do what only the owner of a file may.
+    pub fn owns(&self, owner_uid: u32) -> bool {
+        self.checked || self.uid == owner_uid || self.capabilities.has(Capabilities::FOWNER)
     }
 
     /// Whether the caller may keep the set-group-id bit on a file of this group.
@@ -119,7 +118,7 @@ impl<'a> Credentials<'a> {
     }
 
     /// Checks permissions by the mode alone: EACCES where they are missing. [`Caller::permit`](crate::Caller) looks at access lists, too.
-    pub fn check(&self, file: &Attributes, want: Want) -> Result<()> {
+    pub fn check(&self, file: &Protection, want: Want) -> Result<()> {
         if self.checked || want.0 & !self.granted_by_mode(file) == 0 || self.overrides(file, want) {
             Ok(())
         } else {
@@ -128,7 +127,7 @@ impl<'a> Credentials<'a> {
     }
 
     /// The permission bits that the mode grants: of the first class that the caller belongs to, not of the best one.
-    fn granted_by_mode(&self, file: &Attributes) -> u32 {
+    fn granted_by_mode(&self, file: &Protection) -> u32 {
         let class = if self.uid == file.uid {
             6
         } else if self.is_in_group(file.gid) {
@@ -140,8 +139,8 @@ impl<'a> Credentials<'a> {
     }
 
     /// Whether a capability stands in for the missing bits: root, too, executes only what somebody may execute.
-    pub(crate) fn overrides(&self, file: &Attributes, want: Want) -> bool {
-        let is_directory = file.kind == FileKind::Directory;
+    pub(crate) fn overrides(&self, file: &Protection, want: Want) -> bool {
+        let is_directory = file.is_directory();
         let executable = is_directory || !want.includes(Want::EXECUTE) || file.mode & 0o111 != 0;
         if executable && self.capabilities.has(Capabilities::DAC_OVERRIDE) {
             return true;
@@ -151,8 +150,8 @@ impl<'a> Credentials<'a> {
     }
 
     /// The sticky rule (EPERM): in a sticky directory only the owners of file or directory remove or rename a name.
-    pub fn check_sticky(&self, directory: &Attributes, file: &Attributes) -> Result<()> {
-        let free = directory.mode & libc::S_ISVTX == 0 || self.uid == directory.uid || self.owns(file);
+    pub fn check_sticky(&self, directory: &Protection, owner_uid: u32) -> Result<()> {
+        let free = directory.mode & libc::S_ISVTX == 0 || self.uid == directory.uid || self.owns(owner_uid);
         if free { Ok(()) } else { Err(Errno::EPERM) }
     }
 }

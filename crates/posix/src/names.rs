@@ -7,7 +7,7 @@ use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use engine::format::FileKind;
-use engine::{Attributes, Error, NewNode, Node, RenameFlags};
+use engine::{Attributes, Error, NewNode, Node, Protection, RenameFlags};
 use pmem::Memory;
 
 /// Names that one file may have.
@@ -28,7 +28,7 @@ pub(crate) struct Making<'a> {
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Owner, group and permissions of a new file before the umask: in a set-group-id directory the group is the directory's, and directories
     /// pass the bit on.
-    fn new_node<'a>(&self, directory: &Attributes, making: &Making<'a>) -> NewNode<'a> {
+    fn new_node<'a>(&self, directory: &Protection, making: &Making<'a>) -> NewNode<'a> {
         let inherits = directory.mode & libc::S_ISGID != 0;
         let gid = if inherits { directory.gid } else { self.credentials.gid };
         let mut permissions = making.mode & 0o7777;
@@ -56,12 +56,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     pub(crate) fn make_by<R>(
         &self,
         directory: Node,
-        attributes: &Attributes,
+        here: &Protection,
         making: &Making<'_>,
         create: impl FnOnce(&NewNode<'_>) -> Result<R>,
     ) -> Result<R> {
-        let mut new = self.new_node(attributes, making);
-        if attributes.access_list && making.kind != FileKind::Symlink {
+        let mut new = self.new_node(here, making);
+        if here.access_list && making.kind != FileKind::Symlink {
             return self.make_inheriting(directory, new, making.umask, create);
         }
         new.permissions &= !making.umask;
@@ -70,12 +70,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Makes a file of any kind at a name.
     pub(crate) fn make(&self, directory: Node, name: &[u8], making: &Making<'_>) -> Result<Held<'t, 'f, M>> {
-        let attributes = self.check_search(directory)?;
-        if let Err(refused) = self.check_attributes(&attributes, Want::CHANGE_NAMES) {
+        let here = self.check_search(directory)?;
+        if let Err(refused) = self.check_protection(&here, Want::CHANGE_NAMES) {
             return Err(self.unless_exists(directory, name, refused));
         }
-        let node =
-            self.make_by(directory, &attributes, making, |new| Ok(self.thread.create(directory, name, new)?))?;
+        let node = self.make_by(directory, &here, making, |new| Ok(self.thread.create(directory, name, new)?))?;
         Ok(Held::owned(self.thread, node))
     }
 
@@ -151,8 +150,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// link. `unnamed` says that a file without names may be given one (it was opened by O_TMPFILE without O_EXCL).
     pub fn link(&self, node: Node, directory: Node, name: &[u8], unnamed: bool) -> Result<()> {
-        let attributes = self.check_search(directory)?;
-        if let Err(refused) = self.check_attributes(&attributes, Want::CHANGE_NAMES) {
+        let here = self.check_search(directory)?;
+        if let Err(refused) = self.check_protection(&here, Want::CHANGE_NAMES) {
             return Err(self.unless_exists(directory, name, refused));
         }
         let file = self.thread.stat(node)?;
@@ -186,7 +185,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.thread.stat_name(directory, name)?;
             return Err(refused);
         }
-        let permit = |file: &Attributes| self.credentials.check_sticky(&here, file).map_err(Errno::refusal);
+        let permit = |file: &Attributes| self.credentials.check_sticky(&here, file.uid).map_err(Errno::refusal);
         let removed = if is_directory {
             self.thread.remove_directory(directory, name, permit)
         } else {
@@ -196,12 +195,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             // The engine looks at the kind before it asks; Linux looks at the sticky bit first.
             Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
                 if here.mode & libc::S_ISVTX != 0 {
-                    self.credentials.check_sticky(&here, &self.thread.stat_name(directory, name)?)?;
+                    self.check_sticky_name(&here, directory, name)?;
                 }
                 Err(kind.into())
             }
             other => Ok(other?),
         }
+    }
+
+    /// The sticky rule for a name of a directory.
+    fn check_sticky_name(&self, here: &Protection, directory: Node, name: &[u8]) -> Result<()> {
+        self.credentials.check_sticky(here, self.thread.stat_name(directory, name)?.uid)
     }
 
     /// renameat2. Flags that this kernel's renameat2 does not know are EINVAL: ignoring one would destroy data.
@@ -216,14 +220,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let moves = here.number != there.number;
         let permit = |old: &Attributes, new: Option<&Attributes>| {
-            self.permit_rename(&here, &there, old, new, moves, flags).map_err(Errno::refusal)
+            self.permit_rename((&here, &there), old, new, moves, flags).map_err(Errno::refusal)
         };
         match self.thread.rename(from, to, flags, permit) {
             // The engine looks at the kinds before it asks; Linux looks at the sticky bits first.
             Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
                 for (directory, (node, name)) in [(&here, from), (&there, to)] {
                     if directory.mode & libc::S_ISVTX != 0 {
-                        self.credentials.check_sticky(directory, &self.thread.stat_name(node, name)?)?;
+                        self.check_sticky_name(directory, node, name)?;
                     }
                 }
                 Err(kind.into())
@@ -235,22 +239,21 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Sticky bits on both sides; and whoever gives a directory another parent changes its `..`, so must be able to write it.
     fn permit_rename(
         &self,
-        here: &Attributes,
-        there: &Attributes,
+        (here, there): (&Protection, &Protection),
         old: &Attributes,
         new: Option<&Attributes>,
         moves: bool,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.credentials.check_sticky(here, old)?;
+        self.credentials.check_sticky(here, old.uid)?;
         if let Some(new) = new {
-            self.credentials.check_sticky(there, new)?;
+            self.credentials.check_sticky(there, new.uid)?;
             if moves && flags.exchange && new.kind == FileKind::Directory {
-                self.permit(new, Want::WRITE)?;
+                self.permit(&new.protection(), Want::WRITE)?;
             }
         }
         if moves && old.kind == FileKind::Directory {
-            self.permit(old, Want::WRITE)?;
+            self.permit(&old.protection(), Want::WRITE)?;
         }
         Ok(())
     }

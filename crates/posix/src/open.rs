@@ -96,8 +96,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             FileKind::Directory if want.0 & Want::WRITE.0 != 0 => return Err(Errno::EISDIR),
             _ => {}
         }
-        self.check_attributes(file, want)?;
-        if flags & O_NOATIME != 0 && !self.credentials.owns(file) {
+        self.check_protection(&file.protection(), want)?;
+        if flags & O_NOATIME != 0 && !self.credentials.owns(file.uid) {
             return Err(Errno::EPERM);
         }
         if want.0 & Want::WRITE.0 != 0 { self.check_not_running(file) } else { Ok(()) }
@@ -178,14 +178,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// A file without a name in the file system of a directory (O_TMPFILE).
     pub fn open_unnamed(&self, directory: Node, flags: i32, mode: u32, umask: u32) -> Result<OpenFile> {
-        let attributes = self.thread.stat(directory)?;
-        if attributes.kind != FileKind::Directory {
+        let here = self.thread.protection(directory)?;
+        if !here.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        self.check_attributes(&attributes, Want::CHANGE_NAMES)?;
+        self.check_protection(&here, Want::CHANGE_NAMES)?;
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let create = |new: &NewNode<'_>| Ok(self.thread.create_unnamed(directory, new)?);
-        let node = self.make_by(directory, &attributes, &making, create)?;
+        let node = self.make_by(directory, &here, &making, create)?;
         self.thread.note(node);
         Ok(OpenFile::new(node, FileKind::Regular, flags))
     }

@@ -4,10 +4,9 @@
 //! the front asks for it, by `..` at the mount's root. Then the answer is [`Outcome::Left`], and the [`PathBuffer`] holds where to go on.
 
 use crate::caller::{Caller, Held};
-use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use engine::format::{FileKind, NAME_BYTES_MAX};
-use engine::{Attributes, Node};
+use engine::{Node, Protection};
 use pmem::{Direct, Memory};
 
 /// Bytes of a path with its terminating zero, which is not stored here: a path has fewer.
@@ -234,7 +233,7 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
         }
     }
 
-    fn step_up(&mut self, here: &Attributes) -> Result<Step<'t, 'f, M>> {
+    fn step_up(&mut self, here: &Protection) -> Result<Step<'t, 'f, M>> {
         if here.number == self.place.root.number {
             if self.place.can_leave {
                 return Ok(Step::Above);
@@ -463,10 +462,6 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// A check that a directory may be searched, for fronts that hold one as a working directory.
     pub fn check_enter(&self, directory: Node) -> Result<()> {
-        let attributes = self.thread.stat(directory)?;
-        if attributes.kind != FileKind::Directory {
-            return Err(Errno::ENOTDIR);
-        }
-        self.check_attributes(&attributes, Want::EXECUTE)
+        self.check_search(directory).map(drop)
     }
 }

@@ -29,7 +29,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Whether this is a directory that may be searched, as far as its mode and the caller's capabilities say.
     #[inline]
     fn plainly_searches(&self, directory: &Protection) -> bool {
-        let Protection { mode, uid, gid, access_list } = *directory;
+        let Protection { mode, uid, gid, access_list, .. } = *directory;
         if mode & libc::S_IFMT != libc::S_IFDIR {
             return false;
         }

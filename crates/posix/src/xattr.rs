@@ -73,10 +73,10 @@ impl<M: Memory> Caller<'_, '_, M> {
                 if !matches!(file.kind, FileKind::Regular | FileKind::Directory) {
                     return Err(hidden);
                 }
-                if writes && sticky && !self.credentials.owns(&file) {
+                if writes && sticky && !self.credentials.owns(file.uid) {
                     return Err(Errno::EPERM);
                 }
-                self.check_attributes(&file, want)
+                self.check_protection(&file.protection(), want)
             }
         }
     }

@@ -62,7 +62,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket(hash);
+        self.fs.prefetch_bucket_to_change(hash);
         let result = self.retry_when_full(|| self.create_once(directory, name, hash, new));
         self.settle_names()?;
         self.recycle_some();
@@ -136,7 +136,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.prepare_name_in(directory, parent, length, || self.inherit_slot(directory, heir_of))
     }
 
-    /// Counting the name first keeps the directory from being removed meanwhile.
+    /// Counting the name before a slot is claimed keeps the directory from being removed meanwhile. Both change the same line of the directory, one after the other: with
+    /// anything between them it would have to be brought back from another processor twice.
     fn prepare_name_in(
         &self,
         directory: &'f Cachelet,
@@ -144,11 +145,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         length: usize,
         slot: impl FnOnce() -> Result<ClaimedSlot<'f>>,
     ) -> Result<PreparedName<'f>> {
-        if !directory.add_name() {
-            return Err(Error::NotFound);
-        }
         let lines = dentry_lines(length);
-        let claimed = self.allocate_lines(lines).and_then(|dentry_offset| match slot() {
+        let dentry_offset = self.allocate_lines(lines)?;
+        let claimed = match directory.add_name() {
+            true => slot().inspect_err(|_| directory.take_name()),
+            false => Err(Error::NotFound),
+        };
+        match claimed {
             Ok(slot) => {
                 self.note_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
                 Ok(PreparedName { directory, parent, dentry_offset, slot, lines })
@@ -157,11 +160,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 self.free_lines(dentry_offset, lines)?;
                 Err(error)
             }
-        });
-        if claimed.is_err() {
-            directory.take_name();
         }
-        claimed
     }
 
     /// Gives back what `prepare_name` claimed; a slot of its own stays a hole. Returns the error that led here.
@@ -440,7 +439,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket(hash);
+        self.fs.prefetch_bucket_to_change(hash);
         let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
         self.settle_names()?;
         self.recycle_some();

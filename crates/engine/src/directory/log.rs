@@ -83,6 +83,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             step();
             let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
+            // The slots beside it are other threads'.
+            self.fs.pm.prefetch_to_change(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
             let cookie = page.first_cookie.load() + tail.slot();
             return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie, inherited: false });
         }

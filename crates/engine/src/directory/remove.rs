@@ -41,7 +41,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket(hash);
+        self.fs.prefetch_bucket_to_change(hash);
         self.make_room()?;
         let mut patience = Patience::new();
         loop {
@@ -205,7 +205,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket(hash);
+        self.fs.prefetch_bucket_to_change(hash);
         self.make_room()?;
         let mut waits = CountWaits::default();
         loop {

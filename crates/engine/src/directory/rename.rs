@@ -91,7 +91,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
-        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket(hash));
+        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket_to_change(hash));
         self.retry_when_full(|| {
             let mut patience = Patience::new();
             let mut waits = CountWaits::default();

@@ -121,59 +121,60 @@ impl References {
     }
 }
 
-/// A cachelet: 128 bytes. The first line is what stat reads.
+/// A cachelet: 128 bytes. What is read of a directory to use a name in it, or to go through it, is in the first line; what changes with its names is in the
+/// second one.
 #[repr(C, align(128))]
 pub struct Cachelet {
     /// Odd while attributes change.
     pub version: AtomicU32,
     /// Type and permissions, as `st_mode`.
     pub mode: AtomicU32,
-    /// Files: length in bytes. Directories: how often they were about to get another name, see [`Cachelet::moves`].
-    pub size_bytes: AtomicU64,
     /// Owner.
     pub uid: AtomicU32,
     /// Group.
     pub gid: AtomicU32,
-    /// Time of the last change of content.
-    pub modified_ns: AtomicI64,
-    /// Time of the last change of attributes.
-    pub changed_ns: AtomicI64,
-    /// Time of the last access.
-    pub accessed_ns: AtomicI64,
+    /// Files: length in bytes. Directories: how often they were about to get another name, see [`Cachelet::moves`].
+    pub size_bytes: AtomicU64,
     /// Inode number; zero: free.
     pub number: AtomicU64,
     /// [`References`].
     pub references: AtomicU64,
+    /// Offset of the inode on the image: the inode quick path.
+    pub inode: AtomicU64,
+    /// Generation of the inode.
+    pub generation: AtomicU32,
+    /// Property flags, as on the image.
+    pub flags: AtomicU32,
+    /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
+    pub directory: AtomicU32,
+    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`]. Directories: bit 1 used since the
+    /// evicting hand passed; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
+    pub mapped: AtomicU32,
 
     /// Slot + 1 of the thread that may change the file; a futex.
     pub lock: AtomicU32,
     /// Waiters on `lock`.
     pub waiters: AtomicU32,
-    /// Offset of the inode on the image: the inode quick path.
-    pub inode: AtomicU64,
     /// Files: root of the block map, as in the property entry. Directories: the tail of the log: page offset / 4096 (high 54 bits), next slot
     /// (low 10 bits); zero: unknown or no page yet.
     pub root: AtomicU64,
     /// Files: blocks of the body. Directories: names in it, and above them the slots of its log that became holes since the last compaction, and whether it is
     /// removed; see [`Cachelet::names`].
     pub entries: AtomicU64,
+    /// Time of the last change of content.
+    pub modified_ns: AtomicI64,
+    /// Time of the last change of attributes.
+    pub changed_ns: AtomicI64,
+    /// Time of the last access.
+    pub accessed_ns: AtomicI64,
     /// Sequence of the newest property entry.
     pub sequence: AtomicU32,
-    /// Generation of the inode.
-    pub generation: AtomicU32,
-    /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
-    pub directory: AtomicU32,
     /// [`DIRTY`], [`PLAIN`].
     pub dirty: AtomicU32,
     /// Device number; zero of what is no device.
     pub device: AtomicU32,
     /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
     pub next: AtomicU32,
-    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`]. Directories: bit 1 used since the
-    /// evicting hand passed; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
-    pub mapped: AtomicU32,
-    /// Property flags, as on the image.
-    pub flags: AtomicU32,
 }
 /// Bit of a directory's `mapped` word: used since the evicting hand was here.
 const USED: u32 = 2;

@@ -105,8 +105,13 @@ impl Context {
     }
 
     /// Enters the engine, if that has not been done.
-    #[inline]
     pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
+        self.begin_here(server)
+    }
+
+    /// The same as part of the caller: for the most frequent calls, which need little of what it gives.
+    #[inline(always)]
+    pub fn begin_here(&mut self, server: &'static Server) -> Result<Inside<'_>> {
         self.enter(server)?;
         if processes::has_threads() && self.own_entered != self.entered {
             self.see_threads();

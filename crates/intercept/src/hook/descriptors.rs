@@ -34,14 +34,14 @@ pub const PARKED_CLOEXEC: u8 = 9;
 
 /// Whether a descriptor is a directory of the kernel's above the mount.
 pub fn is_above(fd: u32) -> bool {
-    DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) == ABOVE)
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == ABOVE)
 }
 
 /// Notes whether a descriptor that the kernel has just made is a directory above the mount.
 pub fn note_above(server: &Server, fd: i64) {
     let Ok(fd) = u32::try_from(fd) else { return };
     if processes::is_above_mount(server, |into| paths::directory_path(paths::Directory::Descriptor(fd), into))
-        && let Some(byte) = DIRECTFS_FDS.0.get(fd as usize)
+        && let Some(byte) = DIRECTFS_FDS.byte(fd)
     {
         byte.store(ABOVE, Release);
     }
@@ -49,45 +49,45 @@ pub fn note_above(server: &Server, fd: i64) {
 
 /// Whether a descriptor may be ours.
 pub fn is_marked(fd: u32) -> bool {
-    DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) == OURS)
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == OURS)
 }
 
 /// Notes that a descriptor may be ours.
 pub fn mark(fd: u32) {
-    if DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) != OURS) {
+    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) != OURS) {
         numbers::set_state(fd, OURS);
     }
 }
 
 /// Notes that a descriptor is not ours any more.
 pub fn unmark(fd: u32) {
-    if DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
+    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
         numbers::set_state(fd, 0);
     }
 }
 
 /// Keeps a descriptor from the program.
 pub fn protect(fd: i32) {
-    if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize) {
+    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
         byte.store(PROTECTED, Release);
     }
 }
 
 /// Gives a number to the program that was kept from it.
 pub fn unprotect(fd: i32) {
-    if let Some(byte) = DIRECTFS_FDS.0.get(fd as usize) {
+    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
         byte.store(0, Release);
     }
 }
 
 fn is_protected(fd: u32) -> bool {
-    DIRECTFS_FDS.0.get(fd as usize).is_some_and(|byte| byte.load(Relaxed) == PROTECTED)
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == PROTECTED)
 }
 
 /// Whether a descriptor is one that the program does not know of: EBADF for it, whatever the kernel has there.
 pub fn is_hidden(fd: u64) -> bool {
     let is = |byte: u8| matches!(byte, PROTECTED | PARKED | PARKED_CLOEXEC);
-    DIRECTFS_FDS.0.get(fd as u32 as usize).is_some_and(|byte| is(byte.load(Relaxed)))
+    DIRECTFS_FDS.byte(fd as u32).is_some_and(|byte| is(byte.load(Relaxed)))
 }
 
 /// What the kernel shall do with a descriptor that is not ours.
@@ -240,7 +240,6 @@ fn duplicate_from(who: &Who<'_>, fd: u32, min: u32, cloexec: bool) -> Result<Ver
         give_up(who, to, cloexec);
         return Err(error);
     }
-    mark(to);
     Ok(done(i64::from(to)))
 }
 

@@ -84,7 +84,16 @@ pub enum Next {
 
 /// Which descriptors are ours: one byte each, so that the filter reads one byte.
 #[repr(C, align(4096))]
-pub struct Fds(pub [core::sync::atomic::AtomicU8; FDS_MAX]);
+pub struct Fds([core::sync::atomic::AtomicU8; FDS_MAX]);
+
+impl Fds {
+    /// The byte of a number; none if it is too large. Numbers next to each other, which threads have at the same time, are in different cache lines; 4096 of them
+    /// are in a page.
+    #[inline]
+    pub fn byte(&self, fd: u32) -> Option<&core::sync::atomic::AtomicU8> {
+        self.0.get((fd ^ (fd & 63) << 6) as usize)
+    }
+}
 
 /// State of the filter. One page is touched as long as descriptors are small.
 pub static DIRECTFS_FDS: Fds = Fds([const { core::sync::atomic::AtomicU8::new(0) }; FDS_MAX]);
@@ -222,7 +231,11 @@ directfs_slots:
     .macro CHECK_FD reg
     cmp \reg, {fds_max}
     jae 77f
+    // See `Fds::byte`.
     mov ecx, \reg
+    and ecx, 63
+    shl ecx, 6
+    xor ecx, \reg
     lea rdx, [rip + {fds}]
     cmp byte ptr [rdx + rcx], 0
     jne 90f
@@ -623,7 +636,7 @@ mod tests {
         prefix[..7].copy_from_slice(b"mnt/pm\0");
         const OURS: u64 = 900;
         const OTHER: u64 = 901;
-        DIRECTFS_FDS.0[OURS as usize].store(1, Relaxed);
+        DIRECTFS_FDS.byte(OURS as u32).unwrap().store(1, Relaxed);
         for path in [inside, odd, odder] {
             assert!(seen(SYS_faccessat, [here, path, 0, 0, 0, 0]));
             assert!(seen(SYS_access, [path, 0, 0, 0, 0, 0]));

@@ -369,7 +369,9 @@ pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
 /// fstat(fd, status).
 pub fn fstat(call: &mut Call<'_>) -> Result<Verdict> {
     let (into, server) = (call.frame.rsi, call.server);
-    with_file(call, |caller, file| user::write(into, &status::stat_of(server, &caller.stat(file.node())?)).map(|()| 0))
+    with_file(call, |caller, file| {
+        user::write_words(into, &status::stat_of(server, &caller.stat(file.node())?)).map(|()| 0)
+    })
 }
 
 /// fstatfs(fd, status).
@@ -514,7 +516,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         libc::F_GETFL => with_file(call, |_, file| Ok(i64::from(flags_told(file)))),
         libc::F_SETFL => with_open_file(call, |caller, file| {
             let wants_noatime = argument as i32 & libc::O_NOATIME & !file.flags() != 0;
-            if wants_noatime && !caller.credentials.owns(&caller.stat(file.node())?) {
+            if wants_noatime && !caller.credentials.owns(caller.stat(file.node())?.uid) {
                 return Err(Errno::EPERM);
             }
             file.set_flags(argument as i32);

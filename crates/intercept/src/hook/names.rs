@@ -190,7 +190,7 @@ pub(super) fn tell_short(
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
-    let Inside { who, path, .. } = context.begin(server)?;
+    let Inside { who, path, .. } = context.begin_here(server)?;
     let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
     let thread = who.caller.thread;
     let _visit = thread.visit();
@@ -212,7 +212,7 @@ pub(super) fn tell_short(
 
 fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
-    let tell = |attributes: &Attributes| user::write(into, &status::stat_of(server, attributes)).map(|()| 0);
+    let tell = |attributes: &Attributes| user::write_words(into, &status::stat_of(server, attributes)).map(|()| 0);
     if let Some(verdict) =
         tell_short(call, by, last_link, identity::credentials(), |_, _, attributes| tell(attributes))?
     {
@@ -220,7 +220,7 @@ fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Resul
     }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
         return on_directory(call, descriptor, &mut |caller, node| {
-            user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+            user::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
         });
     }
     by_path(call, by, &mut |caller, place, path, walk| caller.tell_path(place, path, last_link, walk, tell))
@@ -249,7 +249,7 @@ pub fn fstatat(call: &mut Call<'_>) -> Result<Verdict> {
     if is_empty_or_none(flags, address)? {
         return on_directory(call, Directory::from_raw(call.frame.rdi), &mut |caller, node| {
             check()?;
-            user::write(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+            user::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
         });
     }
     if check().is_err() {

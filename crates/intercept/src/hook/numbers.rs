@@ -15,7 +15,7 @@
 //!   while it runs, and it asks the kernel. Where two memories share one table, nothing is ever parked.
 //! - Who parks and who gives back, or lends, each stores and then looks (all of these are full fences): one of the two sees the other.
 
-use super::descriptors::{OURS, PARKED, PARKED_CLOEXEC, close_placeholder, kernel, placed};
+use super::descriptors::{OURS, PARKED, PARKED_CLOEXEC, close_placeholder, kernel, mark, placed};
 use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_FLOOR, DIRECTFS_PARKED, FDS_MAX};
 use super::environment;
 use super::processes::Who;
@@ -39,7 +39,7 @@ static BORROWERS: AtomicU32 = AtomicU32::new(0);
 const ALWAYS: u32 = 1 << 31;
 
 fn byte(fd: u32) -> Option<&'static AtomicU8> {
-    DIRECTFS_FDS.0.get(fd as usize)
+    DIRECTFS_FDS.byte(fd)
 }
 
 fn state(fd: u32) -> u8 {
@@ -93,10 +93,10 @@ fn take_parked(fd: u32) -> Option<bool> {
     (is_parked(now) && change(fd, now, OURS)).then_some(now == PARKED_CLOEXEC)
 }
 
-/// A number for a descriptor of ours: the lowest free one from `min` on, with a placeholder behind it.
+/// A number for a descriptor of ours: the lowest free one from `min` on, with a placeholder behind it and its byte set.
 pub fn reserve(who: &Who<'_>, min: u32, cloexec: bool) -> Result<u32> {
     if who.is_child || BORROWERS.load(Relaxed) & ALWAYS != 0 {
-        return ask(min, cloexec);
+        return ask(min, cloexec).inspect(|&fd| mark(fd));
     }
     let seen = DIRECTFS_FLOOR.load(Acquire);
     let floor = seen as u32;

@@ -259,7 +259,6 @@ fn install<'w>(who: &'w Who<'w>, file: OpenFile, early: Option<Placeholder<'w>>,
     let fd = placeholder.fd;
     who.process.install(who.caller.thread, fd, file, cloexec)?;
     core::mem::forget(placeholder);
-    descriptors::mark(fd);
     Ok(done(i64::from(fd)))
 }
 

@@ -1,6 +1,7 @@
 //! What stat, statx and statfs tell, in the kernel's layouts.
 
 use super::server::Server;
+use core::mem::offset_of;
 use engine::Attributes;
 use engine::format::ROOT_INODE;
 use libc::{stat, statx, statx_timestamp};
@@ -23,31 +24,50 @@ fn seconds(ns: i64) -> (i64, i64) {
     }
 }
 
-/// For stat and its kin.
-pub fn stat_of(server: &Server, attributes: &Attributes) -> stat {
-    // SAFETY: integers only, for which zero is a value.
-    let mut status: stat = unsafe { core::mem::zeroed() };
-    status.st_dev = server.device;
-    status.st_ino = attributes.number;
-    status.st_nlink = u64::from(attributes.links);
-    status.st_mode = attributes.mode;
-    status.st_uid = attributes.uid;
-    status.st_gid = attributes.gid;
-    status.st_rdev = u64::from(attributes.device);
-    status.st_size = attributes.size_bytes as i64;
-    status.st_blksize = pmem::BLOCK_BYTES as i64;
-    status.st_blocks = (attributes.blocks * SECTORS_PER_BLOCK) as i64;
-    (status.st_atime, status.st_atime_nsec) = seconds(attributes.accessed_ns);
-    (status.st_mtime, status.st_mtime_nsec) = seconds(attributes.modified_ns);
-    (status.st_ctime, status.st_ctime_nsec) = seconds(attributes.changed_ns);
-    status
+/// Words of `struct stat`.
+pub const STAT_WORDS: usize = size_of::<stat>() / 8;
+const _: () = {
+    assert!(size_of::<stat>() == STAT_WORDS * 8 && STAT_WORDS == 18);
+    assert!(offset_of!(stat, st_ino) == 8 && offset_of!(stat, st_nlink) == 16);
+    assert!(offset_of!(stat, st_mode) == 24 && offset_of!(stat, st_uid) == 28 && offset_of!(stat, st_gid) == 32);
+    assert!(offset_of!(stat, st_rdev) == 40 && offset_of!(stat, st_size) == 48 && offset_of!(stat, st_blksize) == 56);
+    assert!(offset_of!(stat, st_blocks) == 64 && offset_of!(stat, st_atime) == 72 && offset_of!(stat, st_mtime) == 88);
+    assert!(offset_of!(stat, st_ctime) == 104 && offset_of!(stat, st_ctime_nsec) == 112);
+};
+
+/// For stat and its kin: a `struct stat` in words, so that what is stored is loaded again in the same pieces when it goes to the program. A processor that is to load what it has
+/// stored in other pieces waits until the cache has it.
+pub fn stat_of(server: &Server, attributes: &Attributes) -> [u64; STAT_WORDS] {
+    let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let [accessed, modified, changed] =
+        [attributes.accessed_ns, attributes.modified_ns, attributes.changed_ns].map(|ns| seconds(ns));
+    [
+        server.device,
+        attributes.number,
+        u64::from(attributes.links),
+        halves(attributes.mode, attributes.uid),
+        u64::from(attributes.gid),
+        u64::from(attributes.device),
+        attributes.size_bytes,
+        pmem::BLOCK_BYTES,
+        attributes.blocks * SECTORS_PER_BLOCK,
+        accessed.0 as u64,
+        accessed.1 as u64,
+        modified.0 as u64,
+        modified.1 as u64,
+        changed.0 as u64,
+        changed.1 as u64,
+        0,
+        0,
+        0,
+    ]
 }
 
 /// For statx: with what is there always, and of what the caller's `wanted` asks for, the birth time if it is given, and the kind of the mount's id.
 pub fn statx_of(server: &Server, attributes: &Attributes, wanted: u32, born_ns: Option<i64>) -> statx {
     /// No name in libc yet: an id that is not used again.
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
-    // SAFETY: as above.
+    // SAFETY: integers only, for which zero is a value.
     let mut status: statx = unsafe { core::mem::zeroed() };
     (status.stx_mask, status.stx_mnt_id) = match wanted & STATX_MNT_ID_UNIQUE {
         0 => (libc::STATX_BASIC_STATS | libc::STATX_MNT_ID, MOUNT_ID),

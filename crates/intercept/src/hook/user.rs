@@ -38,6 +38,8 @@ unsafe extern "C" {
     fn directfs_user_end();
     /// Copies; zero.
     fn directfs_user_copy(to: u64, from: u64, length: u64) -> u64;
+    /// The same for whole words, at least one, each loaded and stored by itself.
+    fn directfs_user_copy_words(to: u64, from: u64, length: u64) -> u64;
     /// The length of a string that has a zero among its first `limit` bytes.
     fn directfs_user_string(address: u64, unused: u64, limit: u64) -> u64;
     /// Reads a byte of each page of a range that is not empty; zero.
@@ -103,6 +105,17 @@ global_asm!(
     dec edx
     jnz 5b
 6:  xor eax, eax
+    ret
+
+    LEAF directfs_user_copy_words
+    add rsi, rdx
+    add rdi, rdx
+    neg rdx
+8:  mov rax, qword ptr [rsi + rdx]
+    mov qword ptr [rdi + rdx], rax
+    add rdx, 8
+    jnz 8b
+    xor eax, eax
     ret
 
     // Aligned pieces only, none of which crosses a page: the first holds the string's first byte, every other follows one without a zero.
@@ -205,6 +218,15 @@ pub fn write<T: Copy>(address: u64, value: &T) -> Result<()> {
     check(address, size_of::<T>() as u64)?;
     // SAFETY: the program says that there is room, and a fault is told.
     told(unsafe { directfs_user_copy(address, &raw const *value as u64, size_of::<T>() as u64) })
+}
+
+/// Stores words, one by one.
+#[inline]
+pub fn write_words<const COUNT: usize>(address: u64, words: &[u64; COUNT]) -> Result<()> {
+    const { assert!(COUNT != 0) };
+    check(address, size_of_val(words) as u64)?;
+    // SAFETY: the program says that there is room, and a fault is told.
+    told(unsafe { directfs_user_copy_words(address, words.as_ptr() as u64, size_of_val(words) as u64) })
 }
 
 /// Stores bytes.

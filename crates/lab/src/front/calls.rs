@@ -98,7 +98,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
 
     fn access(&self, path: &[u8], mode: u32) -> Result<()> {
         let attributes = self.stat(path)?;
-        self.options.credentials.check(&attributes, Want(mode & 7))
+        self.options.credentials.check(&attributes.protection(), Want(mode & 7))
     }
 
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
@@ -158,7 +158,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
         let who = &self.options.credentials;
         let file = self.resolve(who, path, true).map_err(Error::errno)?;
         let changed = self.change(&file, |attributes| {
-            if !who.owns(attributes) {
+            if !who.owns(attributes.uid) {
                 return Err(Errno::EPERM);
             }
             Ok(Changes { permissions: Some(mode & 0o7777), ..Changes::default() })
@@ -169,7 +169,7 @@ impl<P: PhysicalFs, N: Names<P>> Calls for Front<P, N> {
     fn read_directory(&self, path: &[u8], visit: &mut dyn FnMut(&[u8], u64)) -> Result<()> {
         let who = &self.options.credentials;
         let directory = self.resolve(who, path, true).map_err(Error::errno)?;
-        who.check(&self.attributes(directory.at), Want::READ)?;
+        who.check(&self.attributes(directory.at).protection(), Want::READ)?;
         let told = self.read_directory_held(&directory, 0, &mut |entry| {
             visit(entry.name, entry.number);
             true

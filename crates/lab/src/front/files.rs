@@ -107,7 +107,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
             match attributes.kind {
                 FileKind::Symlink => return Err(Errno::ELOOP.into()),
                 FileKind::Directory if wanted(flags).0 & Want::WRITE.0 != 0 => return Err(Errno::EISDIR.into()),
-                _ => who.check(&attributes, wanted(flags))?,
+                _ => who.check(&attributes.protection(), wanted(flags))?,
             }
             if flags & libc::O_TRUNC != 0 && attributes.kind == FileKind::Regular {
                 let mut locked = self.inodes.write(file.at.inode);

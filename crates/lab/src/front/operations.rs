@@ -59,7 +59,7 @@ fn may_change(who: &Credentials<'_>, directory: &Attributes) -> Result<()> {
     if directory.links == 0 {
         return Err(Errno::ENOENT.into());
     }
-    Ok(who.check(directory, Want::CHANGE_NAMES)?)
+    Ok(who.check(&directory.protection(), Want::CHANGE_NAMES)?)
 }
 
 impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
@@ -79,7 +79,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         if attributes.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        who.check(&attributes, Want::EXECUTE)?;
+        who.check(&attributes.protection(), Want::EXECUTE)?;
         self.step(directory, name)
     }
 
@@ -209,7 +209,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         file: &Attributes,
         is_directory: bool,
     ) -> Option<Error> {
-        if let Err(errno) = who.check_sticky(above, file) {
+        if let Err(errno) = who.check_sticky(&above.protection(), file.uid) {
             return Some(errno.into());
         }
         match (is_directory, file.kind == FileKind::Directory) {
@@ -338,22 +338,22 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         }
         may_change(who, from)?;
         may_change(who, to)?;
-        who.check_sticky(from, &moving)?;
+        who.check_sticky(&from.protection(), moving.uid)?;
         let is_directory = moving.kind == FileKind::Directory;
         if is_move && is_directory {
-            who.check(&moving, Want::WRITE)?;
+            who.check(&moving.protection(), Want::WRITE)?;
         }
         let Some(other) = other else {
             let full = is_move && is_directory && to.links >= LINKS_MAX;
             return if full { Err(Errno::EMLINK.into()) } else { Ok(true) };
         };
         let replaced = self.attributes(other.at);
-        who.check_sticky(to, &replaced)?;
+        who.check_sticky(&to.protection(), replaced.uid)?;
         let other_is_directory = replaced.kind == FileKind::Directory;
         match (is_directory, other_is_directory) {
             _ if flags.exchange => {
                 if is_move && other_is_directory {
-                    who.check(&replaced, Want::WRITE)?;
+                    who.check(&replaced.protection(), Want::WRITE)?;
                 }
                 Ok(true)
             }

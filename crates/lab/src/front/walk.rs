@@ -88,7 +88,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         if attributes.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        who.check(attributes, Want::EXECUTE)
+        who.check(&attributes.protection(), Want::EXECUTE)
     }
 
     /// Walks without taking anything. None: it has to be done with references.
