@@ -48,8 +48,8 @@ fn measure(image: &Image) {
     let floor = median(|| _ = black_box(&word).compare_exchange(0, 0, Ordering::AcqRel, Ordering::Relaxed));
     let show = |what: &str, time: f64| println!("{what:<58} {time:8.1} {:8.1} x", time / floor);
     show("compare-and-swap", floor);
-    process.install(&thread, 3, open(), false).expect("installs");
-    process.install(&thread, 900, open(), false).expect("installs");
+    process.install(&thread, 3, &open(), false).expect("installs");
+    process.install(&thread, 900, &open(), false).expect("installs");
     show(
         "look up and use, one thread",
         median(|| _ = black_box(process.file(&thread, black_box(3)).map(|file| file.flags()))),
@@ -65,7 +65,7 @@ fn measure(image: &Image) {
     });
     show("duplicate and close", duplicated);
     let installed = median(|| {
-        process.install(&thread, 7, open(), false).expect("installs");
+        process.install(&thread, 7, &open(), false).expect("installs");
         process.remove(&thread, 7);
     });
     show("open and close (of a file that others hold)", installed);

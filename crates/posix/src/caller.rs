@@ -116,6 +116,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// That `directory` is one and may be searched. The kernel has seen to that for a checked caller.
+    #[inline]
     pub(crate) fn check_search(&self, directory: Node) -> Result<Protection> {
         // Not all attributes: the others change with the directory's names, and whoever makes one would wait for that line.
         let here = self.thread.protection(directory)?;

@@ -68,7 +68,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// As `open_held`, for a file whose attributes are at hand.
-    #[inline]
+    #[inline(always)]
     fn open_seen(&self, file: Held<'t, 'f, M>, attributes: &Attributes, flags: i32) -> Result<OpenFile> {
         if flags & O_DIRECTORY != 0 && attributes.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);

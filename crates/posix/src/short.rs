@@ -47,7 +47,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// Goes along a path; where its last component is to be looked for, and that component.
-    #[inline]
+    #[inline(always)]
     fn along<'p>(&self, visit: &Visit<'t, 'f, M>, place: &Place, path: &'p [u8]) -> Option<(Seen<'f>, &'p [u8])> {
         let (start, rest) = match path {
             [b'/', rest @ ..] => (place.root, rest),

@@ -46,7 +46,7 @@ fn opened(thread: &Thread<'_>, node: Node) -> OpenFile {
 }
 
 fn install(process: &Process<'_>, thread: &Thread<'_>, fd: u32, node: Node) {
-    process.install(thread, fd, opened(thread, node), fd % 2 == 1).unwrap();
+    process.install(thread, fd, &opened(thread, node), fd % 2 == 1).unwrap();
 }
 
 fn mapping(node: Node, address: u64, pages: u64) -> FileMapping {

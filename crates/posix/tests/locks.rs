@@ -121,7 +121,7 @@ fn by_us(process: &Process<'_>, session: &Session<'_, '_>, call: &Call) -> Answe
                 let (name, flags) = opening(call);
                 let file = session.open(name, flags | libc::O_CREAT)?;
                 // As the other side: opened elsewhere, then moved here. The close on the way releases what the process had locked of the file.
-                process.install(thread, 100, file, false)?;
+                process.install(thread, 100, &file, false)?;
                 process.duplicate(thread, 100, fd, false)?;
                 process.remove(thread, 100);
                 [0; 5]

@@ -81,7 +81,7 @@ fn open(session: &Session<'_, '_>, name: &str) -> OpenFile {
 #[test]
 fn descriptors_share_what_they_were_duplicated_from() {
     alone(|thread, process, session| {
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         process.duplicate(thread, 3, 700, true).unwrap();
         assert_eq!(process.descriptor(3).unwrap().file, process.descriptor(700).unwrap().file);
         process.file(thread, 3).unwrap().set_position(17);
@@ -90,7 +90,7 @@ fn descriptors_share_what_they_were_duplicated_from() {
         assert!(process.remove(thread, 3) && !process.remove(thread, 3));
         assert_eq!(process.file(thread, 700).unwrap().position(), 17, "the other one stays");
         assert_errno(process.duplicate(thread, 3, 4, false), Errno::EBADF);
-        assert_errno(process.install(thread, 1 << 20, open(session, "a"), false), Errno::EBADF);
+        assert_errno(process.install(thread, 1 << 20, &open(session, "a"), false), Errno::EBADF);
         assert_eq!(process.all().usage().unwrap().files, 1);
     });
 }
@@ -98,7 +98,7 @@ fn descriptors_share_what_they_were_duplicated_from() {
 #[test]
 fn a_file_without_a_name_lives_as_long_as_a_descriptor() {
     alone(|thread, process, session| {
-        process.install(thread, 5, open(session, "a"), false).unwrap();
+        process.install(thread, 5, &open(session, "a"), false).unwrap();
         let number = process.file(thread, 5).unwrap().node().number;
         session.unlink("a").unwrap();
         process.duplicate(thread, 5, 6, false).unwrap();
@@ -114,9 +114,9 @@ fn a_file_without_a_name_lives_as_long_as_a_descriptor() {
 fn an_open_in_place_of_another_closes_that() {
     alone(|thread, process, session| {
         for name in ["a", "b", "c"] {
-            process.install(thread, 3, open(session, name), false).unwrap();
+            process.install(thread, 3, &open(session, name), false).unwrap();
         }
-        process.install(thread, 4, open(session, "d"), false).unwrap();
+        process.install(thread, 4, &open(session, "d"), false).unwrap();
         process.duplicate(thread, 4, 3, false).unwrap();
         assert_eq!(process.all().usage().unwrap().files, 1);
         process.close_range(thread, 0, 3, false).unwrap();
@@ -135,7 +135,7 @@ fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
     alone(|thread, process, session| {
         session.mkdir("home", 0o755).unwrap();
         for fd in [3, 600, 5000] {
-            process.install(thread, fd, open(session, "a"), fd == 600).unwrap();
+            process.install(thread, fd, &open(session, "a"), fd == 600).unwrap();
         }
         session.at("home", |home| process.set_directory(thread, Some(home))).unwrap();
         process.set_umask(0o77);
@@ -173,7 +173,7 @@ fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
 #[test]
 fn a_fork_that_failed_leaves_nothing() {
     alone(|thread, process, session| {
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         let child = process.prepare_fork(thread, Fork::default()).unwrap();
         assert_eq!(process.all().usage().unwrap().processes, 2);
         process.abandon(thread, child);
@@ -189,7 +189,7 @@ fn a_shared_table_outlives_the_process_that_made_it() {
             process.prepare_fork(thread, fork).unwrap()
         };
         let child = fork_of(&process, false);
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         let pid = fork(|| {
             let fs = thread.fs();
             let thread = fs.enter().unwrap();
@@ -200,7 +200,7 @@ fn a_shared_table_outlives_the_process_that_made_it() {
                 let sharer = Processes::new(fs).unwrap().adopt(&thread, sharer).unwrap();
                 let file = thread.node(engine::format::ROOT_INODE, None).unwrap();
                 let file = OpenFile::new(file, engine::format::FileKind::Directory, libc::O_RDONLY);
-                sharer.install(&thread, 9, file, false).unwrap();
+                sharer.install(&thread, 9, &file, false).unwrap();
                 0
             });
             owner.note_child(sharer, pid);
@@ -221,13 +221,13 @@ fn a_shared_table_outlives_the_process_that_made_it() {
 fn a_call_keeps_its_file_while_another_thread_closes_it() {
     alone(|thread, process, session| {
         process.set_threads();
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         let (first, second) = (process.file(thread, 3).unwrap(), process.file(thread, 3).unwrap());
         let index = first.index();
         assert!(process.remove(thread, 3));
         assert!(process.file(thread, 3).is_none());
         assert_eq!(process.all().usage().unwrap().files, 1, "in use");
-        process.install(thread, 3, open(session, "b"), false).unwrap();
+        process.install(thread, 3, &open(session, "b"), false).unwrap();
         assert_ne!(process.file(thread, 3).unwrap().index(), index);
         drop(first);
         assert_eq!(process.all().usage().unwrap().files, 2, "still in use by the second");
@@ -262,7 +262,7 @@ fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
                                 let node = nodes[fd as usize];
                                 thread.retain(node).unwrap();
                                 let file = OpenFile::new(node, engine::format::FileKind::Regular, libc::O_RDWR);
-                                process.install(&thread, fd, file, false).unwrap();
+                                process.install(&thread, fd, &file, false).unwrap();
                             }
                             1 => {
                                 process.remove(&thread, fd);
@@ -319,7 +319,7 @@ fn tables_behave_like_a_model() {
                     opened += 1;
                     let file = open(session, "a");
                     file.set_position(opened);
-                    process.install(thread, fd, file, cloexec).unwrap();
+                    process.install(thread, fd, &file, cloexec).unwrap();
                     model.insert(fd, (opened, cloexec));
                 }
                 1 => assert_eq!(process.remove(thread, fd), model.remove(&fd).is_some()),
@@ -363,7 +363,7 @@ fn tables_behave_like_a_model() {
 #[test]
 fn a_token_brings_a_file_to_another_process() {
     alone(|thread, process, session| {
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         process.file(thread, 3).unwrap().set_position(5);
         let token = process.export(thread, 3).unwrap();
         process.remove(thread, 3);
@@ -384,7 +384,7 @@ fn a_token_brings_a_file_to_another_process() {
         assert_eq!(wait(pid), 0);
         process.all().reap(thread).unwrap();
         assert_eq!(process.all().usage().unwrap().files, 0);
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         let kept = process.export(thread, 3).unwrap();
         process.export(thread, 3).unwrap();
         assert_eq!(process.reap_transit(thread, &mut |index| index == kept.index).unwrap(), 1);
@@ -395,7 +395,7 @@ fn a_token_brings_a_file_to_another_process() {
 #[test]
 fn a_full_table_of_tokens_is_an_error() {
     alone(|thread, process, session| {
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         for _ in 0..posix::process::TOKENS_MAX {
             process.export(thread, 3).unwrap();
         }
@@ -483,7 +483,7 @@ fn a_child_has_the_mappings_unless_it_shares_the_memory() {
 #[test]
 fn waiters_get_the_lock_of_a_process_that_was_killed() {
     alone(|thread, process, session| {
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         let child = process.prepare_fork(thread, Fork::default()).unwrap();
         let mut ready = [0; 2];
         // SAFETY: room for two descriptors.
@@ -537,7 +537,7 @@ fn processes_that_would_wait_for_each_other_in_a_ring_are_told() {
         let range = LockRange::new(0, 5, 5).unwrap();
         for (own, process) in ring.iter().enumerate() {
             for (fd, name) in names.iter().enumerate() {
-                process.install(thread, fd as u32, open(session, name), false).unwrap();
+                process.install(thread, fd as u32, &open(session, name), false).unwrap();
             }
             let done = process.lock_range(thread, own as u32, range, exclusive, false, true);
             assert_eq!(done, Ok(Locked::Done));
@@ -561,7 +561,7 @@ fn processes_that_would_wait_for_each_other_in_a_ring_are_told() {
 fn a_mount_s_locks_and_those_of_processes_see_each_other() {
     alone(|thread, process, session| {
         let front = process.all().register(thread, 0).unwrap();
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         let node = process.file(thread, 3).unwrap().node();
         let range = LockRange::new(0, 0, 10).unwrap();
         let exclusive = Some(LockKind::Exclusive);
@@ -581,12 +581,12 @@ fn a_mount_s_locks_and_those_of_processes_see_each_other() {
 fn a_program_begins_without_what_the_threads_of_the_one_before_were_at() {
     alone(|thread, process, session| {
         process.set_threads();
-        process.install(thread, 3, open(session, "a"), false).unwrap();
-        process.install(thread, 4, open(session, "b"), true).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
+        process.install(thread, 4, &open(session, "b"), true).unwrap();
         process.add_mapping(thread, &mapping(process.file(thread, 3).unwrap().node(), 0x10000, 0x1000)).unwrap();
         // Two threads that exec ends inside calls: of one the descriptor was closed meanwhile.
         std::mem::forget(process.file(thread, 3).unwrap());
-        process.install(thread, 5, open(session, "c"), false).unwrap();
+        process.install(thread, 5, &open(session, "c"), false).unwrap();
         std::mem::forget(process.file(thread, 5).unwrap());
         process.remove(thread, 5);
         assert_eq!(process.all().usage().unwrap().files, 3);
@@ -600,7 +600,7 @@ fn a_program_begins_without_what_the_threads_of_the_one_before_were_at() {
 #[test]
 fn exec_gives_a_process_that_shared_its_table_one_of_its_own() {
     alone(|thread, process, session| {
-        process.install(thread, 3, open(session, "a"), false).unwrap();
+        process.install(thread, 3, &open(session, "a"), false).unwrap();
         let index = process.prepare_fork(thread, Fork { shares_files: true, ..Fork::default() }).unwrap();
         let pid = fork(|| {
             let fs = thread.fs();

@@ -121,6 +121,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Claims what a new name needs.
+    #[inline]
     pub(super) fn prepare_name(&self, directory: &'f Cachelet, parent: u64, length: usize) -> Result<PreparedName<'f>> {
         self.prepare_name_in(directory, parent, length, || self.claim_slot(directory))
     }
@@ -138,6 +139,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Counting the name before a slot is claimed keeps the directory from being removed meanwhile. Both change the same line of the directory, one after the other: with
     /// anything between them it would have to be brought back from another processor twice.
+    #[inline]
     fn prepare_name_in(
         &self,
         directory: &'f Cachelet,
@@ -175,6 +177,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    #[inline(always)]
     fn prepare_inode(&self, new: &NewNode<'_>, parent: &Cachelet) -> Result<PreparedInode<'f>> {
         let number = self.allocate_inode()?;
         let prepared = self.allocate_cachelet().and_then(|cachelet_index| {
@@ -190,6 +193,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         prepared
     }
 
+    #[inline(always)]
     fn prepare_attributes(
         &self,
         new: &NewNode<'_>,

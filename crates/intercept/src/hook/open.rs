@@ -112,18 +112,10 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
     Ok(Request { flags: flags as i32, mode: mode as u32, resolve })
 }
 
-/// What an open came to.
-enum Made {
-    /// A description.
-    File(OpenFile),
-    /// Something that the kernel has to serve: a pipe with a name.
-    Special(FileKind, u64, u32),
-}
-
 fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
-    let Inside { who, walk, path, host, .. } = context.begin(server)?;
+    let Inside { who, walk, path, host, .. } = context.begin_here(server)?;
     let mut length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
     if let Some(verdict) = reopen(&who, &path[..length], request)? {
         return Ok(verdict);
@@ -211,25 +203,26 @@ fn open_at(
         Outcome::Inside(opened) => opened,
         Outcome::Left(exit) => return Ok(Outcome::Left(exit)),
     };
-    match made(caller, opened.file, flags)? {
-        Made::File(file) => install(who, file, early, cloexec).map(Outcome::Inside),
-        Made::Special(kind, number, generation) => {
+    match special(caller, &opened.file, flags)? {
+        None => install(who, &opened.file, early, cloexec).map(Outcome::Inside),
+        Some((kind, number, generation)) => {
             drop(early);
             special::open(kind, number, generation, flags).map(Outcome::Inside)
         }
     }
 }
 
-/// Pipes, sockets and devices are the kernel's, if they are opened for more than their place.
-fn made(caller: &Calling<'_>, file: OpenFile, flags: i32) -> Result<Made> {
+/// Pipes, sockets and devices are the kernel's, if they are opened for more than their place: what was opened is closed then, and this says what it is.
+#[inline]
+fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<(FileKind, u64, u32)>> {
     let kind = file.kind();
     if flags & O_PATH != 0 || matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
-        return Ok(Made::File(file));
+        return Ok(None);
     }
     let attributes = caller.stat(file.node());
-    caller.close(&file);
+    caller.close(file);
     let attributes = attributes?;
-    Ok(Made::Special(kind, attributes.number, attributes.generation))
+    Ok(Some((kind, attributes.number, attributes.generation)))
 }
 
 /// A number of the kernel's that is given back if nothing comes behind it.
@@ -251,10 +244,13 @@ impl Drop for Placeholder<'_> {
     }
 }
 
-fn install<'w>(who: &'w Who<'w>, file: OpenFile, early: Option<Placeholder<'w>>, cloexec: bool) -> Result<Verdict> {
+/// Puts a description behind a number.
+// By reference: each time that it is moved the processor waits for what it has just stored in other pieces.
+#[inline]
+fn install<'w>(who: &'w Who<'w>, file: &OpenFile, early: Option<Placeholder<'w>>, cloexec: bool) -> Result<Verdict> {
     let placeholder = match early {
         Some(early) => early,
-        None => Placeholder::new(who, cloexec).inspect_err(|_| who.caller.close(&file))?,
+        None => Placeholder::new(who, cloexec).inspect_err(|_| who.caller.close(file))?,
     };
     let fd = placeholder.fd;
     who.process.install(who.caller.thread, fd, file, cloexec)?;
@@ -279,9 +275,9 @@ fn reopen(who: &Who<'_>, path: &[u8], request: Request) -> Result<Option<Verdict
     }
     let flags = flags & KNOWN;
     let opened = who.caller.open_node(file.node(), flags & !O_CREAT)?;
-    match made(&who.caller, opened, flags)? {
-        Made::File(file) => install(who, file, None, flags & O_CLOEXEC != 0).map(Some),
-        Made::Special(kind, number, generation) => special::open(kind, number, generation, flags).map(Some),
+    match special(&who.caller, &opened, flags)? {
+        None => install(who, &opened, None, flags & O_CLOEXEC != 0).map(Some),
+        Some((kind, number, generation)) => special::open(kind, number, generation, flags).map(Some),
     }
 }
 

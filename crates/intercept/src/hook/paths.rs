@@ -54,7 +54,27 @@ pub enum Spot {
 }
 
 /// Finds out whose the path in `path[..length]` is.
+#[inline(always)]
 pub fn locate(
+    server: &'static Server,
+    who: &Who<'_>,
+    directory: Directory,
+    path: &mut [u8; PATH_ROOM_BYTES],
+    length: usize,
+    host: &mut [u8; PATH_ROOM_BYTES],
+) -> Result<Spot> {
+    if matches!(directory, Directory::Working)
+        && path[0] != b'/'
+        && let Some(start) = who.directory()
+    {
+        let place = Place { root: server.root, start, can_leave: true };
+        return Ok(Spot::Ours { place, offset: 0, end: length, retained: None });
+    }
+    locate_farther(server, who, directory, path, length, host)
+}
+
+/// The same for all paths.
+fn locate_farther(
     server: &'static Server,
     who: &Who<'_>,
     directory: Directory,

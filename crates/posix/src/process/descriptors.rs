@@ -166,10 +166,10 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Puts an open file behind a descriptor, in place of what was there. The description takes over the reference of `file`, also when this
     /// fails (then it is given back). EBADF: the number is too large; ENFILE: too many open files.
-    pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: OpenFile, cloexec: bool) -> Result<()> {
-        let installed = match self.install_beside(thread, &file, fd, cloexec) {
+    pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: &OpenFile, cloexec: bool) -> Result<()> {
+        let installed = match self.install_beside(thread, file, fd, cloexec) {
             Some(installed) => installed,
-            None => self.install_alone(thread, &file, fd, cloexec),
+            None => self.install_alone(thread, file, fd, cloexec),
         };
         if installed.is_err() {
             thread.give_back(file.node());
