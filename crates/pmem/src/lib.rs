@@ -72,7 +72,7 @@ mod recorder;
 #[cfg(feature = "std")]
 pub use backing::{Backing, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
-pub use checksum::{crc32c, flipped_bit};
+pub use checksum::{crc32c, crc32c_words, flipped_bit};
 pub use copy::load_code;
 #[cfg(feature = "std")]
 pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};

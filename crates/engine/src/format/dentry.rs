@@ -9,7 +9,7 @@
 
 use super::FileKind;
 use super::assert_layout;
-use pmem::{BLOCK_BYTES, Cell64, Commit64, LINE_BYTES, Layout, Memory, Region, crc32c};
+use pmem::{BLOCK_BYTES, Cell64, Commit64, LINE_BYTES, Layout, Memory, Region, crc32c, crc32c_words};
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -87,12 +87,8 @@ impl DentryFacts {
     pub fn seal(&self, name: &[u8]) -> u64 {
         let lines = dentry_lines(name.len()) as u32;
         let low = self.name_length as u32 | (self.kind as u32) << 8 | lines << 16 | (self.turn as u32) << 24;
-        let mut bytes = [0u8; 28];
-        bytes[0..8].copy_from_slice(&self.inode_word().to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.parent.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.cookie.to_le_bytes());
-        bytes[24..28].copy_from_slice(&low.to_le_bytes());
-        (crc32c(crc32c(0, &bytes), name) as u64) << 32 | low as u64
+        let facts = crc32c_words(&[self.inode_word(), self.parent, self.cookie], Some(low));
+        (crc32c(facts, name) as u64) << 32 | low as u64
     }
 }
 

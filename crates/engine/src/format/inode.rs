@@ -13,7 +13,7 @@
 //! - Entry `i` holds sequences of parity `i`.
 
 use super::assert_layout;
-use pmem::{Cell32, Cell64, Commit64, Layout, crc32c};
+use pmem::{Cell32, Cell64, Commit64, Layout, crc32c_words};
 
 /// Bytes of an inode.
 pub const INODE_BYTES: u64 = 256;
@@ -129,13 +129,9 @@ impl Inode {
 
     /// The birth word of an identity.
     pub fn birth_word(number: u64, kind: u32, device: u32, born_ns: u64, generation: u32) -> u64 {
-        let mut bytes = [0u8; 28];
-        bytes[0..8].copy_from_slice(&number.to_le_bytes());
-        bytes[8..12].copy_from_slice(&kind.to_le_bytes());
-        bytes[12..16].copy_from_slice(&device.to_le_bytes());
-        bytes[16..24].copy_from_slice(&born_ns.to_le_bytes());
-        bytes[24..28].copy_from_slice(&generation.to_le_bytes());
-        (crc32c(0, &bytes).max(1) as u64) << 32 | generation as u64
+        let kind_and_device = kind as u64 | (device as u64) << 32;
+        let crc = crc32c_words(&[number, kind_and_device, born_ns], Some(generation));
+        (crc.max(1) as u64) << 32 | generation as u64
     }
 
     /// Whether the last line, inline area and access time, is zero.
@@ -171,18 +167,20 @@ impl Inode {
 }
 
 /// The attributes of a file that change together.
+// What an entry has in one word is here in another order: so nothing that was stored in two pieces is loaded in one, which would wait until all that was
+// stored before has reached the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Property {
-    /// Type and permission bits, as `st_mode`.
-    pub mode: u16,
     /// `PROPERTY_*`.
     pub flags: u16,
+    /// Type and permission bits, as `st_mode`.
+    pub mode: u16,
+    /// Group.
+    pub gid: u32,
     /// Names of the inode; for a directory 2 + its subdirectories. Exact after a clean detach; recounted from the dentries after a crash.
     pub links: u32,
     /// Owner.
     pub uid: u32,
-    /// Group.
-    pub gid: u32,
     /// Length in bytes; for a directory zero.
     pub size_bytes: u64,
     /// Blocks of the body: data and map nodes.
@@ -249,14 +247,9 @@ impl Property {
 
     /// The seal of an entry with these words.
     pub fn seal(words: &[u64; 7], sequence: u32, number: u64, generation: u32) -> u64 {
-        let mut bytes = [0u8; 72];
-        for (index, word) in words.iter().enumerate() {
-            bytes[index * 8..][..8].copy_from_slice(&word.to_le_bytes());
-        }
-        bytes[56..64].copy_from_slice(&number.to_le_bytes());
-        bytes[64..68].copy_from_slice(&generation.to_le_bytes());
-        bytes[68..72].copy_from_slice(&sequence.to_le_bytes());
-        (crc32c(0, &bytes) as u64) << 32 | sequence as u64
+        let [a, b, c, d, e, f, g] = *words;
+        let life = generation as u64 | (sequence as u64) << 32;
+        (crc32c_words(&[a, b, c, d, e, f, g, number, life], None) as u64) << 32 | sequence as u64
     }
 
     /// The kind of file that the mode says.

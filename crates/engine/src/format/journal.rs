@@ -10,7 +10,7 @@
 //! - The number of slots does not depend on the machine.
 
 use super::assert_layout;
-use pmem::{Cell64, Commit64, Layout, crc32c};
+use pmem::{Cell64, Commit64, Layout, crc32c_words};
 
 /// Journal slots of an image: two for each thread slot of a DRAM region, used in turn, so that none is ever waited for.
 pub const JOURNAL_SLOTS: u64 = 2048;
@@ -101,12 +101,8 @@ impl JournalRecord {
 
     /// The seal of these words.
     pub fn seal(words: &[u64; 12]) -> u64 {
-        let mut bytes = [0u8; 100];
-        for (index, word) in words.iter().enumerate() {
-            bytes[index * 8..][..8].copy_from_slice(&word.to_le_bytes());
-        }
-        bytes[96..100].copy_from_slice(&(JournalKind::Rename as u32).to_le_bytes());
-        (crc32c(0, &bytes) as u64) << 32 | JournalKind::Rename as u64
+        let kind = JournalKind::Rename as u32;
+        (crc32c_words(words, Some(kind)) as u64) << 32 | kind as u64
     }
 }
 

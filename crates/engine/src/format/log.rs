@@ -7,7 +7,7 @@
 //! - Cookies ascend along the chain of pages; those of a page are at least its `first_cookie`.
 
 use super::assert_layout;
-use pmem::{Cell64, Commit64, Layout, crc32c};
+use pmem::{Cell64, Commit64, Layout, crc32c_words};
 
 /// Slots of a page.
 pub const LOG_SLOTS: u64 = 504;
@@ -47,11 +47,7 @@ unsafe impl Layout for LogPage {}
 impl LogPage {
     /// The seal of a page of directory `owner`.
     pub fn seal_word(owner: u64, first_cookie: u64, kind: LogPageKind) -> u64 {
-        let mut bytes = [0u8; 20];
-        bytes[0..8].copy_from_slice(&owner.to_le_bytes());
-        bytes[8..16].copy_from_slice(&first_cookie.to_le_bytes());
-        bytes[16..20].copy_from_slice(&(kind as u32).to_le_bytes());
-        (crc32c(0, &bytes) as u64) << 32 | kind as u64
+        (crc32c_words(&[owner, first_cookie], Some(kind as u32)) as u64) << 32 | kind as u64
     }
 
     /// Whether this is a log page of directory `owner`.

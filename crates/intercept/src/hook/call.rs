@@ -28,7 +28,7 @@ impl Call<'_> {
     }
 
     /// Enters the engine.
-    #[inline]
+    #[inline(always)]
     pub fn begin(&mut self) -> Result<Inside<'_>> {
         self.context.begin(self.server)
     }

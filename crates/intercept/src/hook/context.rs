@@ -105,13 +105,9 @@ impl Context {
     }
 
     /// Enters the engine, if that has not been done.
-    pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
-        self.begin_here(server)
-    }
-
-    /// The same as part of the caller: for the most frequent calls, which need little of what it gives.
+    // Part of its callers, which need little of what it gives: all of it would go through memory, in pieces that do not match.
     #[inline(always)]
-    pub fn begin_here(&mut self, server: &'static Server) -> Result<Inside<'_>> {
+    pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
         self.enter(server)?;
         if processes::has_threads() && self.own_entered != self.entered {
             self.see_threads();

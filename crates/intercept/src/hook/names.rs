@@ -53,7 +53,7 @@ impl By {
 pub fn by_path(call: &mut Call<'_>, by: By, act: Act<'_>) -> Result<Verdict> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
-    let inside = context.begin_here(server)?;
+    let inside = context.begin(server)?;
     let length = user::copy_string(arguments[by.path], &mut inside.path[..user::PATH_BYTES_MAX])?;
     let mut theirs = |path: Option<&[u8]>| path.map_or(NATIVE, |path| native_by(frame, by, path));
     walk_inside(server, inside, by.directory(&arguments), length, &mut theirs, act)
@@ -190,7 +190,7 @@ pub(super) fn tell_short(
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
-    let Inside { who, path, .. } = context.begin_here(server)?;
+    let Inside { who, path, .. } = context.begin(server)?;
     let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
     let thread = who.caller.thread;
     let _visit = thread.visit();

@@ -115,7 +115,7 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
 fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
-    let Inside { who, walk, path, host, .. } = context.begin_here(server)?;
+    let Inside { who, walk, path, host, .. } = context.begin(server)?;
     let mut length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
     if let Some(verdict) = reopen(&who, &path[..length], request)? {
         return Ok(verdict);
