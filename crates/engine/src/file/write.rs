@@ -73,16 +73,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if is_mapped(cachelet) && offset < property.size_bytes {
             return self.write_mapped(cachelet, property, offset, from);
         }
-        self.write_whole(cachelet, property, offset, from).map(drop)
+        self.write_whole(cachelet, property, offset, from)
     }
 
-    /// One atomic write. The new property, published.
-    fn write_whole(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<Property> {
+    /// One atomic write.
+    fn write_whole(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
         let size_bytes = property.size_bytes;
         let end = offset + from.len() as u64;
         let edit = Edit { change: Change::Write(from), from: offset, to: end, size_bytes };
         if offset < size_bytes {
-            return self.replace(cachelet, property, edit, size_bytes.max(end));
+            return self.replace(cachelet, property, edit, size_bytes.max(end)).map(drop);
         }
         let map = self.fs.map();
         let root = map.root(property.root)?;
@@ -91,13 +91,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if last_block_begun {
             let tail = map.leaf(root, size_bytes / BLOCK_BYTES)?;
             if !tail.is_written() || tail.is_shared() {
-                return self.replace(cachelet, property, edit, end);
+                return self.replace(cachelet, property, edit, end).map(drop);
             }
             return self.extend(cachelet, property, root, Some(tail), offset, from);
         }
         // A gap: what lies behind the old end becomes visible as zeros.
-        let property = if offset > size_bytes { self.clear_behind_end(cachelet, property)? } else { *property };
-        self.extend(cachelet, &property, map.root(property.root)?, None, offset, from)
+        if offset > size_bytes {
+            let property = self.clear_behind_end(cachelet, property)?;
+            return self.extend(cachelet, &property, map.root(property.root)?, None, offset, from);
+        }
+        self.extend(cachelet, property, root, None, offset, from)
     }
 
     /// Writes in place where there are blocks, and by replacement where there are none.
@@ -123,7 +126,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if end > size_bytes {
             let rest = &from[(size_bytes - offset) as usize..];
-            return self.write_whole(cachelet, &property, size_bytes, rest).map(drop);
+            return self.write_whole(cachelet, &property, size_bytes, rest);
         }
         let durable = self.fs.pm.fence(Flushed::nothing());
         self.finish_change(cachelet, &self.changed_now(&property), durable)
@@ -215,7 +218,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         tail: Option<Tree>,
         offset: u64,
         from: &[u8],
-    ) -> Result<Property> {
+    ) -> Result<()> {
         let map = self.fs.map();
         let mut extension = Extension {
             thread: self,
@@ -248,8 +251,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         after.root = root.to_root();
         after.blocks += added;
         self.finish_change(cachelet, &after, durable)?;
-        supply.give_back(self)?;
-        Ok(after)
+        supply.give_back(self)
     }
 }
 
