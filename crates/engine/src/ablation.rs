@@ -8,7 +8,7 @@
 //!   that: a miss in it is an answer.
 //! - A lock may guard several buckets then. It is the lock of a bucket, too, whose entries stay unused.
 //! - Locks of logs come before all others.
-//! - Nobody dies: a reaper that comes to a bucket gets an error where there is another structure.
+//! - Nobody dies: a reaper knows the hash table only. What somebody leaves in another structure it gives up as lost, as it does with what does not fit.
 
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
@@ -165,5 +165,93 @@ impl<'f, M: Memory> Thread<'f, M> {
             spin_loop();
         }
         self.lock(&guard.lock, &guard.waiters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::AttachOptions;
+    use crate::testing::{Memory, Mortal, PLATFORM, TestPlatform, new_image};
+    use core::sync::atomic::Ordering::Relaxed;
+
+    /// Eight buckets; the even ones have one guard, the others another one.
+    struct Halves {
+        buckets: u64,
+    }
+
+    impl Tree for Halves {
+        fn begin(&self) -> u64 {
+            self.buckets
+        }
+        fn bucket(&self, hash: u64) -> u64 {
+            8 + hash % 8
+        }
+        fn guard(&self, hash: u64) -> u64 {
+            1 + hash % 2
+        }
+        fn make(&self, hash: u64) -> u64 {
+            self.bucket(hash)
+        }
+    }
+
+    fn with_tree(
+        tree: &'static dyn Tree,
+        platform: &'static TestPlatform,
+        test: impl FnOnce(&Fs<Mortal>),
+    ) -> Result<()> {
+        let (image, options) = (new_image(4 << 20, 0), AttachOptions::default());
+        let dram = Memory::new(Fs::dram_layout(&image.region(), &options)?.length);
+        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), platform, &options)?;
+        let ablation = Ablation { tree: Some(tree), ..Ablation::default() };
+        test(&recovery.ablate(ablation)?.finish()?.0);
+        Ok(())
+    }
+
+    #[test]
+    fn any_two_names_are_held_under_their_guards_and_let_go() {
+        with_tree(&Halves { buckets: 16 }, &PLATFORM, |fs| {
+            let thread = fs.enter().expect("enters");
+            let bucket = |index| fs.dram.bucket(index).expect("a bucket");
+            let locked = || (0..16).filter(|index| bucket(*index).lock.load(Relaxed) != 0).count();
+            for (a, b) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))) {
+                let hashes = [a, b].map(NameHash::from_intent);
+                let (first, second) = thread.hold_buckets(hashes[0], hashes[1]).expect("nobody else is here");
+                assert!(core::ptr::eq(first.bucket(), bucket(8 + a)), "{a} {b}");
+                let other = second.as_ref().map_or(first.bucket(), HeldBucket::bucket);
+                assert!(core::ptr::eq(other, bucket(8 + b)), "{a} {b}");
+                assert_eq!(second.is_some(), a != b);
+                assert!([a, b].iter().all(|hash| bucket(1 + hash % 2).lock.load(Relaxed) == thread.ticket()));
+                drop((first, second));
+                assert_eq!(locked(), 0, "{a} {b}");
+            }
+        })
+        .expect("attaches");
+    }
+
+    #[test]
+    fn a_region_that_has_too_few_buckets_is_refused() {
+        let refused = with_tree(&Halves { buckets: 1 << 40 }, &PLATFORM, |_| {});
+        assert_eq!(refused, Err(Error::NoMemory));
+    }
+
+    #[test]
+    fn what_a_dead_one_leaves_in_a_tree_is_given_up_as_lost() {
+        static MORTAL: TestPlatform = TestPlatform::new();
+        let done = with_tree(&Halves { buckets: 16 }, &MORTAL, |fs| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let thread = fs.enter().expect("enters");
+                    core::mem::forget(thread.hold_bucket(NameHash::from_intent(0)));
+                    core::mem::forget(thread);
+                    MORTAL.kill();
+                });
+            });
+            let thread = fs.enter().expect("enters");
+            assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
+            assert!(thread.hold_bucket(NameHash::from_intent(2)).is_ok());
+            assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 1, "the image must not be called clean");
+        });
+        done.expect("attaches");
     }
 }

@@ -118,6 +118,11 @@ impl<'f> HeldBucket<'f> {
     pub(crate) fn new(bucket: &'f Bucket, held: Held<'f>) -> HeldBucket<'f> {
         HeldBucket { bucket, _held: held }
     }
+
+    #[cfg(test)]
+    pub(crate) fn bucket(&self) -> &'f Bucket {
+        self.bucket
+    }
 }
 
 /// Multiplies to 128 bits and folds: the mixing step of wyhash.
