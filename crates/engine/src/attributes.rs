@@ -151,7 +151,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                     accessed_ns: cachelet.accessed_ns.load(Relaxed),
                     modified_ns: cachelet.modified_ns.load(Relaxed),
                     changed_ns: cachelet.changed_ns.load(Relaxed),
-                    access_list: cachelet.flags.load(Relaxed) as u16 & PROPERTY_ACCESS_LIST != 0,
+                    access_list: cachelet.flags.load(Relaxed) & PROPERTY_ACCESS_LIST != 0,
                 };
                 fence(Acquire);
                 if cachelet.version.load(Relaxed) == version {
@@ -184,7 +184,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                     mode: cachelet.mode.load(Relaxed),
                     uid: cachelet.uid.load(Relaxed),
                     gid: cachelet.gid.load(Relaxed),
-                    access_list: cachelet.flags.load(Relaxed) as u16 & PROPERTY_ACCESS_LIST != 0,
+                    access_list: cachelet.flags.load(Relaxed) & PROPERTY_ACCESS_LIST != 0,
                 };
                 fence(Acquire);
                 if cachelet.version.load(Relaxed) == version {
@@ -210,7 +210,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let changes = decide(&before)?;
         let mut property = self.property_now(cachelet);
         if let Some(permissions) = changes.permissions {
-            property.mode = property.mode & !0o7777 | (permissions & 0o7777) as u16;
+            property.mode = property.mode & !0o7777 | permissions & 0o7777;
         }
         property.uid = changes.uid.unwrap_or(property.uid);
         property.gid = changes.gid.unwrap_or(property.gid);

@@ -11,7 +11,7 @@ use crate::dram::{
     RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, INODE_BYTES, Inode, Property};
+use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
 use crate::reap::Patience;
@@ -38,6 +38,25 @@ impl<M: Memory> Fs<M> {
             }
         };
         Ok(self.stands_for(index, number)?.then_some(index))
+    }
+
+    /// Without the inode quick path: the cachelet that the nv pointer of an inode names which is found by its number.
+    pub(crate) fn cachelet_by_number(&self, number: u64) -> Option<u32> {
+        let inode = self.inode(number).ok()?;
+        let index = self.cachelet_by_pointer(inode, number).ok()??;
+        self.note_way_by_number(inode, number).ok()?;
+        Some(index)
+    }
+
+    /// Says that a cachelet was found by its inode's number: by the segment table and the inode's first line. (Where there is none the whole inode is read, as one.) With the quick path
+    /// nothing that happens often goes this way, and the lines are others' already.
+    #[inline(always)]
+    fn note_way_by_number(&self, inode: &Inode, number: u64) -> Result<()> {
+        if !self.has_quick_path() {
+            self.pm.note_read(self.pm.offset_of(self.segment_entry(number / INODES_PER_SEGMENT)?), 8);
+            self.pm.note_read(self.pm.offset_of(inode), LINE_BYTES);
+        }
+        Ok(())
     }
 
     /// Whether a cachelet is that of an inode, and still in use.
@@ -68,6 +87,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = self.fs.inode(number)?;
         for _ in 0..TRIES_MAX {
             if let Some(index) = self.fs.cachelet_by_pointer(inode, number)? {
+                self.fs.note_way_by_number(inode, number)?;
                 return Ok(index);
             }
             if let Some(index) = self.make_cachelet(inode, number)? {
@@ -137,7 +157,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         sequence: u32,
     ) -> Result<()> {
         let is_directory = property.kind() == Some(FileKind::Directory);
-        cachelet.mode.store(property.mode as u32, Relaxed);
+        cachelet.mode.store(property.mode, Relaxed);
         cachelet.size_bytes.store(if is_directory { 0 } else { property.size_bytes }, Relaxed);
         cachelet.uid.store(property.uid, Relaxed);
         cachelet.gid.store(property.gid, Relaxed);
@@ -155,7 +175,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.device.store(if is_directory { 0 } else { inode.device.load() }, Relaxed);
         cachelet.next.store(0, Relaxed);
         cachelet.mapped.store(0, Relaxed);
-        cachelet.flags.store(property.flags as u32, Relaxed);
+        cachelet.flags.store(property.flags, Relaxed);
         // No version of another life of this cachelet: footings outlive them.
         cachelet.version.store((cachelet.version.load(Relaxed) & !1).wrapping_add(2), Relaxed);
         Ok(())
@@ -164,7 +184,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The cachelet that a name leads to. The caller is pinned. Waits out a rename of it.
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
         let index = self.cachelet_of_target(hit)?;
-        if hit.target != Target::Cachelet(index) {
+        if hit.target != Target::Cachelet(index) && self.fs.has_quick_path() {
             self.refine_entry(hash, hit.dentry_offset, index)?;
         }
         Ok(index)
@@ -440,8 +460,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mode = cachelet.mode.load(Relaxed);
         let is_directory = FileKind::from_mode(mode) == Some(FileKind::Directory);
         Property {
-            mode: mode as u16,
-            flags: cachelet.flags.load(Relaxed) as u16,
+            mode,
+            flags: cachelet.flags.load(Relaxed),
             links: References::from_word(cachelet.references.load(Relaxed)).links,
             uid: cachelet.uid.load(Relaxed),
             gid: cachelet.gid.load(Relaxed),
@@ -483,8 +503,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.version.store(version.wrapping_add(1), Relaxed);
         fence(Release);
         step();
-        cachelet.mode.store(property.mode as u32, Relaxed);
-        cachelet.flags.store(property.flags as u32, Relaxed);
+        cachelet.mode.store(property.mode, Relaxed);
+        cachelet.flags.store(property.flags, Relaxed);
         cachelet.uid.store(property.uid, Relaxed);
         cachelet.gid.store(property.gid, Relaxed);
         if is_directory {

@@ -1,5 +1,6 @@
 //! A process's view of a file system ([`Fs`]) and a thread's place in it ([`Thread`]).
 
+use crate::ablation::Ablation;
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};
@@ -23,6 +24,8 @@ pub struct Fs<M: Memory = Direct> {
     /// Nothing at all is written to the image: the DRAM region was built by somebody who may only read. Who reads in a region that writers
     /// use takes part in what they do behind the scenes.
     pub(crate) untouched: bool,
+    /// What the lab has changed.
+    pub(crate) ablation: Ablation,
 }
 
 /// Slots between two looks, when all are taken, whether their owners live.

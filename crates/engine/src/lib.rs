@@ -13,6 +13,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod ablation;
 mod alloc;
 mod attach;
 mod attributes;
@@ -41,6 +42,7 @@ mod sync;
 #[cfg(test)]
 mod testing;
 
+pub use ablation::{Ablation, LogLocks, Tree};
 pub use attach::{AttachOptions, MkfsOptions, Recovery, RecoveryReport, mkfs};
 pub use attributes::{Attributes, Changes, Protection, SpaceReport};
 pub use directory::{DirectoryEntry, DirectoryHint, Footing, NewNode, RenameFlags, Seen, Visit};

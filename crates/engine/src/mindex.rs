@@ -11,7 +11,8 @@
 //! - Bucket `n` comes into use by splitting bucket `n - L`, L the highest power of two not above `n`, under the grow lock and that bucket's lock.
 
 use crate::dram::{
-    BUCKET_ENTRIES, BUCKETS_MIN, Bucket, BucketEntry, Cachelet, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References,
+    BUCKET_ENTRIES, BUCKETS_MIN, Bucket, BucketEntry, Cachelet, DramHeader, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING,
+    References,
 };
 use crate::error::{Corruption, Error, Result};
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
@@ -79,6 +80,9 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// The inode must be looked for by its number.
+    pub(crate) const UNKNOWN: Target = Target::Cachelet(0);
+
     fn bits(self) -> u64 {
         match self {
             Target::Cachelet(index) => index as u64,
@@ -107,6 +111,18 @@ pub(crate) struct Hit<'f> {
 pub(crate) struct HeldBucket<'f> {
     bucket: &'f Bucket,
     _held: Held<'f>,
+}
+
+impl<'f> HeldBucket<'f> {
+    /// Of a bucket and the lock that guards it.
+    pub(crate) fn new(bucket: &'f Bucket, held: Held<'f>) -> HeldBucket<'f> {
+        HeldBucket { bucket, _held: held }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bucket(&self) -> &'f Bucket {
+        self.bucket
+    }
 }
 
 /// Multiplies to 128 bits and folds: the mixing step of wyhash.
@@ -153,7 +169,30 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Asks for the line that a lookup of this hash will touch first.
+    /// Enters the area of main buckets up to one that is not used any more.
+    pub(crate) fn enter_buckets(&self, end: u64) {
+        let (layout, bytes) = (&self.dram.layout, size_of::<Bucket>() as u64);
+        for index in 0..end {
+            self.enter_area(layout.buckets, index * bytes..(index + 1) * bytes, layout.buckets_max * bytes);
+        }
+    }
+
+    /// The bucket of a hash, for who only looks.
+    #[inline(always)]
+    fn bucket_of(&self, hash: NameHash, header: &DramHeader) -> u64 {
+        match self.tree() {
+            None => hash.bucket(header.buckets.load(Acquire)),
+            Some(tree) => tree.bucket(hash.0),
+        }
+    }
+
+    /// Whether a name that was not found in a bucket would have been there. A tree's names do not move, and what was not in it when it was asked was not there.
+    #[inline(always)]
+    fn still_leads(&self, hash: NameHash, header: &DramHeader, index: u64) -> bool {
+        self.tree().is_some() || hash.bucket(header.buckets.load(Acquire)) == index
+    }
+
+    /// Asks for the line that a lookup of this hash will touch first. The way through a tree is one of dependent reads, and is gone but once.
     #[inline]
     pub(crate) fn prefetch_bucket(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {
@@ -169,8 +208,12 @@ impl<M: Memory> Fs<M> {
         }
     }
 
+    /// Where the bucket of a hash is; none in a tree.
     #[inline]
     fn bucket_offset(&self, hash: NameHash) -> Option<u64> {
+        if self.tree().is_some() {
+            return None;
+        }
         let index = hash.bucket(self.header().ok()?.buckets.load(Relaxed));
         Some(self.dram.layout.buckets + index * size_of::<Bucket>() as u64)
     }
@@ -181,8 +224,7 @@ impl<M: Memory> Fs<M> {
         let header = self.header()?;
         let mut patience = Patience::new();
         loop {
-            let buckets = header.buckets.load(Acquire);
-            let index = hash.bucket(buckets);
+            let index = self.bucket_of(hash, header);
             let main = self.dram.bucket(index)?;
             let version = main.version.load(Acquire);
             if version & 1 == 1 {
@@ -196,7 +238,7 @@ impl<M: Memory> Fs<M> {
             }
             match found {
                 Some((_, hit)) => return Ok(Some(hit)),
-                None if hash.bucket(header.buckets.load(Acquire)) == index => return Ok(None),
+                None if self.still_leads(hash, header, index) => return Ok(None),
                 None => continue,
             }
         }
@@ -206,7 +248,8 @@ impl<M: Memory> Fs<M> {
     /// caller is pinned.
     #[inline(always)]
     pub(crate) fn find_near(&self, parent: u64, name: &[u8], hash: NameHash) -> Option<(u32, &Cachelet, u64)> {
-        let main = self.dram.bucket(hash.bucket(self.header().ok()?.buckets.load(Acquire))).ok()?;
+        let main = self.dram.bucket(self.bucket_of(hash, self.header().ok()?)).ok()?;
+        let quick = self.has_quick_path();
         let version = main.version.load(Acquire);
         for entry in &main.entries {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
@@ -214,13 +257,16 @@ impl<M: Memory> Fs<M> {
                 continue;
             }
             let (index, dentry_offset) = (value as u32, (key & LOW_40) << 6);
-            self.dram.prefetch_cachelet(index);
+            if quick {
+                self.dram.prefetch_cachelet(index);
+            }
             let dentry = self.pm.get(Pm::<Dentry>::new(dentry_offset)).ok()?;
-            if value & IS_INODE != 0 || !self.names(dentry, dentry_offset, parent, name) {
+            if (quick && value & IS_INODE != 0) || !self.names(dentry, dentry_offset, parent, name) {
                 return None;
             }
-            let cachelet = self.dram.cachelet(index).ok()?;
             let number = dentry.number();
+            let index = if quick { index } else { self.cachelet_by_number(number)? };
+            let cachelet = self.dram.cachelet(index).ok()?;
             let gone = References::flag(FLAG_RENAMING | FLAG_DEAD | FLAG_EVICTED);
             let stands = cachelet.number.load(Acquire) == number && cachelet.references.load(Acquire) & gone == 0;
             fence(Acquire);
@@ -250,7 +296,7 @@ impl<M: Memory> Fs<M> {
                 if value & !LOW_40 != hash.value_bits() {
                     continue;
                 }
-                let target = Target::from_value(value);
+                let target = if self.has_quick_path() { Target::from_value(value) } else { Target::UNKNOWN };
                 self.prefetch_target(target);
                 let dentry_offset = (key & LOW_40) << 6;
                 let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
@@ -289,6 +335,9 @@ impl<M: Memory> Fs<M> {
 impl<'f, M: Memory> Thread<'f, M> {
     /// Holds the bucket of a name: nobody else makes or removes that name meanwhile.
     pub(crate) fn hold_bucket(&self, hash: NameHash) -> Result<HeldBucket<'f>> {
+        if let Some(tree) = self.fs.tree() {
+            return self.hold_in_tree(tree, hash);
+        }
         let header = self.fs.header()?;
         loop {
             let index = hash.bucket(header.buckets.load(Acquire));
@@ -302,6 +351,9 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Holds the buckets of two names, in an order that is the same for everybody; the second is none if it is the first one's.
     pub(crate) fn hold_buckets(&self, a: NameHash, b: NameHash) -> Result<(HeldBucket<'f>, Option<HeldBucket<'f>>)> {
+        if let Some(tree) = self.fs.tree() {
+            return self.hold_both_in_tree(tree, a, b);
+        }
         let header = self.fs.header()?;
         loop {
             let buckets = header.buckets.load(Acquire);
@@ -417,6 +469,10 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes the entry of a dentry lead to a cachelet from now on, if nobody holds the bucket; else some later lookup will.
     pub(crate) fn refine_entry(&self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
+        if let Some(tree) = self.fs.tree() {
+            let held = self.try_hold_in_tree(tree, hash)?;
+            return held.map_or(Ok(()), |held| self.refine_held(&held, hash, dentry_offset, cachelet));
+        }
         let header = self.fs.header()?;
         let index = hash.bucket(header.buckets.load(Acquire));
         let bucket = self.fs.dram.bucket(index)?;
@@ -424,8 +480,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         if hash.bucket(header.buckets.load(Acquire)) != index {
             return Ok(());
         }
-        let held = HeldBucket { bucket, _held: held };
-        if let Some(entry) = self.entry_of(&held, hash, dentry_offset)? {
+        self.refine_held(&HeldBucket { bucket, _held: held }, hash, dentry_offset, cachelet)
+    }
+
+    #[inline(always)]
+    fn refine_held(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
+        if let Some(entry) = self.entry_of(held, hash, dentry_offset)? {
             entry.value.store(Target::Cachelet(cachelet).bits() | hash.value_bits(), Release);
         }
         Ok(())
@@ -469,7 +529,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn grow(&self, names: u64) -> Result<()> {
         let header = self.fs.header()?;
         let wanted = (names / NAMES_PER_BUCKET).min(self.fs.dram.layout.buckets_max);
-        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted {
+        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || self.fs.tree().is_some() {
             return Ok(());
         }
         let Some(_growing) = self.try_lock(&header.grow_lock, &header.reserved0) else { return Ok(()) };
@@ -652,6 +712,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 impl<'f, M: Memory> Thread<'f, M> {
     /// As the reaper of this slot: ends the change of every bucket that its owner held.
     pub(crate) fn repair_buckets(&self) -> Result<()> {
+        self.fs.check_reapable()?;
         let header = self.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
         let splitting = self.holds(&header.grow_lock);
@@ -684,6 +745,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As the reaper of this slot: the bucket of a name if its owner held it.
     pub(crate) fn bucket_held_for(&self, hash: NameHash) -> Result<Option<&'f Bucket>> {
+        self.fs.check_reapable()?;
         let bucket = self.fs.dram.bucket(hash.bucket(self.fs.header()?.buckets.load(Acquire)))?;
         Ok(self.holds(&bucket.lock).then_some(bucket))
     }

@@ -396,7 +396,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn erase_retired_inode(&self, item: &mut Item) -> Result<(u64, Flushed)> {
         let cachelet = self.fs.dram.cachelet(item.b as u32)?;
         let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
-            && cachelet.flags.load(Relaxed) as u16 & PROPERTY_INLINE == 0;
+            && cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0;
         item.root = if has_body { cachelet.root.load(Relaxed) } else { 0 };
         item.erased = 1;
         if cachelet.dirty.load(Relaxed) & PLAIN != 0 {

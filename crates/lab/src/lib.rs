@@ -16,6 +16,7 @@
 //! Everybody is written as well as its paper allows. Where Linux is the model (locks, caches), what is here does what Linux
 //! does, including its lock-free path walk.
 
+pub mod ablation;
 pub mod calls;
 pub mod crash;
 pub mod directfs;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Image, Random, mkfs, small_options, tree_of};
+use common::{Image, Random, any_call, mkfs, small_options, tree_of};
 use engine::format::FileKind;
 use lab::calls::Calls;
 use lab::front::{ByVfsNames, DentryCache, Front, FrontOptions, Mindex, Names};
@@ -80,6 +80,9 @@ fn all_calls_at_once_leave_a_tree_that_makes_sense<P: PhysicalFs<Memory = Direct
                 let mut random = Random(thread * 77);
                 for _ in 0..CALLS {
                     any_call(front, &mut random);
+                    if random.below(1000) == 0 {
+                        front.drop_caches().unwrap();
+                    }
                 }
             });
         }
@@ -97,38 +100,6 @@ fn all_calls_at_once_leave_a_tree_that_makes_sense<P: PhysicalFs<Memory = Direct
     let front = Front::<P, N>::mount(image.region(Direct), options).unwrap();
     assert_eq!(tree_of(&front), tree);
     front.unmount().unwrap();
-}
-
-fn any_call(front: &impl Calls, random: &mut Random) {
-    let directories = ["/a", "/b", "/a/c", "/b/d", "/a/x", "/b/x"];
-    let names = ["x", "y", "z", "c", "d", "w"];
-    let mut path = || format!("{}/{}", random.pick(&directories), random.pick(&names)).into_bytes();
-    let (one, two) = (path(), path());
-    let bytes = [random.next() as u8; 5000];
-    let done = match random.below(11) {
-        0 | 1 => front.create(&one, 0o644),
-        2 => front.mkdir(&one, 0o755),
-        3 => front.unlink(&one),
-        4 => front.rmdir(&one),
-        5 => front.rename(&one, &two, 0),
-        6 => front.rename(&one, &two, libc::RENAME_EXCHANGE),
-        7 => front.link(&one, &two),
-        8 => front.open(&one, libc::O_RDWR, 0).and_then(|file| {
-            let wrote = front.write(file, random.below(9000), &bytes);
-            front.close(file).unwrap();
-            wrote.map(drop)
-        }),
-        9 => front.stat(&one).map(drop),
-        _ => front.read_directory(&one, &mut |_, _| {}),
-    };
-    let expected =
-        [Errno::ENOENT, Errno::EEXIST, Errno::ENOTDIR, Errno::EISDIR, Errno::ENOTEMPTY, Errno::EINVAL, Errno::EPERM];
-    if let Err(errno) = done {
-        assert!(expected.contains(&errno), "{errno:?}");
-    }
-    if random.below(1000) == 0 {
-        front.drop_caches().unwrap();
-    }
 }
 
 macro_rules! fronts {

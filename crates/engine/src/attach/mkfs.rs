@@ -60,7 +60,7 @@ fn make_root<M: Memory>(pm: &Region<M>, geometry: &Geometry, options: &MkfsOptio
     let kind = FileKind::Directory;
     let born_ns = options.now_ns as u64;
     let property = Property {
-        mode: (kind.mode_bits() | options.permissions & 0o7777) as u16,
+        mode: kind.mode_bits() | options.permissions & 0o7777,
         links: 2,
         uid: options.owner.0,
         gid: options.owner.1,

@@ -18,6 +18,7 @@ mod tests;
 
 pub use mkfs::mkfs;
 
+use crate::ablation::Ablation;
 use crate::alloc::snapshot;
 use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramLayout, Phase};
 use crate::error::{Error, Result};
@@ -172,7 +173,17 @@ impl<M: Memory> Fs<M> {
         }
         let dram = Dram { region: dram, layout };
         let read_only = options.read_only;
-        Ok(Fs { pm, dram, geometry, platform, epoch: 0, hash_seed: 0, read_only, untouched: read_only })
+        Ok(Fs {
+            pm,
+            dram,
+            geometry,
+            platform,
+            epoch: 0,
+            hash_seed: 0,
+            read_only,
+            untouched: read_only,
+            ablation: Ablation::default(),
+        })
     }
 
     /// What a fresh region has that is not zero.
@@ -196,6 +207,12 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<M: Memory> Recovery<M> {
+    /// Changes the engine for a measurement; for memory that is watched, and before anything is looked up. A further process that attaches must not come: it would know nothing of it.
+    pub fn ablate(mut self, ablation: Ablation) -> Result<Recovery<M>> {
+        self.fs.ablate(ablation)?;
+        Ok(self)
+    }
+
     /// Takes part in the scan until it is done. Call it from as many threads as there are processors.
     pub fn work(&self) -> Result<()> {
         if self.scan { self.fs.scan() } else { Ok(()) }

@@ -106,6 +106,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if new.kind == FileKind::Directory {
             check_directory_links(parent)?;
         }
+        let _logging = self.lock_logs([parent_number; 2]);
         let prepared = self.prepare_name(parent, parent_number, name.len())?;
         let fresh = match self.prepare_inode(new, parent) {
             Ok(fresh) => fresh,
@@ -238,7 +239,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The first property entry of a new inode. A long symlink target is written and durable when this returns.
     fn first_property(&self, new: &NewNode<'_>, moment_ns: i64) -> Result<Property> {
         let mut property = Property {
-            mode: (new.kind.mode_bits() | new.permissions & 0o7777) as u16,
+            mode: new.kind.mode_bits() | new.permissions & 0o7777,
             flags: if new.access_list { PROPERTY_ACCESS_LIST } else { 0 },
             links: if new.kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
@@ -303,6 +304,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fill_new_cachelet(fresh)?;
         // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
+        self.fs.unlock_logs();
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
@@ -463,6 +465,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.slot.intent.file.store(0, Relaxed);
         self.intend(IntentKind::Link, [directory.cachelet, 0], [hash, hash]);
+        let _logging = self.lock_logs([directory.number; 2]);
         let result = self.prepare_name(parent, directory.number, name.len()).and_then(|prepared| {
             self.publish_link(&prepared, node, cachelet, kind, name, hash)
                 .map_err(|error| self.give_up_name(&prepared, error))
@@ -498,6 +501,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let dentry = self.write_dentry(prepared, Named::of(cachelet, kind), name, moment_ns)?;
         // Crash here: links are recounted from dentries, and the name is there or not.
         self.fs.pm.fence(attributes.and(dentry));
+        self.fs.unlock_logs();
         self.publish_property(cachelet, &property);
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
         self.take_effect();

@@ -161,6 +161,10 @@ impl<'f, M: Memory> Thread<'f, M> {
                     let held = self.hold_bucket(hash)?;
                     self.remove_entry(&held, hash, offset)?
                 };
+                let target = match self.fs.has_quick_path() {
+                    true => target,
+                    false => self.fs.cachelet_by_number(facts.inode).map(Target::Cachelet),
+                };
                 if let Some(Target::Cachelet(index)) = target {
                     self.evict_cachelet(index, facts.inode)?;
                 }

@@ -211,10 +211,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         {
             let held = self.hold_bucket(hash)?;
             let entry = self.reserve_entry(&held)?;
-            let target = match self.fs.inode_offset(pending.inode) {
-                Ok(offset) => Target::Inode(offset),
+            let target = match self.fs.has_quick_path().then(|| self.fs.inode_offset(pending.inode)) {
+                Some(Ok(offset)) => Target::Inode(offset),
                 // The lookup will say what is wrong with it.
-                Err(_) => Target::Cachelet(0),
+                Some(Err(_)) | None => Target::UNKNOWN,
             };
             self.insert_entry(&held, entry, hash, pending.dentry, target);
         }

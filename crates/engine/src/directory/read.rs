@@ -275,7 +275,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.kind(cachelet)? != FileKind::Symlink {
             return Err(Error::Invalid);
         }
-        if cachelet.flags.load(Relaxed) as u16 & PROPERTY_INLINE == 0 {
+        if cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0 {
             return self.read(node, 0, target);
         }
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;

@@ -318,6 +318,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
+        // An exchange and a whiteout leave a name at the old place.
+        let also = if flags.exchange || flags.whiteout { old.number } else { new.number };
+        let _logging = self.lock_logs([new.number, also]);
         let arrival = self.prepare_new_name(new, victim.as_ref())?;
         let place = match self.prepare_old_place(old, &source, flags) {
             Ok(place) => place,
@@ -411,6 +414,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // From here to the second fence: plain stores and flushes only.
         let change = Change { source: &source, victim: victim.as_ref(), others, arrival, place, moment_ns };
         let persisted = self.rename_persist(old, new, &change);
+        self.fs.unlock_logs();
         let mut dead = false;
         if let Ok(record) = &persisted {
             step();

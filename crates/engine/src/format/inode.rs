@@ -29,9 +29,9 @@ pub const FIRST_GENERATION: u32 = 1;
 pub const INLINE_BYTES_MAX: usize = 48;
 
 /// Property flag: the body is in the inode's inline area (short symlinks).
-pub const PROPERTY_INLINE: u16 = 1;
+pub const PROPERTY_INLINE: u32 = 1;
 /// Property flag: the extended attributes may hold an access control list. Not for symbolic links.
-pub const PROPERTY_ACCESS_LIST: u16 = 2;
+pub const PROPERTY_ACCESS_LIST: u32 = 2;
 
 /// What kind of file an inode is; the values are `S_IFMT >> 12` and `d_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -171,10 +171,10 @@ impl Inode {
 // stored before has reached the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Property {
-    /// `PROPERTY_*`.
-    pub flags: u16,
-    /// Type and permission bits, as `st_mode`.
-    pub mode: u16,
+    /// `PROPERTY_*`: 16 bits.
+    pub flags: u32,
+    /// Type and permission bits, as `st_mode`: 16 bits.
+    pub mode: u32,
     /// Group.
     pub gid: u32,
     /// Names of the inode; for a directory 2 + its subdirectories. Exact after a clean detach; recounted from the dentries after a crash.
@@ -219,7 +219,7 @@ impl Property {
     /// The seven words of an entry.
     pub fn words(&self) -> [u64; 7] {
         [
-            self.mode as u64 | (self.flags as u64) << 16 | (self.links as u64) << 32,
+            self.mode as u16 as u64 | (self.flags as u16 as u64) << 16 | (self.links as u64) << 32,
             self.uid as u64 | (self.gid as u64) << 32,
             self.size_bytes,
             self.blocks,
@@ -232,8 +232,8 @@ impl Property {
     /// The attributes that the words say.
     pub fn from_words(words: &[u64; 7]) -> Property {
         Property {
-            mode: words[0] as u16,
-            flags: (words[0] >> 16) as u16,
+            mode: words[0] as u16 as u32,
+            flags: (words[0] >> 16) as u16 as u32,
             links: (words[0] >> 32) as u32,
             uid: words[1] as u32,
             gid: (words[1] >> 32) as u32,
@@ -254,6 +254,6 @@ impl Property {
 
     /// The kind of file that the mode says.
     pub fn kind(&self) -> Option<FileKind> {
-        FileKind::from_mode(self.mode as u32)
+        FileKind::from_mode(self.mode)
     }
 }

@@ -163,7 +163,7 @@ impl<M: Memory> Mender<'_, M> {
             _ => PRIVATE_BITS,
         };
         let mut property = Property {
-            mode: (kind.mode_bits() | bits) as u16,
+            mode: kind.mode_bits() | bits,
             links: if kind == FileKind::Directory { 2 } else { 1 },
             uid: owner.0,
             gid: owner.1,
@@ -226,7 +226,7 @@ fn inline_length(inode: &Inode) -> u64 {
 
 /// Makes size, flags and body ones that a file of this kind can have.
 fn fit(property: &mut Property, kind: FileKind, inline: u64) {
-    property.mode = property.mode & 0o7777 | kind.mode_bits() as u16;
+    property.mode = property.mode & 0o7777 | kind.mode_bits();
     let is_inline = kind == FileKind::Symlink && property.flags & PROPERTY_INLINE != 0;
     property.flags &= if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
     let size = property.size_bytes;

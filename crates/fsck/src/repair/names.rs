@@ -220,7 +220,7 @@ impl<M: Memory> Mender<'_, M> {
         let (root, _) = self.property(ROOT_INODE)?;
         let times = (self.now_ns, self.now_ns);
         let property = Property {
-            mode: (FileKind::Directory.mode_bits() | 0o700) as u16,
+            mode: FileKind::Directory.mode_bits() | 0o700,
             links: 2,
             uid: root.uid,
             gid: root.gid,

@@ -40,7 +40,7 @@ const _: () = {
 pub fn stat_of(server: &Server, attributes: &Attributes) -> [u64; STAT_WORDS] {
     let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let [accessed, modified, changed] =
-        [attributes.accessed_ns, attributes.modified_ns, attributes.changed_ns].map(|ns| seconds(ns));
+        [attributes.accessed_ns, attributes.modified_ns, attributes.changed_ns].map(seconds);
     [
         server.device,
         attributes.number,

@@ -3,16 +3,17 @@
 //! All subjects pay the same: each is reached through the same calls, and its image lies in memory with the same emulated delays.
 
 use super::memory::Emulated;
+use crate::ablation::Variant;
 use crate::calls::{Calls, System as _};
 use crate::directfs::DirectFs;
-use crate::front::{ByVfsNames, DentryCache, Front, FrontOptions, IndexKind, Mindex, Names};
+use crate::front::{ByVfsNames, DentryCache, Front, FrontOptions, Mindex, Names};
 use crate::multicore::places::Place;
 use crate::nova::Nova;
 use crate::physical::{MkfsOptions, MountOptions, PhysicalFs};
 use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
 use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, Group, SlabState, ThreadSlot};
-use engine::{AttachOptions, Fs};
+use engine::{Ablation, AttachOptions, Fs};
 use pmem::{BLOCK_BYTES, Delays, Direct, MapError, Mapping, Region};
 use posix::Errno;
 use std::mem::offset_of;
@@ -30,6 +31,8 @@ pub type Slow = Arc<Emulated>;
 pub enum Subject {
     /// This project's file system, as programs under `directfs run` use it.
     DirectFs,
+    /// The same without a part, or with another one in its place.
+    Ablated(Variant),
     /// Dentry and inode cache over the NOVA-like file system.
     Nova,
     /// The same over the PMFS-like one.
@@ -42,10 +45,6 @@ pub enum Subject {
     CacheletNova,
     /// The same without the inode quick path.
     CacheletNovaSlow,
-    /// The same with a radix tree as index.
-    CacheletNovaRadix,
-    /// The same with a B-tree as index.
-    CacheletNovaBTree,
     /// Global index and cachelets over the PMFS-like file system.
     CacheletPmfs,
     /// The same without the inode quick path.
@@ -56,15 +55,17 @@ impl Subject {
     /// As the papers call it.
     pub const fn name(self) -> &'static str {
         match self {
-            Subject::DirectFs => "DirectFS",
+            Subject::DirectFs | Subject::Ablated(Variant::Whole) => "DirectFS",
+            Subject::Ablated(Variant::NoQuickPath) => "DirectFS_nqp",
+            Subject::Ablated(Variant::Radix) => "DirectFS_r",
+            Subject::Ablated(Variant::BTree) => "DirectFS_b",
+            Subject::Ablated(Variant::LockedLog) => "DirectFS_nocon",
             Subject::Nova => "NOVA",
             Subject::Pmfs => "PMFS",
             Subject::SoupFs => "SoupFS",
             Subject::ByVfs => "ByVFS",
             Subject::CacheletNova => "NOVA_N",
             Subject::CacheletNovaSlow => "NOVA_Nnqp",
-            Subject::CacheletNovaRadix => "NOVA_N radix",
-            Subject::CacheletNovaBTree => "NOVA_N B-tree",
             Subject::CacheletPmfs => "PMFS_N",
             Subject::CacheletPmfsSlow => "PMFS_Nnqp",
         }
@@ -181,17 +182,16 @@ pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dy
     let mount = MountOptions { shards, ..MountOptions::default() };
     let quick = FrontOptions { mount, ..FrontOptions::default() };
     let slow = FrontOptions { inode_quick_path: false, ..quick };
-    let with = |index| FrontOptions { index, ..quick };
     Ok(match subject {
         Subject::DirectFs => directfs(plan, 0)?,
+        // Plans have room for about twice the names that there are at a time.
+        Subject::Ablated(variant) => ablated(plan, variant.ablation(plan.files / 2))?,
         Subject::Nova => front::<Nova<Slow>, DentryCache>(plan, quick)?,
         Subject::Pmfs => front::<Pmfs<Slow>, DentryCache>(plan, quick)?,
         Subject::SoupFs => front::<SoupFs<Slow>, DentryCache>(plan, quick)?,
         Subject::ByVfs => front::<Nova<Slow>, ByVfsNames>(plan, quick)?,
         Subject::CacheletNova => front::<Nova<Slow>, Mindex>(plan, quick)?,
         Subject::CacheletNovaSlow => front::<Nova<Slow>, Mindex>(plan, slow)?,
-        Subject::CacheletNovaRadix => front::<Nova<Slow>, Mindex>(plan, with(IndexKind::Radix))?,
-        Subject::CacheletNovaBTree => front::<Nova<Slow>, Mindex>(plan, with(IndexKind::BTree))?,
         Subject::CacheletPmfs => front::<Pmfs<Slow>, Mindex>(plan, quick)?,
         Subject::CacheletPmfsSlow => front::<Pmfs<Slow>, Mindex>(plan, slow)?,
     })
@@ -199,7 +199,13 @@ pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dy
 
 /// DirectFS with room for so many files in its caches; zero: for all that the image holds.
 pub fn directfs(plan: Plan, cached_files_max: u64) -> Result<Box<dyn Machine>> {
-    Ok(Box::new(Own::new(plan, AttachOptions { cached_files_max, ..AttachOptions::default() })?))
+    let options = AttachOptions { cached_files_max, ..AttachOptions::default() };
+    Ok(Box::new(Own::new(plan, options, Ablation::default())?))
+}
+
+/// DirectFS, changed.
+pub fn ablated(plan: Plan, ablation: Ablation) -> Result<Box<dyn Machine>> {
+    Ok(Box::new(Own::new(plan, AttachOptions::default(), ablation)?))
 }
 
 /// Memory whose pages are there: no experiment measures page faults.
@@ -292,10 +298,11 @@ struct Own {
     image: Arc<Mapping>,
     memory: Slow,
     options: AttachOptions,
+    ablation: Ablation,
 }
 
 impl Own {
-    fn new(plan: Plan, attaching: AttachOptions) -> Result<Own> {
+    fn new(plan: Plan, attaching: AttachOptions, ablation: Ablation) -> Result<Own> {
         let (image, memory) = (populated(plan.image_bytes())?, Slow::default());
         let options = engine::MkfsOptions {
             uuid: *b"an experiment...",
@@ -308,7 +315,7 @@ impl Own {
         };
         let region = image.region(memory.clone())?;
         engine::mkfs(&region, &options)?;
-        let mut machine = Own { fs: None, dram: None, image, memory, options: attaching };
+        let mut machine = Own { fs: None, dram: None, image, memory, options: attaching, ablation };
         machine.attach()?;
         Ok(machine)
     }
@@ -329,7 +336,7 @@ impl Own {
             let image = Region::new(self.image.address(), self.image.length(), self.memory.clone());
             (image, Region::new(dram.address(), dram.length(), Direct))
         };
-        let recovery = Fs::attach_first(image, of_dram, &posix::host::PLATFORM, options)?;
+        let recovery = Fs::attach_first(image, of_dram, &posix::host::PLATFORM, options)?.ablate(self.ablation)?;
         std::thread::scope(|scope| {
             let helper = scope.spawn(|| recovery.work());
             recovery.work()?;

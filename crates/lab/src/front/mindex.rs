@@ -3,8 +3,7 @@
 //!
 //! The engine has an index of the same kind (`engine::mindex`), which cannot serve here: it compares names in the engine's own dentries, and its buckets belong to
 //! the engine's thread slots and DRAM region. This one knows only places, and asks the physical file system whether an entry bears a name. It
-//! is a chained hash as in the paper, and like the engine's it is read without locks under a version per bucket. A radix tree and a B-tree in its place are there to compare
-//! ([`chains`](super::chains)).
+//! is a chained hash as in the paper ([`chains`](super::chains)), and like the engine's it is read without locks under a version per bucket.
 //!
 //! The file in memory (what the paper calls the cachelet) is the inode cache's: 128 bytes, of which the attributes are read without a lock. With the inode quick path an
 //! index entry holds its slot and the inode's place; without it, an entry gives the inode's number, and the inode is searched by it, as the paper
@@ -250,7 +249,7 @@ impl<P: PhysicalFs> Names<P> for Mindex {
     fn new(options: &FrontOptions) -> Result<Mindex> {
         Ok(Mindex {
             entries: Arena::new(options.names_max)?,
-            chains: Chains::new(options.index, options.names_max)?,
+            chains: Chains::new(options.names_max)?,
             quick: options.inode_quick_path,
         })
     }

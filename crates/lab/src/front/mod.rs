@@ -27,7 +27,6 @@ mod operations;
 mod walk;
 
 pub use byvfs::ByVfsNames;
-pub use chains::IndexKind;
 pub use dcache::DentryCache;
 pub use mindex::Mindex;
 pub use names::Names;
@@ -60,8 +59,6 @@ pub struct FrontOptions {
     pub names_max: u32,
     /// `Cachelet` only: whether the index leads to inodes directly.
     pub inode_quick_path: bool,
-    /// `Cachelet` only: the structure of the index.
-    pub index: IndexKind,
     /// On whose behalf calls by path are made.
     pub credentials: Credentials<'static>,
     /// For the physical file system. Who has the index is decided by the front.
@@ -74,7 +71,6 @@ impl Default for FrontOptions {
             files_max: 1 << 22,
             names_max: 1 << 22,
             inode_quick_path: true,
-            index: IndexKind::default(),
             credentials: Credentials::user(0, 0, &[]),
             mount: MountOptions::default(),
         }

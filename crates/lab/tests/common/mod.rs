@@ -63,6 +63,8 @@ pub struct Model {
     nodes: Vec<Node>,
     /// Whether two names can be exchanged; SoupFS refuses.
     pub exchanges: bool,
+    /// Whether links may lead to absolute paths; in DirectFS, as experiments use it, these lead out of it.
+    pub absolute_links: bool,
 }
 
 const ROOT: usize = 0;
@@ -76,7 +78,7 @@ struct Place {
 impl Model {
     pub fn new() -> Model {
         let root = Node { body: Body::Directory(BTreeMap::new(), ROOT), permissions: 0o755, links: 2 };
-        Model { nodes: vec![root], exchanges: true }
+        Model { nodes: vec![root], exchanges: true, absolute_links: true }
     }
 
     fn names(&self, directory: usize) -> Result<&BTreeMap<Vec<u8>, usize>> {
@@ -496,7 +498,8 @@ pub fn one_call(random: &mut Random, real: &impl Calls, model: &mut Model) {
         0..3 => (format!("create {one}"), real.create(p, 0o644), model.create(p, 0o644)),
         3..5 => (format!("mkdir {one}"), real.mkdir(p, 0o755), model.mkdir(p, 0o755)),
         5 => {
-            let target = if random.below(2) == 0 { two.trim_start_matches('/') } else { &two };
+            let is_absolute = random.below(2) != 0 && model.absolute_links;
+            let target = if is_absolute { &two } else { two.trim_start_matches('/') };
             let target = target.as_bytes();
             (format!("symlink {two} {one}"), real.symlink(target, p), model.symlink(target, p))
         }
@@ -581,5 +584,35 @@ pub fn remove_all(calls: &impl Calls) {
             _ => calls.unlink(path.as_bytes()),
         };
         removed.unwrap_or_else(|errno| panic!("{path}: {errno:?}"));
+    }
+}
+
+/// One of all calls, on names that threads share.
+pub fn any_call(front: &impl Calls, random: &mut Random) {
+    let directories = ["/a", "/b", "/a/c", "/b/d", "/a/x", "/b/x"];
+    let names = ["x", "y", "z", "c", "d", "w"];
+    let mut path = || format!("{}/{}", random.pick(&directories), random.pick(&names)).into_bytes();
+    let (one, two) = (path(), path());
+    let bytes = [random.next() as u8; 5000];
+    let done = match random.below(11) {
+        0 | 1 => front.create(&one, 0o644),
+        2 => front.mkdir(&one, 0o755),
+        3 => front.unlink(&one),
+        4 => front.rmdir(&one),
+        5 => front.rename(&one, &two, 0),
+        6 => front.rename(&one, &two, libc::RENAME_EXCHANGE),
+        7 => front.link(&one, &two),
+        8 => front.open(&one, libc::O_RDWR, 0).and_then(|file| {
+            let wrote = front.write(file, random.below(9000), &bytes);
+            front.close(file).unwrap();
+            wrote.map(drop)
+        }),
+        9 => front.stat(&one).map(drop),
+        _ => front.read_directory(&one, &mut |_, _| {}),
+    };
+    let expected =
+        [Errno::ENOENT, Errno::EEXIST, Errno::ENOTDIR, Errno::EISDIR, Errno::ENOTEMPTY, Errno::EINVAL, Errno::EPERM];
+    if let Err(errno) = done {
+        assert!(expected.contains(&errno), "{errno:?}");
     }
 }

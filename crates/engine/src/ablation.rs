@@ -1,0 +1,257 @@
+//! What the lab takes away from the engine, or puts in a part's place, to measure what that part gives (paper, V-C): no inode quick path ("nqp"), another structure than the
+//! hash table as the mindex ("_r", "_b"), a lock on directory logs ("nocon").
+//!
+//! Heeded only where memory is watched ([`Memory::WATCHED`]), which the product's is not: there all of it is compiled away.
+//!
+//! Invariants
+//! - Another structure only says in which bucket the names of a hash lie; buckets, their chains and versions are those of the hash table. The bucket of a hash, once there is one, stays
+//!   that: a miss in it is an answer.
+//! - A lock may guard several buckets then. It is the lock of a bucket, too, whose entries stay unused.
+//! - Locks of logs come before all others.
+//! - Nobody dies: a reaper knows the hash table only. What somebody leaves in another structure it gives up as lost, as it does with what does not fit.
+
+use crate::error::{Error, Result};
+use crate::fs::{Fs, Thread};
+use crate::lock::Held;
+use crate::mindex::{HeldBucket, NameHash};
+use crate::sync::spin_loop;
+use pmem::Memory;
+
+/// What is different. Nothing by default.
+#[derive(Clone, Copy, Default)]
+pub struct Ablation {
+    /// What an index entry leads to is not heeded: the inode is found by its number, and the cachelet through the inode.
+    pub without_quick_path: bool,
+    /// A structure in place of the hash table.
+    pub tree: Option<&'static dyn Tree>,
+    /// Locks about what is appended to directory logs.
+    pub logs: Option<&'static dyn LogLocks>,
+}
+
+/// A structure that leads from hashes to buckets.
+pub trait Tree: Sync {
+    /// A new DRAM region begins, without names. Above the numbers of all buckets that there may be.
+    fn begin(&self) -> u64;
+    /// For who looks a name up: the bucket of a hash; if there is none, one that has never had an entry.
+    fn bucket(&self, hash: u64) -> u64;
+    /// For who changes names: the bucket whose lock guards the names of a hash.
+    fn guard(&self, hash: u64) -> u64;
+    /// The bucket of a hash, made if it is missing. Its guard is held.
+    fn make(&self, hash: u64) -> u64;
+}
+
+/// Locks of directories' logs.
+pub trait LogLocks: Sync {
+    /// Takes the locks of these directories (by number; the same one may be there twice) for the calling thread, which holds none.
+    fn lock(&self, directories: [u64; 2]);
+    /// Gives back all that the calling thread holds, if any.
+    fn unlock(&self);
+}
+
+/// Looks at a guard before who waits for it sleeps: some ten microseconds. It guards many names and is held for most of a call, so it is waited for more often and for longer than a
+/// bucket's lock; and what a missed wake costs is no part of what is measured.
+const LOOKS: u32 = 300;
+
+/// Locks on logs, given back at the end at the latest.
+pub(crate) struct Logging<'f, M: Memory>(&'f Fs<M>);
+
+impl<M: Memory> Drop for Logging<'_, M> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.unlock_logs();
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// Whether what an index entry leads to is heeded.
+    #[inline(always)]
+    pub(crate) fn has_quick_path(&self) -> bool {
+        !M::WATCHED || !self.ablation.without_quick_path
+    }
+
+    /// What there is in place of the hash table.
+    #[inline(always)]
+    pub(crate) fn tree(&self) -> Option<&'static dyn Tree> {
+        if M::WATCHED { self.ablation.tree } else { None }
+    }
+
+    /// For reapers, who know the hash table only.
+    #[inline(always)]
+    pub(crate) fn check_reapable(&self) -> Result<()> {
+        if self.tree().is_some() { Err(Error::NotSupported) } else { Ok(()) }
+    }
+
+    /// Nothing of this file system has been used yet.
+    pub(crate) fn ablate(&mut self, ablation: Ablation) -> Result<()> {
+        const { assert!(M::WATCHED, "it would not be heeded") };
+        self.ablation = ablation;
+        let Some(tree) = ablation.tree else { return Ok(()) };
+        let end = tree.begin();
+        if end > self.dram.layout.buckets_max {
+            return Err(Error::NoMemory);
+        }
+        // The hash table enters its area as it grows.
+        self.enter_buckets(end);
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn unlock_logs(&self) {
+        if M::WATCHED
+            && let Some(logs) = self.ablation.logs
+        {
+            logs.unlock();
+        }
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Where logs are locked, locks those of these directories until [`Fs::unlock_logs`], or until what this returns goes. Nothing else is locked yet.
+    #[inline(always)]
+    pub(crate) fn lock_logs(&self, directories: [u64; 2]) -> Logging<'f, M> {
+        if M::WATCHED
+            && let Some(logs) = self.fs.ablation.logs
+        {
+            logs.lock(directories);
+        }
+        Logging(self.fs)
+    }
+
+    /// Holds the bucket of a name in a tree.
+    pub(crate) fn hold_in_tree(&self, tree: &dyn Tree, hash: NameHash) -> Result<HeldBucket<'f>> {
+        let held = self.lock_guard(tree.guard(hash.word()))?;
+        Ok(HeldBucket::new(self.fs.dram.bucket(tree.make(hash.word()))?, held))
+    }
+
+    /// The same of two names; the second is none if it is the first one's.
+    pub(crate) fn hold_both_in_tree(
+        &self,
+        tree: &dyn Tree,
+        a: NameHash,
+        b: NameHash,
+    ) -> Result<(HeldBucket<'f>, Option<HeldBucket<'f>>)> {
+        let (guard_a, guard_b) = (tree.guard(a.word()), tree.guard(b.word()));
+        let first = self.lock_guard(guard_a.min(guard_b))?;
+        let second = if guard_a == guard_b { None } else { Some(self.lock_guard(guard_a.max(guard_b))?) };
+        let bucket_a = self.fs.dram.bucket(tree.make(a.word()))?;
+        let bucket_b = self.fs.dram.bucket(tree.make(b.word()))?;
+        Ok(match second {
+            None if core::ptr::eq(bucket_a, bucket_b) => (HeldBucket::new(bucket_a, first), None),
+            None => {
+                // Nobody else comes to either: the lock that the second one has of its own is always free, and only kept beside it.
+                let own = self.lock(&bucket_b.lock, &bucket_b.waiters)?;
+                (HeldBucket::new(bucket_a, first), Some(HeldBucket::new(bucket_b, own)))
+            }
+            Some(second) => {
+                let (held_a, held_b) = if guard_a < guard_b { (first, second) } else { (second, first) };
+                (HeldBucket::new(bucket_a, held_a), Some(HeldBucket::new(bucket_b, held_b)))
+            }
+        })
+    }
+
+    /// Holds the bucket of a name that is in a tree, unless others change what its guard guards.
+    pub(crate) fn try_hold_in_tree(&self, tree: &dyn Tree, hash: NameHash) -> Result<Option<HeldBucket<'f>>> {
+        let guard = self.fs.dram.bucket(tree.guard(hash.word()))?;
+        let bucket = self.fs.dram.bucket(tree.bucket(hash.word()))?;
+        Ok(self.try_lock(&guard.lock, &guard.waiters).map(|held| HeldBucket::new(bucket, held)))
+    }
+
+    fn lock_guard(&self, guard: u64) -> Result<Held<'f>> {
+        let guard = self.fs.dram.bucket(guard)?;
+        for _ in 0..LOOKS {
+            if let Some(held) = self.try_lock(&guard.lock, &guard.waiters) {
+                return Ok(held);
+            }
+            spin_loop();
+        }
+        self.lock(&guard.lock, &guard.waiters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::AttachOptions;
+    use crate::testing::{Memory, Mortal, PLATFORM, TestPlatform, new_image};
+    use core::sync::atomic::Ordering::Relaxed;
+
+    /// Eight buckets; the even ones have one guard, the others another one.
+    struct Halves {
+        buckets: u64,
+    }
+
+    impl Tree for Halves {
+        fn begin(&self) -> u64 {
+            self.buckets
+        }
+        fn bucket(&self, hash: u64) -> u64 {
+            8 + hash % 8
+        }
+        fn guard(&self, hash: u64) -> u64 {
+            1 + hash % 2
+        }
+        fn make(&self, hash: u64) -> u64 {
+            self.bucket(hash)
+        }
+    }
+
+    fn with_tree(
+        tree: &'static dyn Tree,
+        platform: &'static TestPlatform,
+        test: impl FnOnce(&Fs<Mortal>),
+    ) -> Result<()> {
+        let (image, options) = (new_image(4 << 20, 0), AttachOptions::default());
+        let dram = Memory::new(Fs::dram_layout(&image.region(), &options)?.length);
+        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), platform, &options)?;
+        let ablation = Ablation { tree: Some(tree), ..Ablation::default() };
+        test(&recovery.ablate(ablation)?.finish()?.0);
+        Ok(())
+    }
+
+    #[test]
+    fn any_two_names_are_held_under_their_guards_and_let_go() {
+        with_tree(&Halves { buckets: 16 }, &PLATFORM, |fs| {
+            let thread = fs.enter().expect("enters");
+            let bucket = |index| fs.dram.bucket(index).expect("a bucket");
+            let locked = || (0..16).filter(|index| bucket(*index).lock.load(Relaxed) != 0).count();
+            for (a, b) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))) {
+                let hashes = [a, b].map(NameHash::from_intent);
+                let (first, second) = thread.hold_buckets(hashes[0], hashes[1]).expect("nobody else is here");
+                assert!(core::ptr::eq(first.bucket(), bucket(8 + a)), "{a} {b}");
+                let other = second.as_ref().map_or(first.bucket(), HeldBucket::bucket);
+                assert!(core::ptr::eq(other, bucket(8 + b)), "{a} {b}");
+                assert_eq!(second.is_some(), a != b);
+                assert!([a, b].iter().all(|hash| bucket(1 + hash % 2).lock.load(Relaxed) == thread.ticket()));
+                drop((first, second));
+                assert_eq!(locked(), 0, "{a} {b}");
+            }
+        })
+        .expect("attaches");
+    }
+
+    #[test]
+    fn a_region_that_has_too_few_buckets_is_refused() {
+        let refused = with_tree(&Halves { buckets: 1 << 40 }, &PLATFORM, |_| {});
+        assert_eq!(refused, Err(Error::NoMemory));
+    }
+
+    #[test]
+    fn what_a_dead_one_leaves_in_a_tree_is_given_up_as_lost() {
+        static MORTAL: TestPlatform = TestPlatform::new();
+        let done = with_tree(&Halves { buckets: 16 }, &MORTAL, |fs| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let thread = fs.enter().expect("enters");
+                    core::mem::forget(thread.hold_bucket(NameHash::from_intent(0)));
+                    core::mem::forget(thread);
+                    MORTAL.kill();
+                });
+            });
+            let thread = fs.enter().expect("enters");
+            assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
+            assert!(thread.hold_bucket(NameHash::from_intent(2)).is_ok());
+            assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 1, "the image must not be called clean");
+        });
+        done.expect("attaches");
+    }
+}
