@@ -111,6 +111,20 @@ fn numbers_of_descriptors_are_the_lowest_that_are_free() {
     assert_eq!(expected.lines().count(), served.lines().count());
 }
 
+/// Numbers of the kernel's among those of ours are asked for once: after that, opening and closing beside them takes no call to the kernel for a number. The program forbids itself such
+/// calls, so that one would end it.
+#[test]
+fn numbers_of_the_kernel_are_known_after_one_question() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(beside) = program(scratch.path(), "beside") else { return };
+    let there = scratch.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let expected = told(output(Command::new(&beside).arg(&there)));
+    let system = FileSystem::new();
+    assert_eq!(told(output(system.command(&beside).arg(MOUNT))), expected);
+    assert!(expected.contains("known: 3 6"), "{expected}");
+}
+
 /// Handlers that make calls of their own, on the same names, thousands of times; that leave by a jump; and that end a wait.
 #[test]
 fn handlers_of_signals_may_make_any_call() {

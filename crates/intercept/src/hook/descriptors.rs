@@ -32,6 +32,12 @@ pub const PARKED: u8 = 8;
 /// The same, where exec would close the placeholder.
 pub const PARKED_CLOEXEC: u8 = 9;
 
+/// One that is known to be the kernel's. Only its close comes here: see [`numbers`].
+pub const KERNELS: u8 = 16;
+/// Bits of those whose calls come here.
+pub const SERVED: u8 = OURS | PROTECTED | ABOVE | PARKED;
+const _: () = assert!(SERVED & KERNELS == 0 && SERVED & PARKED_CLOEXEC == PARKED_CLOEXEC);
+
 /// Whether a descriptor is a directory of the kernel's above the mount.
 pub fn is_above(fd: u32) -> bool {
     DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == ABOVE)
@@ -59,10 +65,12 @@ pub fn mark(fd: u32) {
     }
 }
 
-/// Notes that a descriptor is not ours any more.
+/// Notes that a descriptor is not ours any more, nor anything else that is known.
 pub fn unmark(fd: u32) {
     if DIRECTFS_FDS.byte(fd).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
         numbers::set_state(fd, 0);
+        // If the kernel has something there, who closes it does not come to us from now on.
+        numbers::note_free(fd);
     }
 }
 
@@ -77,6 +85,7 @@ pub fn protect(fd: i32) {
 pub fn unprotect(fd: i32) {
     if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
         byte.store(0, Release);
+        numbers::note_free(fd as u32);
     }
 }
 
@@ -196,9 +205,13 @@ fn close_theirs(who: &Who<'_>, frame: &Frame, fd: u32) -> Verdict {
     if who.is_child {
         return NATIVE;
     }
-    unmark(fd);
+    if !numbers::is_kernels(fd) {
+        unmark(fd);
+    }
     let verdict = native_with(frame, frame.arguments());
-    if verdict.result == 0 {
+    // Whatever else the kernel says, the number is free.
+    if verdict.result != -i64::from(libc::EBADF) {
+        numbers::forget_kernels(fd, fd);
         numbers::note_free(fd);
     }
     verdict
@@ -385,6 +398,7 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let result = if next <= last { close(next, last) } else { 0 };
     if !only_mark && !who.is_child {
+        numbers::forget_kernels(first, last);
         numbers::note_free(first);
     }
     Ok(done(result))

@@ -104,8 +104,6 @@ pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::Atom
 /// Whether every call with a route goes to the dispatcher.
 pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
-/// Numbers below its lower half are in use: see [`super::numbers`].
-pub static DIRECTFS_FLOOR: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 /// Whether there may be numbers that are free for the program and open in the kernel.
 pub static DIRECTFS_PARKED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
@@ -227,8 +225,8 @@ directfs_slots:
     lea rsp, [rsp + 128]
     .endm
 
-    // To the dispatcher if the descriptor is ours.
-    .macro CHECK_FD reg
+    // To the dispatcher if the descriptor is ours, or whatever else of `mask` it is.
+    .macro CHECK_FD reg, mask={served}
     cmp \reg, {fds_max}
     jae 77f
     // See `Fds::byte`.
@@ -237,7 +235,7 @@ directfs_slots:
     shl ecx, 6
     xor ecx, \reg
     lea rdx, [rip + {fds}]
-    cmp byte ptr [rdx + rcx], 0
+    test byte ptr [rdx + rcx], \mask
     jne 90f
 77:
     .endm
@@ -394,9 +392,7 @@ directfs_entry:
     mov eax, edx
     CHECK_FD eax
     jmp 95f
-25: CHECK_FD edi
-    cmp edi, dword ptr [rip + {floor}]
-    jb 90f
+25: CHECK_FD edi, 255
     jmp 95f
 26: CHECK_FD edi
     jmp 29f
@@ -557,12 +553,12 @@ directfs_entry_native:
     slot_return = const SLOT_RETURN,
     slots_bytes = const SLOTS * SLOT_BYTES,
     fds_max = const FDS_MAX,
+    served = const super::descriptors::SERVED,
     numbers = const crate::routes::NUMBERS,
     save_bytes = const SAVE_BYTES,
     words_bytes = const crate::hook::stack::WORDS_BYTES,
     fds = sym DIRECTFS_FDS,
     fd_count = sym DIRECTFS_FD_COUNT,
-    floor = sym DIRECTFS_FLOOR,
     parked = sym DIRECTFS_PARKED,
     cwd = sym DIRECTFS_CWD,
     all = sym DIRECTFS_ALL,

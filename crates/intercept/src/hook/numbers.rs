@@ -5,7 +5,9 @@
 //!
 //! Invariants
 //! - All numbers below the floor are in use. Whatever frees a number lowers the floor to it: closing what is ours here, closing what is the kernel's in
-//!   [`super::descriptors`], to which the filter sends whoever closes a number below the floor.
+//!   [`super::descriptors`], to which the filter sends whoever closes a number that is known to be the kernel's ([`KERNELS`]). There are no others below the floor.
+//! - Below the floor no byte is zero. Above it a byte that says nothing (zero) is always right; one that says that the number is the kernel's may be late by a close that was on its way when it
+//!   was set. So whoever asks the kernel for a number asks for the lowest from the floor on, and believes it.
 //! - A parked number is not below the floor; the filter's byte says what it is, and whoever uses the number gets EBADF.
 //! - Whoever changes the byte of a parked number to [`OURS`], by compare-and-swap, has got the number. So threads need no lock: the bytes are
 //!   all that they share, and the floor, which is only raised when the kernel had to be asked, or when it is well below what is free.
@@ -15,12 +17,12 @@
 //!   while it runs, and it asks the kernel. Where two memories share one table, nothing is ever parked.
 //! - Who parks and who gives back, or lends, each stores and then looks (all of these are full fences): one of the two sees the other.
 
-use super::descriptors::{OURS, PARKED, PARKED_CLOEXEC, close_placeholder, kernel, mark, placed};
-use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_FLOOR, DIRECTFS_PARKED, FDS_MAX};
+use super::descriptors::{KERNELS, OURS, PARKED, PARKED_CLOEXEC, close_placeholder, kernel, mark, placed};
+use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, FDS_MAX};
 use super::environment;
 use super::processes::Who;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use posix::process::Process;
 use posix::{Errno, Result};
 
@@ -28,6 +30,13 @@ use posix::{Errno, Result};
 const PARKED_BELOW: u32 = 256;
 /// How far what is free must be from the floor for that to be raised.
 const RAISE_BY: u32 = 8;
+/// Numbers of the kernel's that one question makes known at most: each is looked at once more.
+const KNOWN_AT_ONCE: u32 = 64;
+
+/// Numbers below its lower half are in use.
+static FLOOR: AtomicU64 = AtomicU64::new(0);
+/// No number from here on is known to be the kernel's.
+static KNOWN_END: AtomicU32 = AtomicU32::new(0);
 /// In the floor's word: it was lowered, or something below what others have looked at was freed.
 const ONE_FREED: u64 = 1 << 32;
 
@@ -98,24 +107,30 @@ pub fn reserve(who: &Who<'_>, min: u32, cloexec: bool) -> Result<u32> {
     if who.is_child || BORROWERS.load(Relaxed) & ALWAYS != 0 {
         return ask(min, cloexec).inspect(|&fd| mark(fd));
     }
-    let seen = DIRECTFS_FLOOR.load(Acquire);
+    let seen = FLOOR.load(Acquire);
     let floor = seen as u32;
-    let mut start = floor.max(min);
-    let (fd, was_cloexec, far) = loop {
-        if let Some(was_cloexec) = take_parked(start) {
-            break (start, was_cloexec, floor + RAISE_BY);
+    let lowest = floor.max(min);
+    let mut next = lowest;
+    let (fd, was_cloexec, in_use) = loop {
+        if let Some(was_cloexec) = take_parked(next) {
+            // Not for each number: threads that open and close would raise it and lower it all the time.
+            break (next, was_cloexec, if next >= floor + RAISE_BY { next } else { floor });
         }
-        match state(start) {
+        match state(next) {
             // Another thread was faster.
             PARKED | PARKED_CLOEXEC => {}
             // Of what a child has left behind the kernel knows.
-            OURS if !LENT.load(Relaxed) || who.process.descriptor(start).is_some() => start += 1,
+            OURS if !LENT.load(Relaxed) || who.process.descriptor(next).is_some() => next += 1,
+            KERNELS => next += 1,
             // What is the kernel's has to be asked for once.
-            _ => break ask_or_take(start, min, cloexec).map(|(fd, was_cloexec)| (fd, was_cloexec, floor + 1))?,
+            _ => {
+                let (fd, was_cloexec) = ask_or_take(lowest, min, cloexec)?;
+                break (fd, was_cloexec, know_kernels(lowest, fd));
+            }
         }
     };
-    if min <= floor && fd >= far {
-        raise(seen, fd);
+    if min <= floor && in_use > floor {
+        raise(seen, in_use);
     }
     if was_cloexec != cloexec {
         kernel(libc::SYS_fcntl, u64::from(fd), libc::F_SETFD as u64, u64::from(cloexec));
@@ -123,12 +138,46 @@ pub fn reserve(who: &Who<'_>, min: u32, cloexec: bool) -> Result<u32> {
     Ok(fd)
 }
 
+/// The kernel has said that all numbers from `from` to `to` are in use: makes known which of them are its own. The first one of which it cannot be said, or `to`.
+fn know_kernels(from: u32, to: u32) -> u32 {
+    let mut count = 0;
+    for fd in from..to {
+        if state(fd) != 0 {
+            continue;
+        }
+        if count == KNOWN_AT_ONCE {
+            return fd;
+        }
+        count += 1;
+        KNOWN_END.fetch_max(fd + 1, AcqRel);
+        // Who closes it from here on comes to us; but it may have been closed before.
+        if change(fd, 0, KERNELS) && kernel(libc::SYS_fcntl, u64::from(fd), libc::F_GETFD as u64, 0) < 0 {
+            change(fd, KERNELS, 0);
+            note_free(fd);
+        }
+    }
+    to
+}
+
+/// Whether a number is known to be the kernel's.
+pub fn is_kernels(fd: u32) -> bool {
+    state(fd) == KERNELS
+}
+
+/// The numbers `first..=last` were closed: nothing is known of those that were the kernel's.
+pub fn forget_kernels(first: u32, last: u32) {
+    let end = KNOWN_END.load(Acquire);
+    for fd in (first..end).take_while(|&fd| fd <= last) {
+        change(fd, KERNELS, 0);
+    }
+}
+
 /// Raises the floor, unless the kernel freed something meanwhile: it may have been behind where the caller looked.
 #[cold]
 fn raise(seen: u64, to: u32) {
     let floor = seen as u32;
     let raised = seen - u64::from(floor) + u64::from(to);
-    if DIRECTFS_FLOOR.compare_exchange(seen, raised, SeqCst, Relaxed).is_ok()
+    if FLOOR.compare_exchange(seen, raised, SeqCst, Relaxed).is_ok()
         && let Some(parked) = (floor..to).find(|&fd| is_parked(state(fd)))
     {
         // Whoever parked it may have seen the floor of before.
@@ -136,11 +185,11 @@ fn raise(seen: u64, to: u32) {
     }
 }
 
-/// The lowest number from `start` on that is free in the kernel, or parked; of which nothing is known between `min` and `start` but that it is in use.
-fn ask_or_take(start: u32, min: u32, cloexec: bool) -> Result<(u32, bool)> {
-    let asked = ask(start, cloexec);
+/// The lowest number from `lowest` on that is free in the kernel, or parked; all that is between `min` and `lowest` is in use.
+fn ask_or_take(lowest: u32, min: u32, cloexec: bool) -> Result<(u32, bool)> {
+    let asked = ask(lowest, cloexec);
     let end = *asked.as_ref().unwrap_or(&u32::MAX);
-    if let Some(parked) = take_first_parked(start, end) {
+    if let Some(parked) = take_first_parked(lowest, end) {
         if end != u32::MAX {
             close(end, cloexec);
         }
@@ -148,7 +197,7 @@ fn ask_or_take(start: u32, min: u32, cloexec: bool) -> Result<(u32, bool)> {
     }
     let fd = match asked {
         // What is wrong depends on where the kernel is asked to begin.
-        Err(_) if start > min => ask(min, cloexec)?,
+        Err(_) if lowest > min => ask(min, cloexec)?,
         asked => asked?,
     };
     set_state(fd, OURS);
@@ -193,7 +242,7 @@ fn lower(fd: u32, unseen: bool) {
         true => Some((word & !(ONE_FREED - 1)).wrapping_add(ONE_FREED) | u64::from(fd)),
         false => unseen.then(|| word.wrapping_add(ONE_FREED)),
     };
-    let _ = DIRECTFS_FLOOR.fetch_update(SeqCst, SeqCst, lowered);
+    let _ = FLOOR.fetch_update(SeqCst, SeqCst, lowered);
 }
 
 /// The kernel has freed a number, and perhaps some behind it.
@@ -256,5 +305,6 @@ pub fn begin_anew(process: &Process<'_>, had_threads: bool) {
     for fd in (0..FDS_MAX as u32).filter(|&fd| state(fd) == OURS && process.descriptor(fd).is_none()) {
         set_state(fd, 0);
         close_placeholder(fd);
+        note_free(fd);
     }
 }
