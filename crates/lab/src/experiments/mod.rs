@@ -18,6 +18,7 @@
 pub mod bare;
 pub mod calls;
 pub mod chart;
+mod clock;
 pub mod files;
 pub mod findings;
 pub mod index;

@@ -4,6 +4,7 @@
 //! the same addresses or different ones, as they would be. What one processor takes for a call is measured, and fixes the time of an instruction; everything from two
 //! processors on is the model's.
 
+use super::clock::HeldTime;
 use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
 use super::loops::shuffled;
 use super::machine::{Plan, Result, Subject, machine_for};
@@ -27,7 +28,7 @@ const RECORDED: [Deed; 5] = [Deed::StatCold, Deed::Stat, Deed::Rename, Deed::Rem
 const SHOWN: [Deed; 6] = [Deed::Create, Deed::Stat, Deed::StatCold, Deed::Remove, Deed::Rename, Deed::StatRenaming];
 /// What is said where a claim does not hold.
 const BOTTLENECKS: &str = "The notes name the words whose lines the processors wait for.";
-const DIRECTORY_WORDS: &str = "Each call changes the directory's time, number of names, references and version, which lie in two lines of its cachelet: these go from one processor to the next. A call takes a microsecond or less on one processor, so that a few keep these lines busy; the paper's takes two to eight, and meets that limit with more of them. The notes say how many calls it is in the end, beside NOVA's.";
+const DIRECTORY_WORDS: &str = "Each call changes the directory's number of names, the tail of its log or its references, which lie in two lines of its cachelet: these go from one processor to the next. A call takes a microsecond or less on one processor, so that a few keep these lines busy; the paper's takes two to eight, and meets that limit with more of them. The notes say how many calls it is in the end, beside NOVA's.";
 /// Calls that append to the directory's log, so that a lock on it matters.
 const LOCKED: [Deed; 2] = [Deed::Create, Deed::Rename];
 /// How the word is called from which places in a directory's log are claimed.
@@ -132,6 +133,7 @@ fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
             orders[thread].send(order).map_err(|_| lost())?;
             answers.recv().map_err(|_| lost())?
         };
+        let _held = HeldTime::new();
         warm_up(threads, count, &told)?;
         for deed in RECORDED {
             let mut of_threads = vec![Program::new(); threads];
@@ -427,7 +429,7 @@ pub const MULTICORE: Experiment = Experiment {
     name: "multicore",
     question: "How would calls in one directory scale on up to 64 processors?",
     source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
-    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records calls of its own, every instruction with the memory that it touches (but for calls of more than 60,000 instructions, which write a directory's log anew); the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and cost one transfer, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, a locked instruction, a flush and a fence; memory is not slowed. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. Judged at 24 processors, or as many as there are in the size: \"scales\" means at least half as many times one processor's rate as there are processors, \"does not\" at most a sixth.",
+    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records calls of its own, every instruction with the memory that it touches (but for calls of more than 60,000 instructions, which write a directory's log anew); the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and cost one transfer, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, a locked instruction, a flush and a fence; memory is not slowed. Time stands still while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in each of them. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. Judged at 24 processors, or as many as there are in the size: \"scales\" means at least half as many times one processor's rate as there are processors, \"does not\" at most a sixth.",
     needs_bytes: |size| Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes() * 2,
     run: |bench| {
         let mut findings = Findings::new("million calls/s", &MEMORIES[..1]);

@@ -1,0 +1,98 @@
+//! The machine around the engine in experiments: this machine's, but that its time can be held.
+//!
+//! A call that is recorded instruction by instruction takes milliseconds. The clock by which a directory's times change ticks a few hundred times a second, so it would tick in each of them, and each
+//! would change the directory's times, which thousands of calls between two ticks do not. So time stands still while calls are recorded.
+
+use engine::Platform;
+use engine::dram::Owner;
+use posix::host;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32};
+
+/// What is recorded at a time holds time for all: only the time of file systems in memory, for as long.
+static HELD_NS: AtomicI64 = AtomicI64::new(0);
+static HOLDERS: AtomicU32 = AtomicU32::new(0);
+
+/// While it lives, time stands still.
+pub(super) struct HeldTime(());
+
+impl HeldTime {
+    pub(super) fn new() -> HeldTime {
+        if HOLDERS.fetch_add(1, AcqRel) == 0 {
+            HELD_NS.store(host::now_ns(), Relaxed);
+        }
+        HeldTime(())
+    }
+}
+
+impl Drop for HeldTime {
+    fn drop(&mut self) {
+        if HOLDERS.fetch_sub(1, AcqRel) == 1 {
+            HELD_NS.store(0, Relaxed);
+        }
+    }
+}
+
+pub(super) struct LabPlatform;
+
+/// The one of this process.
+pub(super) static PLATFORM: LabPlatform = LabPlatform;
+
+impl Platform for LabPlatform {
+    fn now_ns(&self) -> i64 {
+        // The clock is read in any case, so that a recorded call does what others do.
+        let now_ns = host::now_ns();
+        match HELD_NS.load(Relaxed) {
+            0 => now_ns,
+            held_ns => held_ns,
+        }
+    }
+
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
+        host::PLATFORM.wait(word, expected, timeout_ms);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        host::PLATFORM.wake(word);
+    }
+
+    fn identity(&self) -> Owner {
+        host::PLATFORM.identity()
+    }
+
+    fn is_alive(&self, owner: Owner) -> bool {
+        host::PLATFORM.is_alive(owner)
+    }
+
+    fn is_process_alive(&self, owner: Owner) -> bool {
+        host::PLATFORM.is_process_alive(owner)
+    }
+
+    fn random(&self) -> u64 {
+        host::PLATFORM.random()
+    }
+
+    fn provide_huge(&self, address: *mut u8, length: usize) {
+        host::PLATFORM.provide_huge(address, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_stands_still_as_long_as_anybody_holds_it() {
+        let first = HeldTime::new();
+        let second = HeldTime::new();
+        let held_ns = PLATFORM.now_ns();
+        // The coarse clock has moved on when it says something else.
+        while host::now_ns() == held_ns {
+            std::hint::spin_loop();
+        }
+        drop(first);
+        assert_eq!(PLATFORM.now_ns(), held_ns);
+        drop(second);
+        assert!(PLATFORM.now_ns() > held_ns);
+    }
+}
