@@ -121,7 +121,8 @@ pub fn reserve(who: &Who<'_>, min: u32, cloexec: bool) -> Result<u32> {
             PARKED | PARKED_CLOEXEC => {}
             // Of what a child has left behind the kernel knows.
             OURS if !LENT.load(Relaxed) || who.process.descriptor(next).is_some() => next += 1,
-            KERNELS => next += 1,
+            // Farther up nothing is parked, so that the kernel is asked in any case.
+            KERNELS if next < PARKED_BELOW => next += 1,
             // What is the kernel's has to be asked for once.
             _ => {
                 let (fd, was_cloexec) = ask_or_take(lowest, min, cloexec)?;
