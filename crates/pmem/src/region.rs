@@ -343,26 +343,20 @@ impl<M: Memory> Region<M> {
     /// Asks the processor to load the line at `offset` soon. No effect on what is read.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
-        if offset < self.length {
-            // SAFETY: a prefetch of any address is harmless; this one is in bounds.
-            unsafe {
-                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
-                    self.base.add(offset as usize).cast(),
-                )
-            }
-        }
+        self.prefetch_by::<{ core::arch::x86_64::_MM_HINT_T0 }>(offset);
     }
 
     /// The same for a line that is about to be changed: no other processor keeps it, so that the change need not wait for them.
     #[inline(always)]
     pub fn prefetch_to_change(&self, offset: u64) {
+        self.prefetch_by::<{ core::arch::x86_64::_MM_HINT_ET0 }>(offset);
+    }
+
+    #[inline(always)]
+    fn prefetch_by<const HINT: i32>(&self, offset: u64) {
         if offset < self.length {
             // SAFETY: a prefetch of any address is harmless; this one is in bounds.
-            unsafe {
-                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(
-                    self.base.add(offset as usize).cast(),
-                )
-            }
+            unsafe { core::arch::x86_64::_mm_prefetch::<HINT>(self.base.add(offset as usize).cast()) }
         }
     }
 
