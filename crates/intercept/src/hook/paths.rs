@@ -73,7 +73,7 @@ pub fn locate(
     locate_farther(server, who, directory, path, length, host)
 }
 
-/// The same for all paths.
+/// The same for paths that do not begin at a working directory of ours.
 fn locate_farther(
     server: &'static Server,
     who: &Who<'_>,
@@ -89,7 +89,7 @@ fn locate_farther(
         return come_in(server, who, None, path, length, host);
     }
     let start = match directory {
-        Directory::Working => who.directory().map(|node| (node, None)),
+        Directory::Working => None,
         Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
             Some(file) => {
                 let node = file.node();
