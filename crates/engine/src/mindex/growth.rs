@@ -1,0 +1,194 @@
+//! How the mindex grows: a main bucket at a time, and chains of overflow buckets behind them. The invariants are those of [`super`].
+
+use super::{CHAIN_MAX, HeldBucket, NAMES_PER_BUCKET, NameHash};
+use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
+use crate::error::{Error, Result};
+use crate::fs::Thread;
+use crate::redo::Change;
+use crate::step::step;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pmem::Memory;
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Grows the table for a total of `names`, as far as the layout allows.
+    pub(crate) fn grow(&self, names: u64) -> Result<()> {
+        let header = self.fs.header()?;
+        let wanted = (names / NAMES_PER_BUCKET).min(self.fs.dram.layout.buckets_max);
+        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || self.fs.tree().is_some() {
+            return Ok(());
+        }
+        let Some(_growing) = self.try_lock(&header.grow_lock, &header.reserved0) else { return Ok(()) };
+        while header.buckets.load(Relaxed) < wanted {
+            self.split_next()?;
+        }
+        Ok(())
+    }
+
+    /// Brings one more bucket into use. Under the grow lock.
+    fn split_next(&self) -> Result<()> {
+        let header = self.fs.header()?;
+        let fresh_index = header.buckets.load(Acquire);
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        let fresh_bytes = fresh_index * bytes..(fresh_index + 1) * bytes;
+        self.fs.enter_area(layout.buckets, fresh_bytes, layout.buckets_max * bytes);
+        let level = 1u64 << fresh_index.ilog2();
+        let source = self.fs.dram.bucket(fresh_index - level)?;
+        let fresh = self.fs.dram.bucket(fresh_index)?;
+        let held = HeldBucket { bucket: source, _held: self.lock(&source.lock, &source.waiters)? };
+        // Room first: once entries move, nothing may fail.
+        let moving = self.count_moving(source, fresh_index)?;
+        self.provide_chain(fresh, moving)?;
+        held.change(|| -> Result<()> {
+            self.move_entries(source, fresh, fresh_index)?;
+            // Published inside the change: a reader that misses here sees the version move or the new number.
+            header.buckets.store(fresh_index + 1, Release);
+            Ok(())
+        })
+    }
+
+    fn count_moving(&self, source: &Bucket, fresh_index: u64) -> Result<usize> {
+        let mut count = 0;
+        self.each_entry(source, |entry| {
+            let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+            count += usize::from(key != 0 && NameHash::of_entry(key, value).bucket(fresh_index + 1) == fresh_index);
+        })?;
+        Ok(count)
+    }
+
+    /// Gives a bucket that is not in use yet a chain with room for `count` names.
+    fn provide_chain(&self, fresh: &'f Bucket, count: usize) -> Result<()> {
+        let mut bucket = fresh;
+        let mut room = BUCKET_ENTRIES;
+        while room < count {
+            bucket = match bucket.overflow.load(Relaxed) {
+                0 => self.extend_chain(bucket)?,
+                index => self.fs.dram.overflow(index)?,
+            };
+            room += BUCKET_ENTRIES;
+        }
+        Ok(())
+    }
+
+    /// Moves what belongs into the fresh bucket. Each entry is copied before it is taken away, so a reaper repeats all of it.
+    pub(super) fn move_entries(&self, source: &'f Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
+        let mut failed = None;
+        self.each_entry(source, |entry| {
+            let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+            if key == 0 || NameHash::of_entry(key, value).bucket(fresh_index + 1) != fresh_index || failed.is_some() {
+                return;
+            }
+            if let Err(error) = self.place_entry(fresh, key, value) {
+                failed = Some(error);
+                return;
+            }
+            step();
+            entry.key.store(0, Relaxed);
+            step();
+            entry.value.store(0, Relaxed);
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => self.trim_chain(source),
+        }
+    }
+
+    /// Puts an entry into a chain that has room for it, unless it is there already.
+    pub(super) fn place_entry(&self, main: &'f Bucket, key: u64, value: u64) -> Result<()> {
+        let (mut same, mut free) = (None, None);
+        self.each_of_chain(main, |entry| match entry.key.load(Relaxed) {
+            found if found == key => same = Some(entry),
+            0 if free.is_none() => free = Some(entry),
+            _ => {}
+        })?;
+        let entry = match same.or(free) {
+            Some(entry) => entry,
+            None => self.reserve_in(main)?,
+        };
+        entry.value.store(value, Relaxed);
+        step();
+        entry.key.store(key, Release);
+        Ok(())
+    }
+
+    pub(super) fn each_of_chain(&self, main: &'f Bucket, mut visit: impl FnMut(&'f BucketEntry)) -> Result<()> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            bucket.entries.iter().for_each(&mut visit);
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(());
+            }
+            bucket = self.fs.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// Gives back overflow buckets that became empty. Only inside a change: readers on them read again.
+    pub(super) fn trim_chain(&self, main: &Bucket) -> Result<()> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(());
+            }
+            let following = self.fs.dram.overflow(next)?;
+            if following.entries.iter().all(|entry| entry.key.load(Relaxed) == 0) {
+                self.free_overflow(bucket, next)?;
+            } else {
+                bucket = following;
+            }
+        }
+        Ok(())
+    }
+
+    fn each_entry(&self, main: &Bucket, mut visit: impl FnMut(&BucketEntry)) -> Result<()> {
+        let mut bucket = main;
+        for _ in 0..CHAIN_MAX {
+            bucket.entries.iter().for_each(&mut visit);
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(());
+            }
+            bucket = self.fs.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// Links an empty overflow bucket to the end of a chain. One word: a reader sees the chain with or without it.
+    pub(super) fn extend_chain(&self, last: &'f Bucket) -> Result<&'f Bucket> {
+        let header = self.fs.header()?;
+        let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
+        let index = header.overflow_free.load(Relaxed) as u32;
+        if index != 0 {
+            let bucket = self.fs.dram.overflow(index)?;
+            self.change_together([
+                Change::Wide(&header.overflow_free, bucket.overflow.load(Relaxed) as u64),
+                Change::Narrow(&bucket.overflow, 0),
+                Change::Narrow(&last.overflow, index),
+            ]);
+            return Ok(bucket);
+        }
+        let index = header.overflow_next.load(Relaxed);
+        if index >= self.fs.dram.layout.overflow_max {
+            return Err(Error::NoMemory);
+        }
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
+        let next = Change::Wide(&header.overflow_next, index + 1);
+        self.change_together([next, Change::Narrow(&last.overflow, index as u32)]);
+        self.fs.dram.overflow(index as u32)
+    }
+
+    /// Gives back the empty bucket `index` that follows `bucket` in a chain.
+    fn free_overflow(&self, bucket: &Bucket, index: u32) -> Result<()> {
+        let header = self.fs.header()?;
+        let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
+        let freed = self.fs.dram.overflow(index)?;
+        self.change_together([
+            Change::Narrow(&bucket.overflow, freed.overflow.load(Relaxed)),
+            Change::Narrow(&freed.overflow, header.overflow_free.load(Relaxed) as u32),
+            Change::Wide(&header.overflow_free, index as u64),
+        ]);
+        Ok(())
+    }
+}
