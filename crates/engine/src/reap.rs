@@ -12,10 +12,12 @@
 //! - The pin of the dead stays until all is done: what its slot names is not used for something else.
 //! - No loop waits for ever for what only a dead thread could end: locks reap their owners, and spins are counted ([`Patience`]).
 
+mod intents;
+
 use crate::alloc::owned_by_slot;
 use crate::dram::{
     Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
-    FLAG_UNNAMED, Group, IntentKind, References, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, SlabState,
+    FLAG_UNNAMED, Group, IntentKind, References, RetiredKind, STEP_DONE, STEP_RETIRING, SlabState,
 };
 use crate::error::{Corruption, Result};
 use crate::format::{Dentry, FileKind, JournalRecord, LogPage, PROPERTY_INLINE, SlotTag, Valid, slot_word};
@@ -157,67 +159,6 @@ impl<M: Memory> Fs<M> {
         self.header()?.reaped.fetch_add(1, Relaxed);
         drop(thread);
         Ok(())
-    }
-}
-
-// Intents.
-impl<'f, M: Memory> Thread<'f, M> {
-    /// Announces an operation. What else its kind needs was noted before.
-    pub(crate) fn intend(&self, kind: IntentKind, directories: [u32; 2], hashes: [NameHash; 2]) {
-        let intent = &self.slot.intent;
-        for index in 0..2 {
-            intent.directories[index].store(directories[index], Relaxed);
-            intent.hashes[index].store(hashes[index].word(), Relaxed);
-        }
-        intent.step.store(STEP_BEGUN, Relaxed);
-        step();
-        intent.kind.store(kind as u32, Release);
-        step();
-    }
-
-    /// Notes what an operation removes or replaces.
-    pub(crate) fn intend_victim(&self, index: u32, victim: &Cachelet) {
-        let intent = &self.slot.intent;
-        intent.victim_before.store((victim.references.load(Acquire) >> 32) as u32, Relaxed);
-        intent.victim.store(index, Release);
-    }
-
-    /// Announces the compaction or eviction of a directory.
-    pub(crate) fn intend_maintenance(&self, index: u32) {
-        let intent = &self.slot.intent;
-        intent.directories[0].store(index, Relaxed);
-        intent.directories[1].store(0, Relaxed);
-        intent.step.store(STEP_BEGUN, Relaxed);
-        step();
-        intent.kind.store(IntentKind::Directory as u32, Release);
-        step();
-    }
-
-    /// The operation has taken effect: whoever comes next sees it.
-    #[inline]
-    pub(crate) fn take_effect(&self) {
-        step();
-        self.slot.intent.step.store(STEP_DONE, Release);
-        step();
-    }
-
-    /// The operation is over.
-    #[inline]
-    pub(crate) fn end_intent(&self) {
-        self.empty_hand_but_cachelet();
-        // No step from here on: what a call returns is the caller's as soon as the intent is gone.
-        self.slot.intent.kind.store(IntentKind::None as u32, Release);
-        self.slot.intent.victim.store(0, Release);
-        self.slot.hand.cachelet.store(0, Release);
-    }
-
-    /// Notes the log slot that is to name a dentry in hand.
-    pub(crate) fn note_slot(&self, dentry: u64, slot: u64) {
-        let hand = &self.slot.hand;
-        if let Some(index) = hand.dentries.iter().position(|word| word.load(Relaxed) == dentry) {
-            hand.slots[index].store(slot, Relaxed);
-        }
-        step();
     }
 }
 

@@ -1,0 +1,68 @@
+//! Intents: what a thread writes into its slot before and while it changes names, so that whoever reaps it knows what it was at.
+
+use crate::dram::{Cachelet, IntentKind, STEP_BEGUN, STEP_DONE};
+use crate::fs::Thread;
+use crate::mindex::NameHash;
+use crate::step::step;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pmem::Memory;
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Announces an operation. What else its kind needs was noted before.
+    pub(crate) fn intend(&self, kind: IntentKind, directories: [u32; 2], hashes: [NameHash; 2]) {
+        let intent = &self.slot.intent;
+        for index in 0..2 {
+            intent.directories[index].store(directories[index], Relaxed);
+            intent.hashes[index].store(hashes[index].word(), Relaxed);
+        }
+        intent.step.store(STEP_BEGUN, Relaxed);
+        step();
+        intent.kind.store(kind as u32, Release);
+        step();
+    }
+
+    /// Notes what an operation removes or replaces.
+    pub(crate) fn intend_victim(&self, index: u32, victim: &Cachelet) {
+        let intent = &self.slot.intent;
+        intent.victim_before.store((victim.references.load(Acquire) >> 32) as u32, Relaxed);
+        intent.victim.store(index, Release);
+    }
+
+    /// Announces the compaction or eviction of a directory.
+    pub(crate) fn intend_maintenance(&self, index: u32) {
+        let intent = &self.slot.intent;
+        intent.directories[0].store(index, Relaxed);
+        intent.directories[1].store(0, Relaxed);
+        intent.step.store(STEP_BEGUN, Relaxed);
+        step();
+        intent.kind.store(IntentKind::Directory as u32, Release);
+        step();
+    }
+
+    /// The operation has taken effect: whoever comes next sees it.
+    #[inline]
+    pub(crate) fn take_effect(&self) {
+        step();
+        self.slot.intent.step.store(STEP_DONE, Release);
+        step();
+    }
+
+    /// The operation is over.
+    #[inline]
+    pub(crate) fn end_intent(&self) {
+        self.empty_hand_but_cachelet();
+        // No step from here on: what a call returns is the caller's as soon as the intent is gone.
+        self.slot.intent.kind.store(IntentKind::None as u32, Release);
+        self.slot.intent.victim.store(0, Release);
+        self.slot.hand.cachelet.store(0, Release);
+    }
+
+    /// Notes the log slot that is to name a dentry in hand.
+    pub(crate) fn note_slot(&self, dentry: u64, slot: u64) {
+        let hand = &self.slot.hand;
+        if let Some(index) = hand.dentries.iter().position(|word| word.load(Relaxed) == dentry) {
+            hand.slots[index].store(slot, Relaxed);
+        }
+        step();
+    }
+}
