@@ -263,6 +263,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
+    /// Whether a file that the caller has a reference to has lost its last name.
+    #[inline]
+    pub fn is_removed(&self, node: Node) -> bool {
+        self.cachelet(node)
+            .is_ok_and(|cachelet| cachelet.references.load(Acquire) & References::flag(FLAG_DELETED) != 0)
+    }
+
     /// One more reference to a node that the caller has one to.
     pub fn retain(&self, node: Node) -> Result<()> {
         self.cachelet(node)?.references.fetch_add(References::ONE_REFERENCE, AcqRel);
@@ -528,11 +535,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if cachelet.dirty.load(Acquire) & DIRTY != 0 {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-            cachelet.dirty.fetch_and(!DIRTY, AcqRel);
-            step();
-            let property = self.property_now(cachelet);
-            // Nothing new is named: the seal is all that recovery needs.
-            flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+            // Once more: a cachelet that was evicted meanwhile has nothing of its own any more, and another one stands for the inode.
+            if cachelet.dirty.fetch_and(!DIRTY, AcqRel) & DIRTY != 0 {
+                step();
+                let property = self.property_now(cachelet);
+                // Nothing new is named: the seal is all that recovery needs.
+                flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+            }
         }
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let accessed = cachelet.accessed_ns.load(Relaxed) as u64;

@@ -17,6 +17,8 @@ use crate::dram::{
     BUCKETS_MIN, Bucket, BucketEntry, Cachelet, DramHeader, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References,
 };
 use crate::error::{Corruption, Error, Result};
+#[cfg(test)]
+use crate::format::Valid;
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
 use crate::fs::{Fs, Thread};
 use crate::lock::Held;
@@ -551,6 +553,29 @@ pub(crate) fn dentry_name<'b, M: Memory>(
     let name = &mut into[..length as usize];
     fs.pm.read_bytes(offset + DENTRY_HEADER_BYTES, name).map_err(|_| Error::Corrupt(Corruption::Dentry(offset)))?;
     Ok(name)
+}
+
+/// That each name is in the mindex once, and is one, when nobody is at work: not in a directory that is doubtful.
+#[cfg(test)]
+pub(crate) fn check_names<M: Memory>(fs: &Fs<M>) {
+    let mut seen = std::collections::BTreeSet::new();
+    for index in 0..fs.header().expect("a header").buckets.load(Relaxed) {
+        let mut bucket = fs.dram.bucket(index).expect("a bucket");
+        loop {
+            for key in bucket.entries.iter().map(|entry| entry.key.load(Relaxed)).filter(|key| *key != 0) {
+                let offset = (key & LOW_40) << 6;
+                let dentry = fs.pm.get(Pm::<Dentry>::new(offset)).expect("a dentry");
+                let parent = dentry.parent.load();
+                assert!(seen.insert(offset), "a name in inode {parent} is twice in the mindex");
+                let counts = Valid::from_word(dentry.valid.load()).valid;
+                assert!(counts, "a name in inode {parent}, of inode {}, is in the mindex and gone", dentry.number());
+            }
+            match bucket.overflow.load(Relaxed) {
+                0 => break,
+                next => bucket = fs.dram.overflow(next).expect("a bucket"),
+            }
+        }
+    }
 }
 
 #[cfg(test)]

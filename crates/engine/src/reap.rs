@@ -19,7 +19,7 @@ use crate::dram::{
     Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
     FLAG_UNNAMED, Group, IntentKind, References, RetiredKind, STEP_DONE, STEP_RETIRING, SlabState,
 };
-use crate::error::{Corruption, Result};
+use crate::error::{Corruption, Error, Result};
 use crate::format::{Dentry, FileKind, JournalRecord, LogPage, PROPERTY_INLINE, SlotTag, Valid, slot_word};
 use crate::fs::{Fs, Thread};
 use crate::mindex::{NameHash, Target};
@@ -46,6 +46,11 @@ impl Patience {
         Patience { looks: 0 }
     }
 
+    /// Of who has looked often enough to sleep from now on.
+    pub(crate) fn worn() -> Patience {
+        Patience { looks: SPINS }
+    }
+
     /// One look in vain. Out of line: looks are on the way of every call, and in vain they hardly ever are.
     #[cold]
     #[inline(never)]
@@ -56,6 +61,18 @@ impl Patience {
             return Ok(());
         }
         self.look(fs)
+    }
+
+    /// One look in vain by who is pinned: `Busy` when it is time to sleep. Whoever could end what is waited for may be waiting until all have left.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn lose_inside(&mut self) -> Result<()> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks >= SPINS {
+            return Err(Error::Busy);
+        }
+        spin_loop();
+        Ok(())
     }
 
     fn look<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
@@ -674,6 +691,10 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// What a cachelet whose lock is held says, and what the inode has, fit each other and the image again.
     fn settle_cachelet(&self, cachelet: &'f Cachelet) -> Result<()> {
+        if cachelet.references.load(Acquire) & References::flag(FLAG_EVICTED) != 0 {
+            // It was in order before it went, and by now another one may stand for the inode.
+            return Ok(());
+        }
         let number = cachelet.number.load(Acquire);
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let generation = cachelet.generation.load(Relaxed);

@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::format::FileKind;
 use crate::fs::Node;
+use crate::mindex::check_names;
 use crate::reap_tests::{Hand, Kind, World, leave_clean, made, setting};
 use crate::testing::new_node as new;
 use crate::{Changes, RenameFlags};
@@ -155,6 +156,8 @@ fn check(world: &World, root: Node) {
             hand.release(node, 1);
         }
     }
+    hand.settle_doubtful().expect("settles");
+    check_names(world.fs());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! reaper that dies.
 
 use crate::attach::AttachOptions;
-use crate::dram::{DirectoryState, FLAG_HELD, References};
+use crate::dram::{DirectoryState, FLAG_DEAD, FLAG_HELD, References};
 use crate::error::{Error, Result};
 use crate::file::AllocateMode;
 use crate::format::{FileKind, INODES_PER_SEGMENT};
@@ -13,6 +13,7 @@ use crate::testing::mortality::{at_next_step, dies_at};
 use crate::testing::{Attached, Memory, Mortal, TestPlatform, new_image, new_node as new};
 use crate::{Changes, NewNode, RenameFlags};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::boxed::Box;
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -39,7 +40,7 @@ struct Tree {
     // And a directory `cold` with `x`, `y` and a long name, which nobody holds and which was evicted.
 }
 
-fn make(hand: &Hand<'_>, directory: Node, name: &[u8], kind: FileKind) -> Node {
+pub(crate) fn make(hand: &Hand<'_>, directory: Node, name: &[u8], kind: FileKind) -> Node {
     hand.create(directory, name, &new(kind)).expect("creates")
 }
 
@@ -725,6 +726,44 @@ fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_t
         PLATFORM.waits.fetch_add(1, SeqCst);
         assert!(settled);
     });
+}
+
+/// What the dead left in the way of a name goes with the names of its directory; that waits for all who are inside.
+#[test]
+fn whoever_waits_for_a_name_lets_others_take_all_names_of_its_directory_out() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    // For threads that may never end.
+    let world: &'static World = Box::leak(Box::new(World::on(Kind::Roomy, &PLATFORM)));
+    let hand = world.fs().enter().expect("enters");
+    let root = hand.root().expect("a root");
+    hand.release(make(&hand, root, b"gone", FileKind::Regular), 1);
+    hand.release(make(&hand, root, b"there", FileKind::Regular), 1);
+    leave_in_the_way(&hand, root, b"gone");
+    let look = |name: &'static [u8]| {
+        std::thread::spawn(move || world.fs().enter().expect("enters").lookup(root, name).map(drop))
+    };
+    let waiting = look(b"gone");
+    while PLATFORM.waits.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    DirectoryState::doubt(hand.cachelet(root).expect("a cachelet"));
+    let evicting = look(b"there");
+    while !(waiting.is_finished() && evicting.is_finished()) {
+        assert!(PLATFORM.waits.load(SeqCst) < 10_000, "they wait for each other");
+        std::thread::yield_now();
+    }
+    assert_eq!(waiting.join().expect("no panic"), Err(Error::NotFound));
+    assert_eq!(evicting.join().expect("no panic"), Ok(()));
+}
+
+/// Makes a name lead to a file that is dead, and be gone on the image.
+fn leave_in_the_way(hand: &Hand<'_>, directory: Node, name: &[u8]) {
+    let hash = hand.fs.hash_name(directory.number, name);
+    let hit = hand.fs.find(directory.number, name, hash).expect("no damage").expect("the name");
+    let index = hand.cachelet_of_target(&hit).expect("its cachelet");
+    hand.fs.pm.persist(hand.fs.pm.retract(&hit.dentry.valid, hit.dentry.gone(0)));
+    let references = &hand.fs.dram.cachelet(index).expect("a cachelet").references;
+    references.fetch_or(References::flag(FLAG_DEAD), SeqCst);
 }
 
 /// The first step of each series is another one for each operation, so that many kinds of steps are met.

@@ -382,6 +382,36 @@ const CONTESTS: &[Contest] = &[
         ],
     },
     Contest {
+        // The names of a directory may come in just when the directory itself is about to go.
+        name: "eviction-lookup-below",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            mkdir(hand, "/d/e")?;
+            create(hand, "/d/e/x")
+        },
+        held: &[],
+        threads: &[
+            &[|h| said(h.evict_some().map(drop)), |h| said(h.evict_some().map(drop))],
+            &[|h| said(look(h, "/d/e/x")), |h| said(look(h, "/d/e/x"))],
+        ],
+    },
+    Contest {
+        // A file may go with one of its names just when the other one is removed.
+        name: "eviction-unlink-linked",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            mkdir(hand, "/e")?;
+            create(hand, "/d/x")?;
+            link(hand, "/d/x", "/e/y")
+        },
+        held: &[],
+        threads: &[
+            &[|h| said(h.evict_some().map(drop)), |h| said(h.evict_some().map(drop))],
+            &[|h| said(unlink(h, "/d/x"))],
+            &[|h| said(look(h, "/e/y"))],
+        ],
+    },
+    Contest {
         name: "eviction-rename",
         prepare: |hand| {
             mkdir(hand, "/d")?;
@@ -595,6 +625,7 @@ impl World {
             idle.drain().expect("drains");
         }
         check_cachelets(fs);
+        crate::mindex::check_names(fs);
         let lived = room(fs);
         self.fs.take().expect("attached").detach_last().expect("leaves");
         let report = fsck::check(&self.image.region(), &fsck::Options::default(), &mut |_| {});

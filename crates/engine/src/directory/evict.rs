@@ -4,10 +4,11 @@
 //!
 //! Invariants
 //! - A directory is evicted only while nobody references it, and after everybody who relied on its names being indexed has left.
-//! - A file's cachelet goes only from "no references" by CAS, after what it kept lazily was written back; from then on it is marked evicted and
-//!   whoever meets it starts again from the inode.
+//! - A file's cachelet goes only under its lock and from "no references" by CAS, after what it kept lazily was written back; from then on it is
+//!   marked evicted, and whoever meets it or gets its lock starts again from the inode. (Who removes one of several names, or brings a directory's
+//!   names in, has the lock, but may have no reference, or none any more.)
 
-use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References, RetiredKind};
+use crate::dram::{Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References, RetiredKind};
 use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::{Node, Thread};
@@ -178,15 +179,18 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn evict_cachelet(&self, index: u32, number: u64) -> Result<()> {
         let _pin = self.pin();
         let cachelet = self.fs.dram.cachelet(index)?;
-        let indexed = cachelet.directory.load(Acquire) & 0xff != DirectoryState::Absent as u32;
-        if cachelet.number.load(Acquire) != number || indexed {
+        if cachelet.number.load(Acquire) != number || !self.is_unused(cachelet) {
             return Ok(());
         }
         let flushed = self.write_back(cachelet)?;
         self.fs.pm.fence(flushed);
+        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return Ok(()) };
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
-        if state.is_used() || state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0 {
+        let changed = cachelet.dirty.load(Acquire) & DIRTY != 0;
+        let indexed = cachelet.directory.load(Acquire) & 0xff != DirectoryState::Absent as u32;
+        let leaving = state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0;
+        if state.is_used() || leaving || changed || indexed {
             return Ok(());
         }
         let references = References::buried_by(self.ticket());
@@ -203,3 +207,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,8 +103,8 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         let hash = self.thread.fs.hash_name(node.number, name);
         match self.thread.find_cachelet(node.number, name, hash) {
             Ok((index, cachelet, number)) => Ok(Some(Seen { cachelet, node: Node { cachelet: index, number } })),
-            // There is no room for its cachelet: others must go first, which nobody can wait for on the way.
-            Err(Error::NoMemory) => Ok(None),
+            // There is no room for its cachelet, or another one has it in hand: nobody can wait for others on the way.
+            Err(Error::NoMemory | Error::Busy) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -159,7 +159,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        self.retry_when_crowded(|| {
+        self.retry_when_held_up(|| {
             let (_pin, _) = self.pin_indexed(directory)?;
             let mut patience = Patience::new();
             loop {
@@ -167,7 +167,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if self.reference(cachelet) {
                     return Ok(Node { cachelet: index, number });
                 }
-                patience.lose(self.fs)?;
+                patience.lose_inside()?;
             }
         })
     }
@@ -177,14 +177,26 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        self.retry_when_crowded(|| {
+        self.retry_when_held_up(|| {
             let (_pin, _) = self.pin_indexed(directory)?;
             let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash)?;
             self.attributes(cachelet)
         })
     }
 
-    /// The cachelet of a name. Pinned; no reference is taken.
+    /// Runs an operation again that came to a name in other hands, after a while, and after an eviction if it found the DRAM region full. Not pinned:
+    /// what the dead left in the way may go only with all names of the directory, and whoever takes those out waits until all have left.
+    fn retry_when_held_up<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        let mut patience = Patience::worn();
+        loop {
+            match self.retry_when_crowded(&operation) {
+                Err(Error::Busy) => patience.lose(self.fs)?,
+                result => return result,
+            }
+        }
+    }
+
+    /// The cachelet of a name. Pinned; no reference is taken. `Busy` if the file is being moved or buried, and that takes long.
     #[inline(always)]
     pub(super) fn find_cachelet(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
         match self.fs.find_near(parent, name, hash) {
@@ -213,7 +225,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             // Whoever moves or buries it is at its name.
             let busy = References::flag(FLAG_RENAMING) | References::flag(FLAG_DEAD);
             if cachelet.references.load(Acquire) & busy != 0 {
-                patience.lose(self.fs)?;
+                patience.lose_inside()?;
                 continue;
             }
             return Ok((index, cachelet, number));

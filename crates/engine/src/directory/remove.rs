@@ -79,9 +79,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         permit(&attributes)?;
         let moment_ns = self.moment(parent);
-        // One of several links is dropped under the file's lock.
+        // One of several links is dropped under the file's lock, which also keeps the cachelet from leaving with another name.
         let several = links_of(cachelet) > 1;
         let file = if several { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
+        if file.is_some() && cachelet.references.load(Acquire) & References::flag(FLAG_DEAD) != 0 {
+            return Err(Error::Busy);
+        }
         let others = file.is_some() && links_of(cachelet) > 1;
         self.intend_removal(IntentKind::Unlink, (directory, hash), hit.dentry_offset, index, cachelet);
         let dropped = if others { Ok(false) } else { self.drop_last_link(cachelet) };
@@ -208,9 +211,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.prefetch_bucket_to_change(hash);
         self.make_room()?;
         let mut waits = CountWaits::default();
+        let mut patience = Patience::worn();
         loop {
             let (pin, parent) = self.pin_indexed(directory)?;
-            let (index, victim, number) = self.find_cachelet(directory.number, name, hash)?;
+            let (index, victim, number) = match self.find_cachelet(directory.number, name, hash) {
+                Err(Error::Busy) => {
+                    drop(pin);
+                    patience.lose(self.fs)?;
+                    continue;
+                }
+                found => found?,
+            };
             if self.fs.kind(victim)? != FileKind::Directory {
                 return Err(Error::NotADirectory);
             }

@@ -1,0 +1,109 @@
+//! Who evicts and who uses what is evicted meet at each step of one of them.
+
+use crate::dram::{FLAG_EVICTED, References};
+use crate::error::Error;
+use crate::format::FileKind;
+use crate::fs::Node;
+use crate::mindex::check_names;
+use crate::reap_tests::{Hand, Kind, World, make};
+use crate::testing::mortality::at_next_step;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::boxed::Box;
+
+/// Does something at the step of this thread that comes after `steps` others.
+fn at_step(steps: u64, meanwhile: impl FnOnce() + 'static) {
+    at_next_step(move || match steps {
+        0 => meanwhile(),
+        _ => at_step(steps - 1, meanwhile),
+    });
+}
+
+/// Evicts a directory, whether or not it has a second chance.
+fn evict(hand: &Hand<'_>, directory: Node) {
+    let evicted = || hand.evict_directory(directory.cachelet).expect("no damage");
+    assert!(evicted() || evicted());
+}
+
+fn node(hand: &Hand<'_>, directory: Node, name: &[u8]) -> Node {
+    let node = hand.lookup(directory, name).expect("is there");
+    hand.release(node, 1);
+    node
+}
+
+#[test]
+fn names_are_there_once_if_they_come_in_while_their_directory_goes() {
+    static LOOKS: AtomicU64 = AtomicU64::new(0);
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    let world: &'static World = Box::leak(Box::new(World::new(Kind::Roomy)));
+    let hand: &'static Hand<'_> = Box::leak(Box::new(world.fs().enter().expect("enters")));
+    let root = hand.root().expect("a root");
+    let outer = make(hand, root, b"outer", FileKind::Directory);
+    let inner = make(hand, outer, b"inner", FileKind::Directory);
+    for made in [make(hand, inner, b"file", FileKind::Regular), inner, outer] {
+        hand.release(made, 1);
+    }
+    for step in 0.. {
+        let outer = node(hand, root, b"outer");
+        let inner = node(hand, outer, b"inner");
+        node(hand, inner, b"file");
+        evict(hand, inner);
+        at_step(step, move || {
+            STEPS.fetch_add(1, SeqCst);
+            // Who holds a lock goes on first.
+            if hand.slot.held.iter().any(|record| record.load(Relaxed) != 0) {
+                return;
+            }
+            let other = world.fs().enter().expect("enters");
+            let inner = other.node(inner.number, None).expect("is there");
+            other.stat_name(inner, b"file").expect("is there");
+            other.release(inner, 1);
+            LOOKS.fetch_add(1, SeqCst);
+        });
+        evict(hand, outer);
+        at_next_step(|| {});
+        check_names(world.fs());
+        if STEPS.load(SeqCst) == step {
+            break;
+        }
+    }
+    std::eprintln!("{LOOKS:?} looks at {STEPS:?} steps");
+    assert!(LOOKS.load(SeqCst) > 0);
+}
+
+#[test]
+fn a_file_keeps_count_of_its_names_if_it_goes_with_one_while_another_is_removed() {
+    static EVICTIONS: AtomicU64 = AtomicU64::new(0);
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    let world: &'static World = Box::leak(Box::new(World::new(Kind::Roomy)));
+    let hand: &'static Hand<'_> = Box::leak(Box::new(world.fs().enter().expect("enters")));
+    let root = hand.root().expect("a root");
+    for step in 0.. {
+        let file = make(hand, root, b"one", FileKind::Regular);
+        hand.link(file, root, b"other").expect("links");
+        hand.release(file, 1);
+        at_step(step, move || {
+            STEPS.fetch_add(1, SeqCst);
+            // As who evicts a directory with the other name, which began before this one came.
+            let other = world.fs().enter().expect("enters");
+            other.evict_cachelet(file.cachelet, file.number).expect("no damage");
+            let state = other.cachelet(file).expect("one").references.load(SeqCst);
+            if state & References::flag(FLAG_EVICTED) == 0 {
+                return;
+            }
+            let again = other.node(file.number, None).expect("is there");
+            other.release(again, 1);
+            EVICTIONS.fetch_add(1, SeqCst);
+        });
+        hand.unlink(root, b"one", |_| Ok(())).expect("removes");
+        at_next_step(|| {});
+        assert_eq!(hand.stat_name(root, b"other").expect("is there").links, 1, "at step {step}");
+        hand.unlink(root, b"other", |_| Ok(())).expect("removes");
+        assert_eq!(hand.node(file.number, None), Err(Error::NotFound));
+        if STEPS.load(SeqCst) == step {
+            break;
+        }
+    }
+    std::eprintln!("{EVICTIONS:?} evictions at {STEPS:?} steps");
+    assert!(EVICTIONS.load(SeqCst) > 0);
+}
