@@ -412,6 +412,63 @@ const CONTESTS: &[Contest] = &[
         ],
     },
     Contest {
+        // What is evicted may be removed meanwhile, and its cachelet another directory's.
+        name: "eviction-removal",
+        prepare: |hand| mkdir(hand, "/d"),
+        held: &[""],
+        threads: &[
+            &[|h| said(h.evict_some().map(drop)), |h| said(h.evict_some().map(drop))],
+            &[
+                |h| said(rmdir(h, "/d")),
+                |h| said(h.recycle(usize::MAX).map(drop)),
+                |h| said(mkdir(h, "/e")),
+                |h| said(create(h, "/e/x")),
+            ],
+            &[|h| said(h.evict_some().map(drop))],
+        ],
+    },
+    Contest {
+        name: "eviction-link",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            mkdir(hand, "/e")?;
+            make(hand, "/d/x", FileKind::Regular, b"x")
+        },
+        held: &[],
+        threads: &[
+            &[|h| said(h.evict_some().map(drop)), |h| said(h.evict_some().map(drop))],
+            &[|h| said(link(h, "/d/x", "/e/y")), |h| said(unlink(h, "/d/x"))],
+            &[|h| said(look(h, "/d/x")), |h| said(unlink(h, "/e/y"))],
+        ],
+    },
+    Contest {
+        name: "eviction-write",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            make(hand, "/d/x", FileKind::Regular, b"aaaa")
+        },
+        held: &[],
+        threads: &[
+            &[|h| said(h.evict_some().map(drop)), |h| said(h.evict_some().map(drop))],
+            &[|h| said(append(h, "/d/x", b"bb").map(drop)), |h| said(append(h, "/d/x", b"cc").map(drop))],
+            &[|h| said(read(h, "/d/x"))],
+        ],
+    },
+    Contest {
+        name: "eviction-compaction",
+        prepare: |hand| {
+            mkdir(hand, "/d")?;
+            (0..3).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
+            unlink(hand, "/d/0")
+        },
+        held: &[],
+        threads: &[
+            &[|h| said(h.evict_some().map(drop)), |h| said(h.evict_some().map(drop))],
+            &[|h| said(compact(h, "/d")), |h| said(unlink(h, "/d/1"))],
+            &[|h| said(create(h, "/d/3")), |h| said(list(h, "/d").map(|names| names.matches('2').count()))],
+        ],
+    },
+    Contest {
         name: "eviction-rename",
         prepare: |hand| {
             mkdir(hand, "/d")?;

@@ -3,12 +3,14 @@
 //! list to keep, hence nothing to do on the way of any call.
 //!
 //! Invariants
-//! - A directory is evicted only while nobody references it, and after everybody who relied on its names being indexed has left.
+//! - A directory is evicted only while nobody else references it, and after everybody who relied on its names being indexed has left.
 //! - A file's cachelet goes only under its lock and from "no references" by CAS, after what it kept lazily was written back; from then on it is
 //!   marked evicted, and whoever meets it or gets its lock starts again from the inode. (Who removes one of several names, or brings a directory's
 //!   names in, has the lock, but may have no reference, or none any more.)
 
-use crate::dram::{Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References, RetiredKind};
+use crate::dram::{
+    Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, References, RetiredKind,
+};
 use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::{Node, Thread};
@@ -45,14 +47,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Evicts one directory if it may go; whether it did.
     fn evict_directory(&self, index: u32) -> Result<bool> {
-        let directory = self.fs.dram.cachelet(index)?;
-        let candidate = directory.number.load(Acquire) != 0
-            && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
-            && DirectoryState::of(directory) == DirectoryState::Indexed
-            && self.is_unused(directory);
-        if !candidate || directory.forget_used() {
-            return Ok(false);
-        }
+        let Some(node) = self.take_candidate(index)? else { return Ok(false) };
+        let directory = self.cachelet(node)?;
         self.intend_maintenance(index);
         let result = match directory.maintain(self.ticket()) {
             true => self.evict_maintained(directory),
@@ -60,7 +56,28 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         directory.end_maintaining(self.ticket());
         self.end_intent();
+        self.give_back(node);
         result
+    }
+
+    /// A directory that nobody references and that has had its second chance, with a reference, noted: until it is evicted it must not become another file.
+    fn take_candidate(&self, index: u32) -> Result<Option<Node>> {
+        let directory = self.fs.dram.cachelet(index)?;
+        if DirectoryState::of(directory) != DirectoryState::Indexed {
+            return Ok(None);
+        }
+        let _pin = self.pin();
+        let number = directory.number.load(Acquire);
+        let candidate = number != 0
+            && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
+            && DirectoryState::of(directory) == DirectoryState::Indexed
+            && self.is_unused(directory);
+        if !candidate || directory.forget_used() || !self.reference(directory) {
+            return Ok(None);
+        }
+        let node = Node { cachelet: index, number };
+        self.note(node);
+        Ok(Some(node))
     }
 
     fn is_unused(&self, directory: &Cachelet) -> bool {
@@ -71,7 +88,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn evict_maintained(&self, directory: &'f Cachelet) -> Result<bool> {
         {
             let _held = self.lock(&directory.lock, &directory.waiters)?;
-            if DirectoryState::of(directory) != DirectoryState::Indexed || !self.is_unused(directory) {
+            let state = References::from_word(directory.references.load(Acquire));
+            let only_here = state.references == 1 && state.flags & FLAG_HELD == 0;
+            if DirectoryState::of(directory) != DirectoryState::Indexed || !only_here {
                 return Ok(false);
             }
             DirectoryState::set(directory, DirectoryState::Evicting);
