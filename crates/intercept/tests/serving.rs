@@ -125,6 +125,16 @@ fn numbers_of_the_kernel_are_known_after_one_question() {
     assert!(expected.contains("known: 3 6"), "{expected}");
 }
 
+/// Threads keep the directory that they used last. None keeps one that it has removed, and children answer for what they keep themselves.
+#[test]
+fn whoever_uses_directories_and_removes_them_leaves_none_behind() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(kept) = program(scratch.path(), "kept") else { return };
+    let system = FileSystem::new();
+    let told = told(output(system.command(&kept).arg(MOUNT)));
+    assert_eq!(told.matches("nothing kept").count(), 6, "{told}");
+}
+
 /// Handlers that make calls of their own, on the same names, thousands of times; that leave by a jump; and that end a wait.
 #[test]
 fn handlers_of_signals_may_make_any_call() {

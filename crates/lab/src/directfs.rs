@@ -5,7 +5,7 @@ use engine::format::FileKind;
 use engine::{Attributes, DirectoryHint, Fs, Node, Thread};
 use pmem::{Direct, Memory};
 use posix::path::{LastLink, Outcome, PathBuffer, Place};
-use posix::{Caller, Credentials, Errno, OpenFile, Result, Want};
+use posix::{Caller, Credentials, Errno, Kept, OpenFile, Result, Want};
 use std::cell::RefCell;
 
 const ROOT: Credentials<'static> = Credentials::user(0, 0, &[]);
@@ -19,6 +19,7 @@ pub struct DirectFs<'f, M: Memory = Direct>(pub &'f Fs<M>);
 pub struct Session<'f, M: Memory = Direct> {
     thread: Thread<'f, M>,
     root: Node,
+    parent: Kept,
     buffer: RefCell<Box<PathBuffer>>,
     files: RefCell<Files>,
 }
@@ -38,7 +39,7 @@ impl<M: Memory> System for DirectFs<'_, M> {
     fn session(&self) -> Result<Session<'_, M>> {
         let thread = self.0.enter()?;
         let root = thread.root()?;
-        Ok(Session { thread, root, buffer: RefCell::default(), files: RefCell::default() })
+        Ok(Session { thread, root, parent: Kept::new(), buffer: RefCell::default(), files: RefCell::default() })
     }
 }
 
@@ -47,6 +48,7 @@ impl<M: Memory> Drop for Session<'_, M> {
         for file in self.files.borrow_mut().open.drain(..).flatten() {
             Caller::new(&self.thread, ROOT).close(&file);
         }
+        self.parent.give_back(&self.thread);
         self.thread.release(self.root, 1);
     }
 }
@@ -61,7 +63,7 @@ fn inside<T>(outcome: Outcome<T>) -> Result<T> {
 
 impl<'f, M: Memory> Session<'f, M> {
     fn caller(&self) -> Caller<'_, 'f, M> {
-        Caller::new(&self.thread, ROOT)
+        Caller::new(&self.thread, ROOT).with_parent(&self.parent)
     }
 
     fn place(&self) -> Place {

@@ -2,6 +2,7 @@
 
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
+use crate::kept::Kept;
 use crate::trails::Trails;
 use core::mem::ManuallyDrop;
 use engine::format::FileKind;
@@ -18,6 +19,8 @@ pub struct Caller<'t, 'f, M: Memory = Direct> {
     pub credentials: Credentials<'t>,
     /// Ways that this thread has gone before, if somebody keeps them.
     pub trails: Option<&'t Trails>,
+    /// The directory in which this thread last used a name by a path that leads there, if somebody keeps it.
+    pub parent: Option<&'t Kept>,
 }
 
 impl<M: Memory> Clone for Caller<'_, '_, M> {
@@ -45,6 +48,11 @@ impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
     /// A node that the caller keeps alive for as long as this lives.
     pub fn borrowed(thread: &'t Thread<'f, M>, node: Node) -> Self {
         Held { thread, node, owned: false }
+    }
+
+    /// Whether this has a reference of its own.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned
     }
 
     /// The node, for as long as this lives.
@@ -84,13 +92,19 @@ impl<M: Memory> Drop for Held<'_, '_, M> {
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// A thread acting for somebody.
     pub fn new(thread: &'t Thread<'f, M>, credentials: Credentials<'t>) -> Self {
-        Caller { thread, credentials, trails: None }
+        Caller { thread, credentials, trails: None, parent: None }
     }
 
     /// The same, with the thread's trails.
     #[inline]
     pub fn with_trails(self, trails: &'t Trails) -> Self {
         Caller { trails: Some(trails), ..self }
+    }
+
+    /// The same, with the directory that the thread keeps.
+    #[inline]
+    pub fn with_parent(self, parent: &'t Kept) -> Self {
+        Caller { parent: Some(parent), ..self }
     }
 
     /// EROFS if nothing may change.

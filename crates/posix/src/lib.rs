@@ -16,6 +16,7 @@ mod errno;
 pub mod host;
 #[cfg(feature = "std")]
 pub mod image;
+mod kept;
 mod names;
 mod open;
 mod open_file;
@@ -31,6 +32,7 @@ pub use credentials::{Capabilities, Credentials, Want};
 pub use data::{Append, Whence};
 pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, Entry};
 pub use errno::{Errno, Result};
+pub use kept::Kept;
 pub use names::LINKS_MAX;
 pub use open::{Opened, open_flags_valid};
 pub use open_file::OpenFile;

@@ -199,7 +199,19 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 }
                 Err(kind.into())
             }
-            other => Ok(other?),
+            other => {
+                if is_directory {
+                    self.let_removed_go();
+                }
+                Ok(other?)
+            }
+        }
+    }
+
+    /// What the thread keeps may just have been removed.
+    fn let_removed_go(&self) {
+        if let Some(parent) = self.parent {
+            parent.give_back_removed(self.thread);
         }
     }
 
@@ -232,7 +244,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 }
                 Err(kind.into())
             }
-            other => Ok(other?),
+            other => {
+                self.let_removed_go();
+                Ok(other?)
+            }
         }
     }
 
@@ -427,7 +442,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         flags: u32,
     ) -> Option<Result<()>> {
         let (old, old_name) = self.short_parent(from_place, from)?;
-        let (new, new_name) = self.short_parent(to_place, to)?;
+        let (new, new_name) = self.short_parent_beside(to_place, to)?;
         Some(self.rename((old.node(), old_name), (new.node(), new_name), flags))
     }
 

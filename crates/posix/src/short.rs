@@ -96,8 +96,24 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// The directory of a path's last component, and that component. Whether the directory may be searched is not looked at. Where the path is one
     /// component long, whether it is a directory is not, either: where a path begins, no link is followed.
+    ///
+    /// The thread keeps the directory from now on, instead of the one that it kept: nobody may use that any more without a reference of his own.
     #[inline]
     pub(crate) fn short_parent<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
+        let (directory, name) = self.short_parent_beside(place, path)?;
+        match self.parent {
+            Some(parent) if directory.is_owned() => {
+                let node = directory.into_noted().ok()?;
+                parent.keep(self.thread, node);
+                Some((Held::borrowed(self.thread, node), name))
+            }
+            _ => Some((directory, name)),
+        }
+    }
+
+    /// As [`Caller::short_parent`], of a call's second path: what the thread keeps stays.
+    #[inline]
+    pub(crate) fn short_parent_beside<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
         if !path.is_empty() && path.len() <= NAME_BYTES_MAX && !path.contains(&b'/') {
             return (!is_dots(path)).then(|| (Held::borrowed(self.thread, place.start), path));
         }
@@ -106,6 +122,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         // A symbolic link may lead to one.
         if visit.protection(directory).ok()?.mode & libc::S_IFMT != libc::S_IFDIR {
             return None;
+        }
+        if self.parent.is_some_and(|parent| parent.node() == Some(directory.node())) {
+            return Some((Held::borrowed(self.thread, directory.node()), name));
         }
         let node = visit.take(directory)?;
         Some((Held::owned(self.thread, node), name))

@@ -4,7 +4,7 @@
 //! interrupts another on the same thread (in the handler of a fault) gets a context of its own. A context that a fork copied is
 //! entered anew: the slot in the engine is still the parent's.
 
-use super::processes::{self, Kept, Who};
+use super::processes::{self, Who};
 use super::server::Server;
 use super::{identity, sys, user};
 use core::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use engine::Thread;
 use pmem::Direct;
 use posix::path::PathBuffer;
 use posix::process::Process;
-use posix::{Caller, Credentials, Result, Trails};
+use posix::{Caller, Credentials, Kept, Result, Trails};
 
 /// Bytes of a buffer for a path: with room for what is put before or behind it.
 pub const PATH_ROOM_BYTES: usize = 2 * user::PATH_BYTES_MAX;
@@ -47,6 +47,8 @@ pub struct Context {
     own_entered: u32,
     /// In `thread`: its reference to the working directory.
     kept: Kept,
+    /// In `thread`: its reference to the directory of the last path.
+    parent: Kept,
     trails: Trails,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
@@ -78,7 +80,7 @@ impl Context {
         if self.entered != generation {
             self.thread.write(server.fs.enter()?);
             self.entered = generation;
-            self.kept.forget();
+            self.forget_kept();
         }
         if self.has_waited {
             self.settle_dead(server)?;
@@ -117,7 +119,7 @@ impl Context {
         let credentials: Credentials<'static> = identity::credentials();
         Ok(Inside {
             who: Who {
-                caller: Caller::new(thread, credentials).with_trails(&self.trails),
+                caller: Caller::new(thread, credentials).with_trails(&self.trails).with_parent(&self.parent),
                 process: match (&self.child, &self.own) {
                     (Some(child), _) => child,
                     (None, Some(own)) => own,
@@ -154,17 +156,27 @@ impl Context {
         }
         if entered != 0 && entered == GENERATION.load(Relaxed) {
             // SAFETY: entered in this generation.
-            self.kept.give_back(unsafe { self.thread.assume_init_ref() });
+            self.give_back_kept(unsafe { self.thread.assume_init_ref() });
             // SAFETY: as above, and not used from now on.
             unsafe { self.thread.assume_init_drop() };
         }
+    }
+
+    fn give_back_kept(&self, thread: &Thread<'static, Direct>) {
+        self.kept.give_back(thread);
+        self.parent.give_back(thread);
+    }
+
+    fn forget_kept(&self) {
+        self.kept.forget();
+        self.parent.forget();
     }
 
     /// Puts the thread's place away, for a child that shares memory with its parent and takes the slot `prepared`: it enters a place of its own.
     pub fn park(&mut self, prepared: u32) {
         if self.entered == GENERATION.load(Relaxed) {
             // SAFETY: entered, in this generation.
-            self.kept.give_back(unsafe { self.thread.assume_init_ref() });
+            self.give_back_kept(unsafe { self.thread.assume_init_ref() });
         }
         core::mem::swap(&mut self.thread, &mut self.parked);
         self.parked_entered = core::mem::take(&mut self.entered);
@@ -176,6 +188,8 @@ impl Context {
     pub fn unpark(&mut self) -> Option<u32> {
         core::mem::swap(&mut self.thread, &mut self.parked);
         self.entered = core::mem::take(&mut self.parked_entered);
+        // What is kept now is the child's.
+        self.forget_kept();
         self.child = None;
         (!self.adopted).then_some(self.prepared)
     }

@@ -15,17 +15,16 @@ use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
 use super::{context, descriptors, identity, mapping, numbers, paths, stack, strays, sys, user};
-use core::cell::{Cell, UnsafeCell};
+use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use engine::Node;
 use engine::format::FileKind;
-use engine::{Node, Thread};
 use libc::{CLONE_FILES, CLONE_FS, CLONE_PARENT_SETTID, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
-use pmem::Direct;
 use posix::path::{LastLink, Outcome, PathBuffer, Place};
 use posix::process::{Fork, Process, Processes};
-use posix::{Errno, OpenFile, Result};
+use posix::{Errno, Kept, OpenFile, Result};
 
 /// Who calls: a thread acting for somebody, in a process.
 #[derive(Clone, Copy)]
@@ -36,7 +35,7 @@ pub struct Who<'c> {
     pub process: &'c Process<'static>,
     /// Whether that is a child which runs in its parent's memory.
     pub is_child: bool,
-    /// The working directory that the thread keeps.
+    /// The working directory of a process with several threads, which this one keeps: taken once, so that they need not count one another's calls.
     pub kept: &'c Kept,
 }
 
@@ -46,53 +45,26 @@ impl Who<'_> {
     pub fn directory(&self) -> Option<Node> {
         let now = self.process.directory();
         if has_threads() && now != self.kept.node() {
-            return self.kept.follow(self.process, self.caller.thread);
+            return self.follow();
         }
         now
     }
-}
 
-/// A thread's own reference to the working directory of a process with several: taken once, so that they need not count one another's calls.
-/// All zero: none.
-pub struct Kept {
-    cachelet: Cell<u32>,
-    number: Cell<u64>,
-}
-
-impl Kept {
-    #[inline]
-    fn node(&self) -> Option<Node> {
-        let node = Node { cachelet: self.cachelet.get(), number: self.number.get() };
-        (node.cachelet != 0).then_some(node)
-    }
-
+    /// Keeps the working directory of now.
     #[cold]
-    fn follow(&self, process: &Process<'static>, thread: &Thread<'static, Direct>) -> Option<Node> {
-        self.give_back(thread);
+    fn follow(&self) -> Option<Node> {
+        let thread = self.caller.thread;
+        self.kept.give_back(thread);
         loop {
             let visit = thread.visit();
-            let now = process.directory()?;
+            let now = self.process.directory()?;
             // While the visit lasts it is not used for something else, even if the process has left it since.
             let Some(taken) = visit.begin_at(now).ok().and_then(|seen| visit.take(seen)) else { continue };
             drop(visit);
             thread.note(taken);
-            self.cachelet.set(taken.cachelet);
-            self.number.set(taken.number);
+            self.kept.keep(thread, taken);
             return Some(taken);
         }
-    }
-
-    /// Gives the reference back.
-    pub fn give_back(&self, thread: &Thread<'static, Direct>) {
-        if let Some(before) = self.node() {
-            self.forget();
-            thread.give_back(before);
-        }
-    }
-
-    /// It is the parent's: this is a copy that a fork made.
-    pub fn forget(&self) {
-        self.cachelet.set(0);
     }
 }
 
