@@ -4,7 +4,7 @@ use crate::dram::{Cachelet, PLAIN, References};
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST};
 use crate::fs::{Node, Thread};
-use crate::reap::Patience;
+use crate::patience::Patience;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::fence;
 use pmem::{Flushed, Memory};

@@ -14,7 +14,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
-use crate::reap::Patience;
+use crate::patience::Patience;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;

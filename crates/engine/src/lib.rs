@@ -27,6 +27,7 @@ mod fs;
 mod grace;
 mod lock;
 mod mindex;
+mod patience;
 mod platform;
 mod reap;
 #[cfg(test)]

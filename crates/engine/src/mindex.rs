@@ -22,7 +22,7 @@ use crate::format::Valid;
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
 use crate::fs::{Fs, Thread};
 use crate::lock::Held;
-use crate::reap::Patience;
+use crate::patience::Patience;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
@@ -492,6 +492,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             entry.value.store(Target::Cachelet(cachelet).bits() | hash.value_bits(), Release);
         }
         Ok(())
+    }
+
+    /// Whether a held bucket has an entry of a dentry.
+    pub(crate) fn has_entry(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64) -> bool {
+        self.entry_of(held, hash, dentry_offset).is_ok_and(|entry| entry.is_some())
     }
 
     fn entry_of(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64) -> Result<Option<&'f BucketEntry>> {

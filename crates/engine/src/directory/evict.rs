@@ -156,8 +156,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Takes all names of a directory out of the mindex, and the cachelets of unused files with them. Under its lock; nobody else relies on
-    /// the names. How many subdirectories there are.
+    /// Takes all names of a directory out of the mindex, and the cachelets of unused files with them, when nobody relies on the names any
+    /// more. How many subdirectories there are.
     pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<u32> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();

@@ -10,7 +10,7 @@ use crate::format::NAME_BYTES_MAX;
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::mindex::NameHash;
-use crate::reap::Patience;
+use crate::patience::Patience;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::Memory;
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
-use crate::reap::Patience;
+use crate::patience::Patience;
 use crate::step::step;
 use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};

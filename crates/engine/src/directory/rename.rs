@@ -20,7 +20,7 @@ use crate::fs::{Node, Thread};
 use crate::grace::Pin;
 use crate::lock::Held;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
-use crate::reap::Patience;
+use crate::patience::Patience;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory, Pm};

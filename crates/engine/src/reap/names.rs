@@ -1,0 +1,205 @@
+//! What a reaper does about a name that was being made or removed, and about a directory that was being evicted or compacted.
+
+use crate::dram::{
+    Cachelet, DirectoryState, FLAG_DELETED, FLAG_UNNAMED, IntentKind, References, STEP_DONE, STEP_RETIRING,
+};
+use crate::error::Result;
+use crate::format::{Dentry, Valid};
+use crate::fs::Thread;
+use crate::mindex::NameHash;
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use pmem::{Memory, Pm};
+
+impl<'f, M: Memory> Thread<'f, M> {
+    pub(super) fn settle_intent(&self) -> Result<()> {
+        let kind = self.slot.intent.kind.load(Acquire);
+        let done = self.slot.intent.step.load(Acquire) == STEP_DONE;
+        match kind {
+            kind if kind == IntentKind::Create as u32 => self.settle_create(done)?,
+            kind if kind == IntentKind::Link as u32 => self.settle_link(done)?,
+            kind if kind == IntentKind::Unlink as u32 => self.settle_unlink(done)?,
+            kind if kind == IntentKind::RemoveDirectory as u32 => self.settle_remove_directory(done)?,
+            kind if kind == IntentKind::Rename as u32 => self.settle_rename(done, false)?,
+            kind if kind == IntentKind::Exchange as u32 => self.settle_rename(done, true)?,
+            kind if kind == IntentKind::Directory as u32 => return self.settle_maintenance(),
+            _ => return Ok(()),
+        }
+        for directory in &self.slot.intent.directories {
+            if let index @ 1.. = directory.load(Relaxed) {
+                DirectoryState::doubt(self.fs.dram.cachelet(index)?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn hash(&self, index: usize) -> NameHash {
+        NameHash::from_intent(self.slot.intent.hashes[index].load(Relaxed))
+    }
+
+    /// Offset of a dentry in hand; zero: none.
+    pub(super) fn dentry_in_hand(&self, index: usize) -> u64 {
+        self.slot.hand.dentries[index].load(Relaxed) & !63
+    }
+
+    /// Whether the dentry in hand entered the mindex before its maker died. He held the bucket until he noted it.
+    fn is_named(&self, done: bool) -> Result<bool> {
+        let dentry = self.dentry_in_hand(0);
+        if done || dentry == 0 {
+            return Ok(done);
+        }
+        match self.bucket_held_for(self.hash(0))? {
+            Some(bucket) => self.is_in_bucket(bucket, self.hash(0), dentry),
+            None => Ok(false),
+        }
+    }
+
+    fn settle_create(&self, done: bool) -> Result<()> {
+        if self.is_named(done)? { self.drop_created() } else { Ok(()) }
+    }
+
+    /// What was made exists; the reference to it was to go to a caller who is dead.
+    fn drop_created(&self) -> Result<()> {
+        let index = self.slot.hand.cachelet.load(Relaxed);
+        self.slot.intent.step.store(STEP_DONE, Release);
+        if index == 0 {
+            // A reaper has come so far before.
+            return Ok(());
+        }
+        // Whatever else happens to it decides the last user.
+        self.slot.intent.victim.store(index, Release);
+        self.empty_hand();
+        self.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+        Ok(())
+    }
+
+    fn settle_link(&self, done: bool) -> Result<()> {
+        if self.is_named(done)? {
+            // Another reaper finds the hand empty.
+            self.slot.intent.step.store(STEP_DONE, Release);
+            self.empty_hand();
+            return Ok(());
+        }
+        match self.slot.intent.file.load(Relaxed) {
+            0 => Ok(()),
+            index => self.uncount_link(index, self.slot.intent.file_before.load(Relaxed)),
+        }
+    }
+
+    /// Takes a link away that was counted for a name which is not there, if it was counted and the file's lock is held: nobody else has changed the links since,
+    /// for all but the removal of an only link is done under it. The file's property entry follows when it is settled.
+    fn uncount_link(&self, index: u32, before: u32) -> Result<()> {
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let before = References::from_word((before as u64) << 32);
+        let uncounted = |word: u64| {
+            let state = References::from_word(word);
+            let flags = before.flags & (FLAG_DELETED | FLAG_UNNAMED) | state.flags & !(FLAG_DELETED | FLAG_UNNAMED);
+            (state.links == before.links + 1).then(|| References { links: before.links, flags, ..state }.word())
+        };
+        if self.holds(&cachelet.lock) {
+            let _ = cachelet.references.fetch_update(AcqRel, Acquire, uncounted);
+        }
+        Ok(())
+    }
+
+    /// Drops the link of a name that is gone, unless that was done, if the file's lock is held.
+    pub(super) fn drop_link_once(&self, index: u32) -> Result<()> {
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let before = References::from_word((self.slot.intent.victim_before.load(Relaxed) as u64) << 32);
+        let state = References::from_word(cachelet.references.load(Acquire));
+        if index != 0 && self.holds(&cachelet.lock) && state.links == before.links {
+            // If that buries the file, `settle_victim` sees it in the cachelet.
+            let _ = self.drop_counted_link(cachelet);
+        }
+        Ok(())
+    }
+
+    fn settle_unlink(&self, done: bool) -> Result<()> {
+        let intent = &self.slot.intent;
+        let Some(bucket) = self.bucket_held_for(self.hash(0))?.filter(|_| !done) else { return Ok(()) };
+        let index = intent.victim.load(Relaxed);
+        let offset = intent.old[0].load(Relaxed);
+        let state = References::from_word(self.fs.dram.cachelet(index)?.references.load(Acquire));
+        // Only who has the last name, and this is it, can have dropped the last link.
+        let last_dropped = state.links == 0 && state.flags & FLAG_DELETED != 0;
+        if self.counts(offset)? && !last_dropped {
+            return Ok(());
+        }
+        if !last_dropped {
+            self.drop_link_once(index)?;
+        }
+        step();
+        self.remove_name(bucket, offset)
+    }
+
+    /// Whether a dentry counts.
+    fn counts(&self, offset: u64) -> Result<bool> {
+        let dentry = self.fs.pm.get(Pm::<Dentry>::new(offset))?;
+        Ok(Valid::from_word(dentry.valid.load_acquire()).valid)
+    }
+
+    /// Ends the removal of a name whose bucket is held.
+    fn remove_name(&self, bucket: &'f crate::dram::Bucket, offset: u64) -> Result<()> {
+        let pm = &self.fs.pm;
+        let dentry = pm.get(Pm::<Dentry>::new(offset))?;
+        if Valid::from_word(dentry.valid.load()).valid {
+            let moment_ns = self.fs.now_ns().max(0) as u64 & !1;
+            pm.retract(&dentry.valid, dentry.gone(moment_ns)).unflushed();
+        }
+        pm.fence(pm.flush_all(dentry));
+        self.repair_names(bucket, self.hash(0), &[offset], None)?;
+        self.slot.intent.step.store(STEP_DONE, Release);
+        step();
+        Ok(())
+    }
+
+    fn settle_remove_directory(&self, done: bool) -> Result<()> {
+        let intent = &self.slot.intent;
+        let index = intent.victim.load(Relaxed);
+        if !done {
+            let Some(bucket) = self.bucket_held_for(self.hash(0))? else { return Ok(()) };
+            if !self.fs.dram.cachelet(index)?.is_removed() {
+                return Ok(());
+            }
+            self.remove_name(bucket, intent.old[0].load(Relaxed))?;
+        }
+        if index != 0 {
+            self.bury_directory(self.fs.dram.cachelet(index)?, index);
+        }
+        Ok(())
+    }
+
+    fn settle_maintenance(&self) -> Result<()> {
+        let intent = &self.slot.intent;
+        let directory = self.fs.dram.cachelet(intent.directories[0].load(Relaxed))?;
+        if !directory.is_maintained_by(self.ticket()) {
+            return Ok(());
+        }
+        if DirectoryState::of(directory) == DirectoryState::Evicting {
+            DirectoryState::doubt(directory);
+        }
+        if intent.step.load(Acquire) == STEP_RETIRING {
+            self.settle_compaction(directory)?;
+        }
+        step();
+        directory.end_maintaining(self.ticket());
+        self.fs.platform.wake(&directory.directory);
+        Ok(())
+    }
+
+    /// A log that was about to be replaced: if the head has changed, the old one is retired. If not, whoever settles the directory, whose lock is held,
+    /// finds the old pages to be its own and the new ones free.
+    fn settle_compaction(&self, directory: &'f Cachelet) -> Result<()> {
+        let pm = &self.fs.pm;
+        let head = &self.fs.inode_at(directory.inode.load(Relaxed))?.log;
+        let [old_head, boundary] = &self.slot.intent.old;
+        let (old_head, boundary) = (old_head.load(Relaxed), boundary.load(Relaxed));
+        if head.load_acquire() == old_head {
+            return Ok(());
+        }
+        pm.fence(pm.flush_all(head));
+        // Positions in the log have changed.
+        directory.directory.fetch_add(1 << 8, AcqRel);
+        self.retire_log(directory, (old_head, boundary), head.load())
+    }
+}

@@ -1,0 +1,131 @@
+//! What a reaper does about a rename: it has happened if its journal record is whole.
+
+use crate::dram::{FLAG_RENAMING, References, RetiredKind, STEP_DONE};
+use crate::error::Result;
+use crate::format::{FileKind, JournalRecord};
+use crate::fs::Thread;
+use crate::mindex::Target;
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
+
+impl<'f, M: Memory> Thread<'f, M> {
+    pub(super) fn settle_rename(&self, done: bool, exchanged: bool) -> Result<()> {
+        let intent = &self.slot.intent;
+        let record = match self.dentry_in_hand(0) {
+            0 => None,
+            dentry => self.rename_record(dentry)?,
+        };
+        match record {
+            Some(record) => self.finish_rename(&record, done, exchanged)?,
+            // The record of a rename that is over may be gone, or another reaper has come so far.
+            None if done => {}
+            None => {
+                self.discard_record()?;
+                self.undo_rename()?;
+            }
+        }
+        if record.is_some() || done {
+            self.finish_things(exchanged)?;
+        }
+        for index in [intent.file.load(Relaxed), intent.victim.load(Relaxed)] {
+            self.end_marking(index)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the mark of a rename off a file whose lock is held, or a directory whose names are.
+    fn end_marking(&self, index: u32) -> Result<()> {
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
+        let names = self.bucket_held_for(self.hash(0))?.is_some() && self.bucket_held_for(self.hash(1))?.is_some();
+        if index != 0 && (self.holds(&cachelet.lock) || (is_directory && names)) {
+            cachelet.references.fetch_and(!References::flag(FLAG_RENAMING), AcqRel);
+        }
+        Ok(())
+    }
+
+    /// The journal record is whole: the rename has happened.
+    fn finish_rename(&self, record: &JournalRecord, done: bool, exchanged: bool) -> Result<()> {
+        let pm = &self.fs.pm;
+        for offset in record.moves.iter().map(|step| step.dentry).filter(|offset| *offset != 0) {
+            pm.flush_range(offset, (5 * LINE_BYTES).min(BLOCK_BYTES - offset % BLOCK_BYTES)).unfenced();
+        }
+        pm.fence(Flushed::nothing());
+        self.fs.replay(record)?;
+        pm.fence(Flushed::nothing());
+        if !exchanged {
+            self.drop_replaced(self.slot.intent.victim.load(Relaxed))?;
+        }
+        step();
+        if !done {
+            self.rename_names(record, exchanged)?;
+        }
+        for (offset, lines) in self.inherited(record)?.into_iter().flatten() {
+            if !self.is_queued(RetiredKind::Dentry, offset) {
+                self.retire(RetiredKind::Dentry, offset, lines);
+            }
+        }
+        step();
+        self.end_journal_of(record.turn);
+        Ok(())
+    }
+
+    /// A replaced file has one link less. (A directory's end comes when all is settled.)
+    fn drop_replaced(&self, victim: u32) -> Result<()> {
+        let mode = self.fs.dram.cachelet(victim)?.mode.load(Relaxed);
+        if FileKind::from_mode(mode) != Some(FileKind::Directory) { self.drop_link_once(victim) } else { Ok(()) }
+    }
+
+    /// What was replaced has one name less, and what stands in the old place is nobody's any more.
+    fn finish_things(&self, exchanged: bool) -> Result<()> {
+        let victim = self.slot.intent.victim.load(Relaxed);
+        if victim != 0 && !exchanged {
+            let replaced = self.fs.dram.cachelet(victim)?;
+            if FileKind::from_mode(replaced.mode.load(Relaxed)) == Some(FileKind::Directory) {
+                self.bury_directory(replaced, victim);
+            }
+        }
+        let whiteout = self.slot.hand.cachelet.load(Relaxed);
+        self.empty_hand();
+        if whiteout != 0 {
+            self.fs.dram.cachelet(whiteout)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// The mindex after a rename, where the buckets are held still.
+    fn rename_names(&self, record: &JournalRecord, exchanged: bool) -> Result<()> {
+        let intent = &self.slot.intent;
+        let gone = [intent.old[0].load(Relaxed), intent.old[1].load(Relaxed)];
+        let (file, victim) = (intent.file.load(Relaxed), intent.victim.load(Relaxed));
+        let place = if exchanged { victim } else { self.slot.hand.cachelet.load(Relaxed) };
+        let places = match record.moves[1].dentry {
+            0 => None,
+            dentry => Some((dentry, Target::Cachelet(place))),
+        };
+        let arrival = Some((record.moves[0].dentry, Target::Cachelet(file)));
+        for (index, come) in [(0, places), (1, arrival)] {
+            if let Some(bucket) = self.bucket_held_for(self.hash(index))? {
+                self.repair_names(bucket, self.hash(index), &gone, come)?;
+            }
+        }
+        self.slot.intent.step.store(STEP_DONE, Release);
+        Ok(())
+    }
+
+    /// Nothing of the rename counts.
+    fn undo_rename(&self) -> Result<()> {
+        let intent = &self.slot.intent;
+        let victim = intent.victim.load(Relaxed);
+        if victim == 0 {
+            return Ok(());
+        }
+        let cachelet = self.fs.dram.cachelet(victim)?;
+        let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
+        if is_directory && self.bucket_held_for(self.hash(1))?.is_some() {
+            cachelet.allow_names();
+        }
+        Ok(())
+    }
+}
