@@ -65,7 +65,7 @@ fn within<R>(hand: &Hand<'_>, root: Node, way: Option<&str>, work: impl FnOnce(N
 fn one(hand: &Hand<'_>, root: Node, random: &mut Random) -> Result<()> {
     let (from_way, to_way, from, to) = (random.way(), random.way(), random.name(), random.name());
     let (from, to) = (from.as_bytes(), to.as_bytes());
-    let choice = random.below(16);
+    let choice = random.below(17);
     within(hand, root, from_way.as_deref(), |directory| match choice {
         0 => made(hand, hand.create(directory, from, &new(FileKind::Regular))),
         1 => made(hand, hand.create(directory, from, &new(FileKind::Symlink))),
@@ -78,6 +78,7 @@ fn one(hand: &Hand<'_>, root: Node, random: &mut Random) -> Result<()> {
             within(hand, root, to_way.as_deref(), |other| hand.link(node, other, to))
         }),
         9 => on_file(hand, directory, from, |node| change(hand, node, random)),
+        16 => hand.evict_some().map(drop),
         _ => {
             let flags = match choice {
                 10 | 11 => RenameFlags { exchange: true, ..RenameFlags::default() },
