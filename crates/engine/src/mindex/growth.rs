@@ -46,9 +46,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    fn count_moving(&self, source: &Bucket, fresh_index: u64) -> Result<usize> {
+    fn count_moving(&self, source: &'f Bucket, fresh_index: u64) -> Result<usize> {
         let mut count = 0;
-        self.each_entry(source, |entry| {
+        self.each_of_chain(source, |entry| {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
             count += usize::from(key != 0 && NameHash::of_entry(key, value).bucket(fresh_index + 1) == fresh_index);
         })?;
@@ -72,7 +72,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Moves what belongs into the fresh bucket. Each entry is copied before it is taken away, so a reaper repeats all of it.
     pub(super) fn move_entries(&self, source: &'f Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
         let mut failed = None;
-        self.each_entry(source, |entry| {
+        self.each_of_chain(source, |entry| {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
             if key == 0 || NameHash::of_entry(key, value).bucket(fresh_index + 1) != fresh_index || failed.is_some() {
                 return;
@@ -139,19 +139,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         }
         Ok(())
-    }
-
-    fn each_entry(&self, main: &Bucket, mut visit: impl FnMut(&BucketEntry)) -> Result<()> {
-        let mut bucket = main;
-        for _ in 0..CHAIN_MAX {
-            bucket.entries.iter().for_each(&mut visit);
-            let next = bucket.overflow.load(Relaxed);
-            if next == 0 {
-                return Ok(());
-            }
-            bucket = self.fs.dram.overflow(next)?;
-        }
-        Err(Error::Busy)
     }
 
     /// Links an empty overflow bucket to the end of a chain. One word: a reader sees the chain with or without it.
