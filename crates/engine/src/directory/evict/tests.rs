@@ -19,6 +19,12 @@ fn at_step(steps: u64, meanwhile: impl FnOnce() + 'static) {
     });
 }
 
+/// A file system and a thread in it that may be used at any step.
+fn everlasting() -> (&'static World, &'static Hand<'static>) {
+    let world: &'static World = Box::leak(Box::new(World::new(Kind::Roomy)));
+    (world, Box::leak(Box::new(world.fs().enter().expect("enters"))))
+}
+
 /// Evicts a directory, whether or not it has a second chance.
 fn evict(hand: &Hand<'_>, directory: Node) {
     let evicted = || hand.evict_directory(directory.cachelet).expect("no damage");
@@ -35,8 +41,7 @@ fn node(hand: &Hand<'_>, directory: Node, name: &[u8]) -> Node {
 fn names_are_there_once_if_they_come_in_while_their_directory_goes() {
     static LOOKS: AtomicU64 = AtomicU64::new(0);
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    let world: &'static World = Box::leak(Box::new(World::new(Kind::Roomy)));
-    let hand: &'static Hand<'_> = Box::leak(Box::new(world.fs().enter().expect("enters")));
+    let (world, hand) = everlasting();
     let root = hand.root().expect("a root");
     let outer = make(hand, root, b"outer", FileKind::Directory);
     let inner = make(hand, outer, b"inner", FileKind::Directory);
@@ -75,8 +80,7 @@ fn names_are_there_once_if_they_come_in_while_their_directory_goes() {
 fn a_file_keeps_count_of_its_names_if_it_goes_with_one_while_another_is_removed() {
     static EVICTIONS: AtomicU64 = AtomicU64::new(0);
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    let world: &'static World = Box::leak(Box::new(World::new(Kind::Roomy)));
-    let hand: &'static Hand<'_> = Box::leak(Box::new(world.fs().enter().expect("enters")));
+    let (world, hand) = everlasting();
     let root = hand.root().expect("a root");
     for step in 0.. {
         let file = make(hand, root, b"one", FileKind::Regular);
