@@ -170,7 +170,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let same = victim.is_some_and(|victim| victim.inode == source.inode);
         let fits = self.check_kinds(&source, victim.as_ref(), flags, (old.number, new.number));
         if same || fits.is_err() {
-            self.check_at_once(old, &source, victim.as_ref())?;
+            self.check_at_once((old, &source), (new, victim.as_ref()))?;
             return fits;
         }
         if let Some(victim) = victim
@@ -181,7 +181,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             return self.index_victim(pin, victim);
         }
         let _moving = match self.guard_tree(old, new, &source, victim.as_ref(), flags) {
-            Err(error) => return self.check_at_once(old, &source, victim.as_ref()).and(Err(error)),
+            Err(error) => {
+                return self.check_at_once((old, &source), (new, victim.as_ref())).and(Err(error));
+            }
             guarded => guarded?,
         };
         let intent = &self.slot.intent;
@@ -198,14 +200,28 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    /// That two names which were looked at one after the other were there at the same moment, and no rename under way between them: else `Busy`.
-    /// Pinned since before, so a dentry that is still found was there all the time.
-    fn check_at_once(&self, old: &Side<'f, '_>, source: &Found<'f>, victim: Option<&Found<'f>>) -> Result<()> {
+    /// That two names which were looked at one after the other were there at the same moment, and no rename was under way between them: else `Busy`.
+    ///
+    /// The moment is that at which the flags are read. Pinned since before the names were looked at, so a dentry that is found once more afterwards was
+    /// there all the time. Without a flag no rename has added one of the names and has yet to take the other away. If the new name was missing, the moment is
+    /// that at which it was: the old one was there before and is there still.
+    fn check_at_once(
+        &self,
+        (old, source): (&Side<'f, '_>, &Found<'f>),
+        (new, victim): (&Side<'f, '_>, Option<&Found<'f>>),
+    ) -> Result<()> {
         let moving =
             self.is_renaming(source.cachelet) || victim.is_some_and(|victim| self.is_renaming(victim.cachelet));
-        let again = self.fs.find(old.number, old.name, old.hash)?;
-        let stayed = again.is_some_and(|hit| hit.dentry_offset == source.dentry_offset);
-        if stayed && !moving { Ok(()) } else { Err(Error::Busy) }
+        if !moving && self.stays(old, source)? && victim.map_or(Ok(true), |victim| self.stays(new, victim))? {
+            Ok(())
+        } else {
+            Err(Error::Busy)
+        }
+    }
+
+    fn stays(&self, side: &Side<'f, '_>, found: &Found<'f>) -> Result<bool> {
+        let again = self.fs.find(side.number, side.name, side.hash)?;
+        Ok(again.is_some_and(|hit| hit.dentry_offset == found.dentry_offset))
     }
 
     fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
