@@ -8,6 +8,7 @@
 
 use super::map::{BLOCK_UNWRITTEN, Map, Tree, height_for, slot_of, slots_of, span};
 use super::release::{Freed, Supply};
+use crate::alloc::BlockRun;
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Result};
 use crate::format::Property;
@@ -80,9 +81,29 @@ struct Builder<'t, 'f, 'a, M: Memory> {
     added: u64,
     removed: u64,
     flushed: Flushed,
+    /// Whole blocks of the write that were placed and have yet to be copied.
+    placed: Placed,
+}
+
+/// Blocks in a row: of the body, and of the image.
+#[derive(Clone, Copy)]
+struct Placed {
+    index: u64,
+    run: BlockRun,
+}
+
+impl Placed {
+    const NONE: Placed = Placed { index: 0, run: BlockRun { first: 0, count: 0 } };
 }
 
 impl<M: Memory> Builder<'_, '_, '_, M> {
+    /// Builds everything that an edit changes below a target.
+    fn build_all(&mut self, target: &Target<'_>) -> Result<Tree> {
+        let built = self.build(target.level, target.base, target.tree)?;
+        self.copy_placed()?;
+        Ok(built)
+    }
+
     fn note(&mut self, flushed: Flushed) {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
@@ -200,6 +221,12 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     /// Gives the block at `to` the content that block `index` will have; its word.
     fn fill(&mut self, index: u64, old: Tree, to: u64) -> Result<u64> {
         let within = self.edit.within(index);
+        if let Change::Write(_) = self.edit.change
+            && within.end - within.start == BLOCK_BYTES
+        {
+            self.place(index, to / BLOCK_BYTES)?;
+            return Ok(to);
+        }
         self.keep(index, old, to, 0..within.start)?;
         let length = within.end - within.start;
         let flushed = match self.edit.change {
@@ -214,6 +241,28 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         self.note(flushed);
         self.keep(index, old, to, within.end..BLOCK_BYTES)?;
         Ok(to)
+    }
+
+    /// A block that the write fills is copied with its neighbours: what follows a copy waits until its stores are done.
+    fn place(&mut self, index: u64, block: u64) -> Result<()> {
+        let Placed { index: first, run } = self.placed;
+        if run.count == 0 || index != first + run.count || block != run.first + run.count {
+            self.copy_placed()?;
+            self.placed = Placed { index, run: BlockRun { first: block, count: 0 } };
+        }
+        self.placed.run.count += 1;
+        Ok(())
+    }
+
+    fn copy_placed(&mut self) -> Result<()> {
+        let Placed { index, run } = core::mem::replace(&mut self.placed, Placed::NONE);
+        if let (Change::Write(bytes), true) = (self.edit.change, run.count > 0) {
+            let start = (index * BLOCK_BYTES - self.edit.from) as usize;
+            let bytes = &bytes[start..start + (run.count * BLOCK_BYTES) as usize];
+            let flushed = self.map.pm.stream_bytes(run.first * BLOCK_BYTES, bytes)?;
+            self.note(flushed);
+        }
+        Ok(())
     }
 
     /// Copies what stays of block `index`; what never was written, or lies behind the old length, becomes zeros.
@@ -297,8 +346,9 @@ impl<M: Memory> Thread<'_, M> {
         let blocks = edit.blocks();
         let target = map.target(map.root(property.root)?, &blocks, size_after != property.size_bytes)?;
         let (supply, flushed) = (Supply::EMPTY, Flushed::nothing());
-        let mut builder = Builder { thread: self, map, edit, supply, added: 0, removed: 0, flushed };
-        let built = builder.build(target.level, target.base, target.tree);
+        let placed = Placed::NONE;
+        let mut builder = Builder { thread: self, map, edit, supply, added: 0, removed: 0, flushed, placed };
+        let built = builder.build_all(&target);
         let Builder { mut supply, added, removed, flushed, .. } = builder;
         let new = match built {
             Ok(new) => new,
