@@ -1,10 +1,11 @@
 //! What the model's parts cost on this machine: the shortest of many short tries, since whatever else the machine does only adds.
 
 use super::coherence::Costs;
+use crate::locks::lock;
 use pmem::{Direct, Mapping, Region};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Tries of which the shortest counts.
 const TRIES: usize = 200;
@@ -32,6 +33,44 @@ fn exchange_ns() -> f64 {
     })
 }
 
+/// How far two processors are apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Distance {
+    /// As [`Costs::transfer_ns`].
+    pub transfer_ns: f64,
+    /// As [`Costs::handover_ns`].
+    pub handover_ns: f64,
+}
+
+impl Distance {
+    /// Now: where a virtual machine's processors are changes, and with it how far they are apart.
+    pub fn measure() -> Distance {
+        Distance { transfer_ns: transfer_ns(), handover_ns: handover_ns() }
+    }
+
+    /// Whether they are halves of one core, which slow each other down by more than lines.
+    pub fn is_within_core(&self) -> bool {
+        self.transfer_ns < SIBLINGS_NS
+    }
+
+    /// In between.
+    pub fn mean(&self, other: &Distance) -> Distance {
+        let mean = |one: f64, other: f64| (one + other) / 2.0;
+        Distance {
+            transfer_ns: mean(self.transfer_ns, other.transfer_ns),
+            handover_ns: mean(self.handover_ns, other.handover_ns),
+        }
+    }
+
+    /// The costs where processors are so far apart.
+    pub fn costs(&self, costs: &Costs) -> Costs {
+        Costs { transfer_ns: self.transfer_ns, handover_ns: self.handover_ns, ..*costs }
+    }
+}
+
+/// No line's way between two cores is shorter than this.
+const SIBLINGS_NS: f64 = 10.0;
+
 /// A word goes to and fro between two threads. Each way is two transfers: the line is taken from its reader, and read by the other.
 fn transfer_ns() -> f64 {
     #[repr(align(128))]
@@ -54,20 +93,68 @@ fn transfer_ns() -> f64 {
             for _ in 0..TURNS {
                 word.0.store(turn + 1, Ordering::Release);
                 turn += 2;
-                let mut looks = 0u64;
-                while word.0.load(Ordering::Acquire) != turn {
-                    std::hint::spin_loop();
-                    looks += 1;
-                    // The other one may have no processor.
-                    if looks.is_multiple_of(10_000) {
-                        std::thread::yield_now();
-                    }
-                }
+                await_turn(&word.0, turn);
             }
         });
         over.store(true, Ordering::Relaxed);
         least / 4.0
     })
+}
+
+/// From when a lock is left until somebody who has waited for it has it: the median of some times, since it hangs on when he looks.
+fn handover_ns() -> f64 {
+    const TIMES: u64 = 101;
+    /// Long enough to be at the lock, and too short to be asleep.
+    const WAITED: Duration = Duration::from_micros(1);
+    let mutex = Mutex::new(());
+    // Which time it is: that the lock is held, that it is waited for, and that it was handed over (and when).
+    let (held, waiting, taken, taken_ns) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let begun = Instant::now();
+    let now_ns = || begun.elapsed().as_nanos() as u64;
+    let mut times: Vec<f64> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for time in 1..=TIMES {
+                await_turn(&held, time);
+                waiting.store(time, Ordering::Release);
+                let _guard = lock(&mutex);
+                taken_ns.store(now_ns(), Ordering::Relaxed);
+                taken.store(time, Ordering::Release);
+            }
+        });
+        let one = |time| {
+            let guard = lock(&mutex);
+            held.store(time, Ordering::Release);
+            await_turn(&waiting, time);
+            let since = Instant::now();
+            while since.elapsed() < WAITED {}
+            let left_ns = now_ns();
+            drop(guard);
+            await_turn(&taken, time);
+            taken_ns.load(Ordering::Relaxed).saturating_sub(left_ns) as f64
+        };
+        (1..=TIMES).map(one).collect()
+    });
+    const LOOKS: u64 = 100;
+    let clock_ns = shortest_ns(LOOKS, || {
+        for _ in 0..LOOKS {
+            std::hint::black_box(now_ns());
+        }
+    });
+    times.sort_by(f64::total_cmp);
+    (times[times.len() / 2] - clock_ns).max(0.0)
+}
+
+/// Waits until a word is at least `turn`.
+fn await_turn(word: &AtomicU64, turn: u64) {
+    let mut looks = 0u64;
+    while word.load(Ordering::Acquire) < turn {
+        std::hint::spin_loop();
+        looks += 1;
+        // The other one may have no processor.
+        if looks.is_multiple_of(10_000) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// What a fence costs, and each line that was flushed before it.
@@ -88,11 +175,29 @@ fn persist_ns(region: &Region<Direct>) -> Option<(f64, f64)> {
     Some((flush_ns, (both[0] - flush_ns * FLUSHED[0] as f64).max(0.0)))
 }
 
-/// Measures all but the time of an instruction, which belongs to an operation ([`fit`]).
+/// Measures all but the distance of processors, and the time of an instruction, which belongs to an operation ([`fit`]).
 pub fn measure() -> Result<Costs, pmem::MapError> {
     let region = Arc::new(Mapping::anonymous(1 << 20)?).region(Direct)?;
     let (flush_ns, fence_ns) = persist_ns(&region).unwrap_or_default();
-    Ok(Costs { instruction_ns: 0.0, exchange_ns: exchange_ns(), transfer_ns: transfer_ns(), flush_ns, fence_ns })
+    let exchange_ns = exchange_ns();
+    Ok(Costs { instruction_ns: 0.0, exchange_ns, transfer_ns: 0.0, handover_ns: 0.0, flush_ns, fence_ns })
+}
+
+/// Of distances that were measured at different times: what a tenth were shorter than, and what a tenth were longer than. Those within a core count only if there are no
+/// others.
+pub fn short_and_long(measured: &[Distance]) -> Option<(Distance, Distance)> {
+    let are_apart = measured.iter().any(|distance| !distance.is_within_core());
+    let counted = || measured.iter().filter(|distance| !are_apart || !distance.is_within_core());
+    let tenths = |times: Vec<f64>| -> Option<(f64, f64)> {
+        let mut times = times;
+        times.sort_by(f64::total_cmp);
+        let at = |tenth: usize| times.get(times.len().saturating_sub(1) * tenth / 10).copied();
+        at(1).zip(at(9))
+    };
+    let transfer = tenths(counted().map(|distance| distance.transfer_ns).collect())?;
+    let handover = tenths(counted().map(|distance| distance.handover_ns).collect())?;
+    let of = |transfer_ns, handover_ns| Distance { transfer_ns, handover_ns };
+    Some((of(transfer.0, handover.0), of(transfer.1, handover.1)))
 }
 
 /// Chooses the time of an instruction so that an operation takes as long on one processor as was measured. The least is that of a processor at its best: then
@@ -108,8 +213,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn distances_within_a_core_and_outliers_do_not_count() {
+        let way = |transfer_ns: f64| Distance { transfer_ns, handover_ns: transfer_ns * 3.0 };
+        let mut measured = vec![way(16.0); 30];
+        measured.extend([way(70.0); 30]);
+        measured.extend([way(7.0); 10]);
+        measured.push(way(900.0));
+        assert_eq!(short_and_long(&measured), Some((way(16.0), way(70.0))));
+        assert_eq!(short_and_long(&[way(7.0)]), Some((way(7.0), way(7.0))));
+        assert_eq!(short_and_long(&[]), None);
+    }
+
+    #[test]
     fn the_time_of_an_instruction_is_what_the_other_costs_leave() {
-        let costs = Costs { instruction_ns: 0.0, exchange_ns: 5.0, transfer_ns: 50.0, flush_ns: 10.0, fence_ns: 100.0 };
+        let costs = Costs {
+            instruction_ns: 0.0,
+            exchange_ns: 5.0,
+            transfer_ns: 50.0,
+            handover_ns: 80.0,
+            flush_ns: 10.0,
+            fence_ns: 100.0,
+        };
         assert_eq!(fit(&costs, 500.0, 1000.0, 200.0).instruction_ns, 0.3);
         assert_eq!(fit(&costs, 100.0, 1000.0, 200.0).instruction_ns, 0.05);
     }
