@@ -386,6 +386,19 @@ impl Mapping {
         unsafe { libc::madvise(address, length, libc::MADV_COLLAPSE) == 0 }
     }
 
+    /// As [`populate_write`](Mapping::populate_write), with huge pages where there are any: a huge page that has not been touched is one from the start.
+    pub fn populate_huge(&self, range: Range<u64>) -> io::Result<()> {
+        let whole = range.start.next_multiple_of(HUGE_PAGE_BYTES)..range.end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        if !whole.is_empty() {
+            // A huge page is made only where there is a page to begin with.
+            for page in whole.clone().step_by(HUGE_PAGE_BYTES as usize) {
+                self.populate_write(page..page + 1)?;
+            }
+            let _ = self.collapse_huge(whole);
+        }
+        self.populate_write(range)
+    }
+
     /// Has the kernel provide memory for a range and prepare it for stores, so that first touches cost nothing later.
     /// An error tells that memory or space on the file system is used up (before a store would fault on it), or a
     /// kernel before 5.14.

@@ -173,6 +173,10 @@ fn huge_pages_change_no_bytes() {
         assert!(region.bytes_equal(3 << 20, b"here"));
         assert!(region.bytes_equal(0, &[0; 4096]));
         assert!(!mapping.collapse_huge(0..mapping.length() + 1), "beyond the end");
+        let whole = 0..mapping.length();
+        assert_eq!(mapping.populate_huge(whole.clone()).is_ok(), mapping.populate_write(whole).is_ok());
+        assert!(region.bytes_equal(3 << 20, b"here"));
+        assert!(mapping.populate_huge(0..mapping.length() + 1).is_err(), "beyond the end");
     }
 }
 

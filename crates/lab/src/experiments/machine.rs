@@ -208,10 +208,11 @@ pub fn ablated(plan: Plan, ablation: Ablation) -> Result<Box<dyn Machine>> {
     Ok(Box::new(Own::new(plan, AttachOptions::default(), ablation)?))
 }
 
-/// Memory whose pages are there: no experiment measures page faults.
+/// Memory whose pages are there: no experiment measures page faults. Huge ones, which kernels have for all memory, and for which DirectFS would ask while it
+/// is measured.
 pub(super) fn populated(bytes: u64) -> Result<Arc<Mapping>> {
     let mapping = Mapping::anonymous(bytes)?;
-    mapping.populate_write(0..bytes).map_err(|_| Errno::ENOMEM)?;
+    mapping.populate_huge(0..bytes).map_err(|_| Errno::ENOMEM)?;
     Ok(Arc::new(mapping))
 }
 
@@ -328,7 +329,7 @@ impl Own {
         // What the engine touches here; the slots of threads that never come, and the tables of programs, stay holes.
         let slots_end = layout.slots + THREADS_MAX * size_of::<ThreadSlot>() as u64;
         for part in [0..slots_end.min(layout.block_bits), layout.block_bits..layout.upper] {
-            dram.populate_write(part).map_err(|_| Errno::ENOMEM)?;
+            dram.populate_huge(part).map_err(|_| Errno::ENOMEM)?;
         }
         let start = Instant::now();
         // SAFETY: both mappings are kept in this value as long as the file system, whose field is dropped before theirs and replaced before them.

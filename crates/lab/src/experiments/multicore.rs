@@ -172,48 +172,38 @@ fn warm_up(threads: usize, first: u64, told: &dyn Fn(usize, Order) -> Result<Ans
     Ok(())
 }
 
-/// What threads really do.
-struct Measured {
-    /// Millions of calls a second of one thread.
-    one: f64,
-    /// And of two.
-    two: f64,
-    /// How far their processors were apart then.
-    distance: Distance,
-}
-
 /// What one and two threads really do; how far processors were apart is added to `distances` for each round.
-fn measure(bench: &Bench<'_>, subject: Subject, distances: &mut Vec<Distance>) -> Result<HashMap<Deed, Measured>> {
+fn measure(bench: &Bench<'_>, subject: Subject, distances: &mut Vec<Distance>) -> Result<HashMap<Deed, Round>> {
     let count = files(bench.size);
     let named = |letter| (0..count).map(|index| path(letter, index)).collect::<Vec<_>>();
     let (one, two, order) = (named('a'), named('b'), shuffled(count));
     let mut site = Site::new(subject, count)?;
     let mut measured = HashMap::new();
     for deed in RECORDED {
-        let crowd = |threads| Crowd { deed, threads, one: &one, two: &two, order: &order };
-        let step = |threads| bench.step(&format!("{}, {}, {threads} measured", subject.name(), deed.name()));
-        step("one thread")?;
-        let one = site.measure(bench, &crowd(1), MEMORIES[0], bench.rounds() * 2)?;
-        step("two threads")?;
+        bench.step(&format!("{}, {}, one and two threads measured", subject.name(), deed.name()))?;
+        let mut rate = |threads| {
+            let crowd = Crowd { deed, threads, one: &one, two: &two, order: &order };
+            site.measure(bench, &crowd, MEMORIES[0], 1)
+        };
         let mut rounds = Vec::new();
-        // Two threads are disturbed more often than one.
         for _ in 0..bench.rounds() * 3 {
-            let before = Distance::measure();
-            let two = site.measure(bench, &crowd(2), MEMORIES[0], 1)?;
-            let after = Distance::measure();
+            let (one, before) = (rate(1)?, Distance::measure());
+            let (two, after) = (rate(2)?, Distance::measure());
             distances.extend([before, after]);
-            rounds.push(Round { two, before, after });
+            rounds.push(Round { one, two, before, after });
         }
-        let (two, distance) = best(&rounds).ok_or(Failure::Call(posix::Errno::EIO))?;
-        measured.insert(deed, Measured { one, two, distance });
+        measured.insert(deed, typical(rounds).ok_or(Failure::Call(posix::Errno::EIO))?);
     }
     Ok(measured)
 }
 
-/// Two threads' rate, and how far processors were apart before and after.
+/// What threads really do, right after one another, since a machine is not always as fast.
 #[derive(Clone, Copy)]
 struct Round {
+    /// Millions of calls a second of one thread, and of two.
+    one: f64,
     two: f64,
+    /// How far the processors were apart before and after the two.
     before: Distance,
     after: Distance,
 }
@@ -225,14 +215,19 @@ impl Round {
         let is_within_core = self.before.is_within_core() || self.after.is_within_core();
         !is_within_core && one.max(other) <= one.min(other) * STEADY
     }
+
+    fn distance(&self) -> Distance {
+        self.before.mean(&self.after)
+    }
 }
 
-/// The best steady round's rate and distance; the best one's, if none is steady.
-fn best(rounds: &[Round]) -> Option<(f64, Distance)> {
+/// The round in the middle of the steady ones, by what a second thread gains; of all, if none is steady.
+fn typical(rounds: Vec<Round>) -> Option<Round> {
     let is_any_steady = rounds.iter().any(Round::is_steady);
-    let counted = rounds.iter().filter(|round| !is_any_steady || round.is_steady());
-    let best = counted.max_by(|a, b| a.two.total_cmp(&b.two))?;
-    Some((best.two, best.before.mean(&best.after)))
+    let mut counted = rounds;
+    counted.retain(|round| !is_any_steady || round.is_steady());
+    counted.sort_by(|a, b| (a.two / a.one).total_cmp(&(b.two / b.one)));
+    counted.get(counted.len() / 2).copied()
 }
 
 /// What a call consists of, on average.
@@ -391,7 +386,7 @@ fn one_subject(
     bench: &Bench<'_>,
     findings: &mut Findings,
     subject: Subject,
-    measured: &HashMap<Deed, Measured>,
+    measured: &HashMap<Deed, Round>,
     costs: &Costs,
     short: &Distance,
 ) -> Result<()> {
@@ -416,7 +411,7 @@ fn one_subject(
                 scale(&programs[&deed], count, &distance.costs(&costs), duration_ns, 0).0
             };
             let near = at(JUDGED.min(programs[&deed].len()), short);
-            let beside = at(2, &real.distance);
+            let beside = at(2, &real.distance());
             let rows = [(measured_row(deed), real.two), (beside_row(deed), beside), (near_row(deed), near)];
             for (row, rate) in rows {
                 let subject = subject.name().to_owned();
@@ -501,7 +496,7 @@ pub const MULTICORE: Experiment = Experiment {
     name: "multicore",
     question: "How would calls in one directory scale on up to 64 processors?",
     source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
-    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records calls of its own, every instruction with the memory that it touches (but for calls of more than 60,000 instructions, which write a directory's log anew); the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and handed over, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, the handover of a lock, a locked instruction, a flush and a fence; memory is not slowed. The processors of a virtual machine are now neighbours and now not, so how far they are apart is measured before and after each round of two threads; rounds in which that changed, or which ran on halves of one core, do not count, and the model of two processors that is set beside a measurement has its distance. The curves have the long distance, since many processors do not share one cache. Time stands still while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in each of them. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. Judged at 24 processors, or as many as there are in the size: \"scales\" means at least half as many times one processor's rate as there are processors, \"does not\" at most a sixth.",
+    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records calls of its own, every instruction with the memory that it touches (but for calls of more than 60,000 instructions, which write a directory's log anew); the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and handed over, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, the handover of a lock, a locked instruction, a flush and a fence; memory is not slowed. The processors of a virtual machine are now neighbours and now not, so how far they are apart is measured before and after each round of two threads, each right after a round of one; rounds in which that changed, or which ran on halves of one core, do not count. Of the others that in the middle counts, by what a second thread gains, and the model of two processors that is set beside it has its distance. The curves have the long distance, since many processors do not share one cache. Time stands still while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in each of them. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. Judged at 24 processors, or as many as there are in the size: \"scales\" means at least half as many times one processor's rate as there are processors, \"does not\" at most a sixth.",
     needs_bytes: |size| Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes() * 2,
     run: |bench| {
         let mut findings = Findings::new("million calls/s", &MEMORIES[..1]);

@@ -59,7 +59,7 @@ impl<T: Layout> Array<T> {
     pub(super) fn touch(&self, count: u32) {
         let end = (count.min(self.length) as u64 + 1) * size_of::<T>() as u64;
         // Only a saving of time: what fails here is done on first use.
-        let _ = self.region.mapping().populate_write(0..end);
+        let _ = self.region.mapping().populate_huge(0..end);
     }
 }
 
