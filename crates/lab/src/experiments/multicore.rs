@@ -309,8 +309,8 @@ fn beside_row(deed: Deed) -> String {
 }
 
 /// The model with processors close together.
-fn near_row(deed: Deed) -> String {
-    format!("{}, {JUDGED} (short ways)", deed.name())
+fn near_row(deed: Deed, processors: usize) -> String {
+    format!("{}, {processors} (short ways)", deed.name())
 }
 
 /// What a deed's processors wait for most, as a sentence.
@@ -410,9 +410,13 @@ fn one_subject(
             let at = |count: usize, distance: &Distance| {
                 scale(&programs[&deed], count, &distance.costs(&costs), duration_ns, 0).0
             };
-            let near = at(JUDGED.min(programs[&deed].len()), short);
+            let judged = JUDGED.min(programs[&deed].len());
             let beside = at(2, &real.distance());
-            let rows = [(measured_row(deed), real.two), (beside_row(deed), beside), (near_row(deed), near)];
+            let rows = [
+                (measured_row(deed), real.two),
+                (beside_row(deed), beside),
+                (near_row(deed, judged), at(judged, short)),
+            ];
             for (row, rate) in rows {
                 let subject = subject.name().to_owned();
                 findings.measures.push(Measure { row, subject, paper: None, here: vec![Some(rate)] });
@@ -515,7 +519,8 @@ pub const MULTICORE: Experiment = Experiment {
         for subject in SUBJECTS {
             one_subject(bench, &mut findings, subject, &measured[&subject], &costs, &short)?;
         }
-        let beside = |deed| [near_row(deed), measured_row(deed), beside_row(deed)];
+        let judged = JUDGED.min(processors(bench.size));
+        let beside = |deed| [near_row(deed, judged), measured_row(deed), beside_row(deed)];
         let of = |deed| PROCESSORS.map(|count| row(deed, count)).into_iter().chain(beside(deed));
         let rows: Vec<String> = SHOWN.into_iter().flat_map(of).collect();
         findings.measures.sort_by_key(|measure| rows.iter().position(|row| *row == measure.row));
