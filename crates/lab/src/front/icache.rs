@@ -251,6 +251,12 @@ impl<I> InodeCache<I> {
         WriteLocked { head: self.head(slot), guard }
     }
 
+    /// The same if nobody has it locked.
+    pub(super) fn try_write(&self, slot: u32) -> Option<WriteLocked<'_, I>> {
+        let guard = self.state(slot).try_write().ok()?;
+        Some(WriteLocked { head: self.head(slot), guard })
+    }
+
     /// Puts a file that nobody knows into a slot. Under its bucket.
     fn fill(&self, loaded: Loaded<I>) -> Result<u32> {
         let slot = self.heads.take().ok_or(Error::Errno(Errno::ENOMEM))?;

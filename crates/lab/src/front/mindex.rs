@@ -205,8 +205,18 @@ impl<P: PhysicalFs> Front<P, Mindex> {
         Ok(At { inode: slot, name: 0 })
     }
 
-    /// Brings all names of a directory into the index. Its lock is held exclusively.
+    /// Brings all names of a directory into the index, for which those of directories that nobody uses go if there is no room. Its lock is held exclusively.
     fn index(&self, directory: At, locked: Shared<'_, P::Info>) -> Result<()> {
+        match self.index_once(directory, locked) {
+            Err(Error::Errno(Errno::ENOMEM)) => {
+                Mindex::shrink(self, u32::MAX, false)?;
+                self.index_once(directory, locked)
+            }
+            result => result,
+        }
+    }
+
+    fn index_once(&self, directory: At, locked: Shared<'_, P::Info>) -> Result<()> {
         let number = locked.number;
         let mut failed = None;
         self.fs.read_directory(locked, 0, &mut |entry| {
@@ -348,11 +358,9 @@ impl<P: PhysicalFs> Names<P> for Mindex {
             front.inodes.set_flag(inode, INDEXED, true);
         }
         let number = front.inodes.number(inode);
-        if let Err(error) = Mindex::insert(front, hash_name(locked.number, name), entry, number, Some(inode)) {
+        if Mindex::insert(front, hash_name(locked.number, name), entry, number, Some(inode)).is_err() {
             // The name exists, so a directory of which not all names fit must not say that they are all here.
             front.drop_index(directory.inode, locked)?;
-            front.inodes.release(&front.fs, inode)?;
-            return Err(error);
         }
         Ok(At { inode, name: 0 })
     }
@@ -390,7 +398,7 @@ impl<P: PhysicalFs> Names<P> for Mindex {
         None
     }
 
-    /// Directories leave the index whole.
+    /// Directories leave the index whole. What somebody has locked stays: whoever wants room may hold another directory's lock.
     fn shrink(front: &Front<P, Self>, count: u32, _: bool) -> Result<u32> {
         let mut gone = 0;
         for slot in 1..front.inodes.high() {
@@ -400,9 +408,10 @@ impl<P: PhysicalFs> Names<P> for Mindex {
             if front.inodes.flag(slot, INDEXED) && front.inodes.is_unused(slot) {
                 let stamp = front.inodes.generation(slot);
                 if front.inodes.try_retain_stay(&front.fs, slot, stamp)? {
-                    let locked = front.inodes.write(slot);
-                    let dropped = locked.shared().and_then(|locked| front.drop_index(slot, locked));
-                    drop(locked);
+                    let dropped = front
+                        .inodes
+                        .try_write(slot)
+                        .map_or(Ok(0), |locked| locked.shared().and_then(|locked| front.drop_index(slot, locked)));
                     front.inodes.release(&front.fs, slot)?;
                     gone += dropped?;
                 }
