@@ -102,6 +102,24 @@ fn all_calls_at_once_leave_a_tree_that_makes_sense<P: PhysicalFs<Memory = Direct
     front.unmount().unwrap();
 }
 
+/// Names of directories that nobody uses make room for those of others.
+fn more_names_than_there_is_room_for_are_made_and_found<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
+    options: FrontOptions,
+) {
+    let image = Image::new(64 << 20);
+    mkfs::<P, _>(&image, Direct);
+    let front = Front::<P, N>::mount(image.region(Direct), options).unwrap();
+    let names = || (0..40).flat_map(|directory| (0..10).map(move |file| format!("/{directory}/{file}")));
+    (0..40).for_each(|directory| front.mkdir(format!("/{directory}").as_bytes(), 0o755).unwrap());
+    for name in names() {
+        front.create(name.as_bytes(), 0o644).unwrap_or_else(|errno| panic!("{name}: {errno:?}"));
+    }
+    for name in names().chain(names()) {
+        assert!(front.stat(name.as_bytes()).is_ok(), "{name}");
+    }
+    front.unmount().unwrap();
+}
+
 macro_rules! fronts {
     ($($module:ident $physical:ty, $names:ty;)*) => {$(
         mod $module {
@@ -117,6 +135,12 @@ macro_rules! fronts {
             fn all_calls_at_once_leave_a_tree_that_makes_sense() {
                 super::all_calls_at_once_leave_a_tree_that_makes_sense::<$physical, $names>(small_options());
                 super::all_calls_at_once_leave_a_tree_that_makes_sense::<$physical, $names>(tight());
+            }
+
+            #[test]
+            fn more_names_than_there_is_room_for_are_made_and_found() {
+                let few_names = FrontOptions { names_max: 200, ..small_options() };
+                super::more_names_than_there_is_room_for_are_made_and_found::<$physical, $names>(few_names);
             }
         }
     )*};
