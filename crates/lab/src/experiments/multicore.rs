@@ -561,6 +561,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_middle_one_counts_of_the_rounds_in_which_processors_stayed_apart() {
+        let way = |transfer_ns: f64| Distance { transfer_ns, handover_ns: 80.0 };
+        let round = |two: f64, before: f64, after: f64| Round { one: 1.0, two, before: way(before), after: way(after) };
+        let steady = [round(1.7, 70.0, 75.0), round(1.9, 16.0, 17.0), round(1.8, 16.0, 16.0)];
+        let moved = [round(3.0, 16.0, 70.0), round(3.0, 70.0, 16.0)];
+        let within_core = [round(3.0, 7.0, 7.0), round(3.0, 16.0, 7.0)];
+        let chosen = |rounds: &[&[Round]]| typical(rounds.concat()).map(|round| round.two);
+        assert_eq!(chosen(&[&moved, &steady, &within_core]), Some(1.8));
+        assert_eq!(chosen(&[&moved, &within_core]), Some(3.0), "better than none");
+        assert_eq!(chosen(&[]), None);
+    }
+
+    #[test]
     fn a_locked_log_is_held_from_the_claim_of_a_place_to_the_last_fence() {
         let places = [Place::at("cachelet", 1000, 128).fields(&[(0, "lock"), (80, LOG_TAIL)])];
         let event = |kind, address| Event { kind, address, count: 0 };

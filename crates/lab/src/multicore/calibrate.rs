@@ -188,8 +188,7 @@ pub fn measure() -> Result<Costs, pmem::MapError> {
 pub fn short_and_long(measured: &[Distance]) -> Option<(Distance, Distance)> {
     let are_apart = measured.iter().any(|distance| !distance.is_within_core());
     let counted = || measured.iter().filter(|distance| !are_apart || !distance.is_within_core());
-    let tenths = |times: Vec<f64>| -> Option<(f64, f64)> {
-        let mut times = times;
+    let tenths = |mut times: Vec<f64>| -> Option<(f64, f64)> {
         times.sort_by(f64::total_cmp);
         let at = |tenth: usize| times.get(times.len().saturating_sub(1) * tenth / 10).copied();
         at(1).zip(at(9))
