@@ -85,7 +85,7 @@ struct Builder<'t, 'f, 'a, M: Memory> {
     placed: Placed,
 }
 
-/// Blocks in a row: of the body, and of the image.
+/// Blocks in a row on the image, which blocks from `index` on of the body are.
 #[derive(Clone, Copy)]
 struct Placed {
     index: u64,
@@ -100,7 +100,10 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     /// Builds everything that an edit changes below a target.
     fn build_all(&mut self, target: &Target<'_>) -> Result<Tree> {
         let built = self.build(target.level, target.base, target.tree)?;
-        self.copy_placed()?;
+        if let Err(error) = self.copy_placed() {
+            self.discard(target.level, target.base, target.tree, built)?;
+            return Err(error);
+        }
         Ok(built)
     }
 
@@ -245,11 +248,13 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
 
     /// A block that the write fills is copied with its neighbours: what follows a copy waits until its stores are done.
     fn place(&mut self, index: u64, block: u64) -> Result<()> {
-        let Placed { index: first, run } = self.placed;
-        if run.count == 0 || index != first + run.count || block != run.first + run.count {
+        let run = self.placed.run;
+        if run.count == 0 || block != run.first + run.count {
             self.copy_placed()?;
             self.placed = Placed { index, run: BlockRun { first: block, count: 0 } };
         }
+        // Every whole block of a write comes here, in order.
+        debug_assert_eq!(index, self.placed.index + self.placed.run.count);
         self.placed.run.count += 1;
         Ok(())
     }
