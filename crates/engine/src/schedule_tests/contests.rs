@@ -1,10 +1,10 @@
 //! Operations that get in each other's way, and what was there before.
 
-use super::Contest;
 use super::operations::{
     append, compact, create, evict, link, list, list_in_pieces, look, make, mkdir, read, rename, rmdir, tread,
     truncate, unlink, write,
 };
+use super::{Contest, Hand, Operation};
 use crate::RenameFlags;
 use crate::error::Result;
 use crate::format::FileKind;
@@ -17,6 +17,21 @@ const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAINLY };
 
 fn said<T: core::fmt::Debug>(result: Result<T>) -> String {
     format!("{result:?}")
+}
+
+/// Whether there was anything to evict is nobody's business.
+const EVICT_TWICE: &[Operation] = &[|h| said(evict(h)), |h| said(evict(h))];
+
+fn two_files_apart(hand: &Hand<'_>) -> Result<()> {
+    mkdir(hand, "/d")?;
+    make(hand, "/x", FileKind::Regular, b"x")?;
+    make(hand, "/d/y", FileKind::Regular, b"yy")
+}
+
+fn a_log_with_a_hole(hand: &Hand<'_>) -> Result<()> {
+    mkdir(hand, "/d")?;
+    (0..4).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
+    unlink(hand, "/d/0")
 }
 
 pub(super) const CONTESTS: &[Contest] = &[
@@ -55,11 +70,7 @@ pub(super) const CONTESTS: &[Contest] = &[
     },
     Contest {
         name: "rename-rename-swapping",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            make(hand, "/x", FileKind::Regular, b"x")?;
-            make(hand, "/d/y", FileKind::Regular, b"yy")
-        },
+        prepare: two_files_apart,
         held: &["", "/d"],
         threads: &[
             &[|h| said(rename(h, "/x", "/d/y", PLAINLY))],
@@ -84,11 +95,7 @@ pub(super) const CONTESTS: &[Contest] = &[
     },
     Contest {
         name: "rename-lookup",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            make(hand, "/x", FileKind::Regular, b"x")?;
-            make(hand, "/d/y", FileKind::Regular, b"yy")
-        },
+        prepare: two_files_apart,
         held: &["", "/d"],
         threads: &[
             &[|h| said(rename(h, "/x", "/d/y", PLAINLY)), |h| said(rename(h, "/d/y", "/x", PLAINLY))],
@@ -196,11 +203,7 @@ pub(super) const CONTESTS: &[Contest] = &[
             mkdir(hand, "/d/e")
         },
         held: &[],
-        threads: &[
-            // Whether there was anything to evict is nobody's business.
-            &[|h| said(evict(h)), |h| said(evict(h))],
-            &[|h| said(look(h, "/d/x")), |h| said(create(h, "/d/y")), |h| said(list(h, "/d"))],
-        ],
+        threads: &[EVICT_TWICE, &[|h| said(look(h, "/d/x")), |h| said(create(h, "/d/y")), |h| said(list(h, "/d"))]],
     },
     Contest {
         // The names of a directory may come in just when the directory itself is about to go.
@@ -211,10 +214,7 @@ pub(super) const CONTESTS: &[Contest] = &[
             create(hand, "/d/e/x")
         },
         held: &[],
-        threads: &[
-            &[|h| said(evict(h)), |h| said(evict(h))],
-            &[|h| said(look(h, "/d/e/x")), |h| said(look(h, "/d/e/x"))],
-        ],
+        threads: &[EVICT_TWICE, &[|h| said(look(h, "/d/e/x")), |h| said(look(h, "/d/e/x"))]],
     },
     Contest {
         // A file may go with one of its names just when the other one is removed.
@@ -226,11 +226,7 @@ pub(super) const CONTESTS: &[Contest] = &[
             link(hand, "/d/x", "/e/y")
         },
         held: &[],
-        threads: &[
-            &[|h| said(evict(h)), |h| said(evict(h))],
-            &[|h| said(unlink(h, "/d/x"))],
-            &[|h| said(look(h, "/e/y"))],
-        ],
+        threads: &[EVICT_TWICE, &[|h| said(unlink(h, "/d/x"))], &[|h| said(look(h, "/e/y"))]],
     },
     Contest {
         // What is evicted may be removed meanwhile, and its cachelet another directory's.
@@ -238,7 +234,7 @@ pub(super) const CONTESTS: &[Contest] = &[
         prepare: |hand| mkdir(hand, "/d"),
         held: &[""],
         threads: &[
-            &[|h| said(evict(h)), |h| said(evict(h))],
+            EVICT_TWICE,
             &[
                 |h| said(rmdir(h, "/d")),
                 |h| said(h.recycle(usize::MAX).map(drop)),
@@ -257,7 +253,7 @@ pub(super) const CONTESTS: &[Contest] = &[
         },
         held: &[],
         threads: &[
-            &[|h| said(evict(h)), |h| said(evict(h))],
+            EVICT_TWICE,
             &[|h| said(link(h, "/d/x", "/e/y")), |h| said(unlink(h, "/d/x"))],
             &[|h| said(look(h, "/d/x")), |h| said(unlink(h, "/e/y"))],
         ],
@@ -270,7 +266,7 @@ pub(super) const CONTESTS: &[Contest] = &[
         },
         held: &[],
         threads: &[
-            &[|h| said(evict(h)), |h| said(evict(h))],
+            EVICT_TWICE,
             &[|h| said(append(h, "/d/x", b"bb").map(drop)), |h| said(append(h, "/d/x", b"cc").map(drop))],
             &[|h| said(read(h, "/d/x"))],
         ],
@@ -284,7 +280,7 @@ pub(super) const CONTESTS: &[Contest] = &[
         },
         held: &[],
         threads: &[
-            &[|h| said(evict(h)), |h| said(evict(h))],
+            EVICT_TWICE,
             &[|h| said(compact(h, "/d")), |h| said(unlink(h, "/d/1"))],
             &[|h| said(create(h, "/d/3")), |h| said(list(h, "/d").map(|names| names.matches('2').count()))],
         ],
@@ -297,10 +293,7 @@ pub(super) const CONTESTS: &[Contest] = &[
             make(hand, "/y", FileKind::Regular, b"y")
         },
         held: &[],
-        threads: &[
-            &[|h| said(evict(h)), |h| said(evict(h))],
-            &[|h| said(rename(h, "/d/x", "/y", PLAINLY)), |h| said(unlink(h, "/y"))],
-        ],
+        threads: &[EVICT_TWICE, &[|h| said(rename(h, "/d/x", "/y", PLAINLY)), |h| said(unlink(h, "/y"))]],
     },
     Contest {
         name: "compaction-append",
@@ -317,11 +310,7 @@ pub(super) const CONTESTS: &[Contest] = &[
     },
     Contest {
         name: "compaction-rename",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            (0..4).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
-            unlink(hand, "/d/0")
-        },
+        prepare: a_log_with_a_hole,
         held: &["", "/d"],
         threads: &[
             &[|h| said(compact(h, "/d"))],
@@ -350,11 +339,7 @@ pub(super) const CONTESTS: &[Contest] = &[
     },
     Contest {
         name: "list-rename-compaction",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            (0..4).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
-            unlink(hand, "/d/0")
-        },
+        prepare: a_log_with_a_hole,
         held: &["", "/d"],
         threads: &[
             &[|h| said(compact(h, "/d")), |h| said(rename(h, "/d/1", "/d/2", EXCHANGE))],
