@@ -558,6 +558,33 @@ fn processes_that_would_wait_for_each_other_in_a_ring_are_told() {
 }
 
 #[test]
+fn of_a_ring_that_several_find_one_is_told() {
+    alone(|thread, first, session| {
+        let all = first.all();
+        let processes = [first, all.register(thread, 0).unwrap(), all.register(thread, 0).unwrap()];
+        let [early, late, reader] = &processes;
+        for process in &processes {
+            process.install(thread, 0, &open(session, "a"), false).unwrap();
+            process.install(thread, 1, &open(session, "b"), false).unwrap();
+        }
+        let range = LockRange::new(0, 5, 5).unwrap();
+        let lock = |process: &Process, fd, kind| process.lock_range(thread, fd, range, Some(kind), false, true);
+        assert_eq!(lock(reader, 0, LockKind::Shared), Ok(Locked::Done));
+        assert_eq!(lock(late, 0, LockKind::Shared), Ok(Locked::Done));
+        assert_eq!(lock(early, 1, LockKind::Exclusive), Ok(Locked::Done));
+        // Two wait for each other, but the reader is in the way before.
+        assert!(matches!(lock(early, 0, LockKind::Exclusive), Ok(Locked::Blocked(_))));
+        assert!(matches!(lock(late, 1, LockKind::Exclusive), Ok(Locked::Blocked(_))));
+        assert_eq!(reader.lock_range(thread, 0, range, None, false, false), Ok(Locked::Done));
+        // Both look again, in the order that tempts to tell both: a ring is a ring for everybody in it until one has left.
+        assert!(matches!(lock(early, 0, LockKind::Exclusive), Ok(Locked::Blocked(_))));
+        assert_errno(lock(late, 1, LockKind::Exclusive), Errno::EDEADLK);
+        assert!(matches!(lock(early, 0, LockKind::Exclusive), Ok(Locked::Blocked(_))), "one has left");
+        processes[1..].iter().for_each(|process| process.exit(thread));
+    });
+}
+
+#[test]
 fn a_mount_s_locks_and_those_of_processes_see_each_other() {
     alone(|thread, process, session| {
         let front = process.all().register(thread, 0).unwrap();

@@ -110,7 +110,8 @@ pub(super) struct Slot {
     pub directory: AtomicU32,
     /// Prepared: ticket of the parent.
     pub parent: AtomicU32,
-    /// A range that the process waits to lock: cachelet of the file, zero for none; first byte; last byte and whether exclusively (highest bit).
+    /// A range that the process waits to lock: cachelet of the file, zero for none (low half), and which wait it is (high half, counted by
+    /// [`Header::waits`]); first byte; last byte and whether exclusively (highest bit).
     pub waits_in: AtomicU64,
     /// See above.
     pub waits_start: AtomicU64,
@@ -285,7 +286,10 @@ pub(super) struct Header {
     pub tokens_lock: AtomicU32,
     /// Entries of each [`Kind`] that were ever claimed: none at or behind this one.
     pub ends: [AtomicU32; 5],
-    pub reserved: [AtomicU64; 508],
+    /// Waits for ranges that ever began.
+    pub waits: AtomicU32,
+    pub reserved0: AtomicU32,
+    pub reserved: [AtomicU64; 507],
 }
 const _: () = assert!(size_of::<Header>() == 4096);
 // SAFETY: as above.

@@ -380,33 +380,84 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
         Ok(locked)
     }
 
-    /// Whether waiting for `blocker` closes a ring of processes that wait for each other, with the actor's in it.
-    fn is_ring(&self, blocker: LockOwner) -> Result<bool> {
+    /// Whether the actor's process has to give up waiting for `blocker`: the processes wait for each other in a ring, and it was the last to come. The
+    /// others of the ring find the same, so one of them is told, whoever looks when. If the last one looked before another had said what it waits for, it finds
+    /// the ring when it attempts again.
+    fn must_give_up(&self, blocker: LockOwner) -> Result<bool> {
+        let Some(ring) = self.ring(blocker)? else { return Ok(false) };
+        // Who is passed is not held meanwhile: a ring of what was true one after the other is none. One whose waits are the same when looked at again was there
+        // between the two looks, since who waits releases nothing.
+        if self.ring(blocker)? != Some(ring) {
+            return Ok(false);
+        }
+        let mine = self.areas().slot(self.table)?.wait();
+        Ok(ring.iter().flatten().all(|other| !other.is_newer(mine)))
+    }
+
+    /// The waits from that of `blocker` to the actor's own, if they lead there.
+    fn ring(&self, blocker: LockOwner) -> Result<Option<[Option<Wait>; RING_MAX]>> {
         let me = LockOwner::Process(self.table);
+        let mut ring = [None; RING_MAX];
         let mut next = blocker;
-        for _ in 0..RING_MAX {
+        for place in &mut ring {
             if next == me {
-                return Ok(true);
+                return Ok(Some(ring));
             }
-            let LockOwner::Process(table) = next else { return Ok(false) };
-            let Some(waiting) = self.blocker_of(table)? else { return Ok(false) };
+            let LockOwner::Process(table) = next else { return Ok(None) };
+            let wait = self.areas().slot(table)?.wait();
+            let Some(waiting) = self.blocker_of(table, wait)? else { return Ok(None) };
+            *place = Some(wait);
             next = waiting;
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Whom a process waits for at this moment.
-    fn blocker_of(&self, table: u32) -> Result<Option<LockOwner>> {
-        let slot: &Slot = self.areas().slot(table)?;
-        let cachelet = slot.waits_in.load(SeqCst) as u32;
-        if cachelet == 0 {
+    fn blocker_of(&self, table: u32, wait: Wait) -> Result<Option<LockOwner>> {
+        if wait.cachelet == 0 {
             return Ok(None);
         }
-        let last = slot.waits_last.load(Relaxed);
-        let kind = if last & EXCLUSIVE != 0 { LockKind::Exclusive } else { LockKind::Shared };
-        let range = LockRange { start: slot.waits_start.load(Relaxed), last: last & !EXCLUSIVE };
+        let slot: &Slot = self.areas().slot(table)?;
+        let (range, kind) = slot.waits_for();
         let wanted = Claimed { owner: LockOwner::Process(table), range, kind, pid: 0 };
-        self.with_locks(cachelet, |record| Ok(self.first_conflict(&record.ranges, &wanted).map(|other| other.owner)))
+        self.with_locks(wait.cachelet, |record| {
+            Ok(self.first_conflict(&record.ranges, &wanted).map(|other| other.owner))
+        })
+    }
+}
+
+/// A wait of a process for a range: which one, and of which file; no file if it does not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    number: u32,
+    cachelet: u32,
+}
+
+impl Wait {
+    const NONE: Wait = Wait { number: 0, cachelet: 0 };
+
+    /// Whether it began after another one. Of two that began at once both agree.
+    fn is_newer(self, other: Wait) -> bool {
+        (self.number.wrapping_sub(other.number) as i32) > 0
+    }
+}
+
+impl Slot {
+    fn wait(&self) -> Wait {
+        let word = self.waits_in.load(SeqCst);
+        Wait { number: (word >> 32) as u32, cachelet: word as u32 }
+    }
+
+    fn set_wait(&self, wait: Wait) {
+        // With what comes before and after in its order: what is waited for is there when the wait is seen, and stays until it is not.
+        self.waits_in.swap((wait.number as u64) << 32 | wait.cachelet as u64, SeqCst);
+    }
+
+    /// What the wait is for.
+    fn waits_for(&self) -> (LockRange, LockKind) {
+        let last = self.waits_last.load(Relaxed);
+        let kind = if last & EXCLUSIVE != 0 { LockKind::Exclusive } else { LockKind::Shared };
+        (LockRange { start: self.waits_start.load(Relaxed), last: last & !EXCLUSIVE }, kind)
     }
 }
 
@@ -458,8 +509,8 @@ impl<'f, M: Memory> Process<'f, M> {
         };
         if waits && !of_description {
             // Said before looking: of two that close a ring at once at least one sees it.
-            self.say_what_is_waited_for(&blocked, &wanted);
-            if actor.is_ring(other.owner)? {
+            self.say_what_is_waited_for(&blocked, &wanted)?;
+            if actor.must_give_up(other.owner)? {
                 self.end_wait();
                 return Err(Errno::EDEADLK);
             }
@@ -471,11 +522,19 @@ impl<'f, M: Memory> Process<'f, M> {
         if of_description { LockOwner::Description(file) } else { LockOwner::Process(self.table_index) }
     }
 
-    fn say_what_is_waited_for(&self, blocked: &Blocked, wanted: &Claimed) {
+    /// Says what the process waits for. To say the same again is to go on waiting.
+    fn say_what_is_waited_for(&self, blocked: &Blocked, wanted: &Claimed) -> Result<()> {
+        let (table, cachelet) = (self.table, blocked.node.cachelet);
+        if table.wait().cachelet == cachelet && table.waits_for() == (wanted.range, wanted.kind) {
+            return Ok(());
+        }
+        table.set_wait(Wait::NONE);
         let exclusive = if wanted.kind == LockKind::Exclusive { EXCLUSIVE } else { 0 };
-        self.table.waits_start.store(wanted.range.start, Relaxed);
-        self.table.waits_last.store(wanted.range.last | exclusive, Relaxed);
-        self.table.waits_in.store(blocked.node.cachelet as u64, SeqCst);
+        table.waits_start.store(wanted.range.start, Relaxed);
+        table.waits_last.store(wanted.range.last | exclusive, Relaxed);
+        let number = self.all.areas.header()?.waits.fetch_add(1, SeqCst);
+        table.set_wait(Wait { number, cachelet });
+        Ok(())
     }
 
     /// fcntl(F_GETLK, F_OFD_GETLK): the first lock in the way. `None` asks for the locks of the description itself, as Linux does since 6.6; of
@@ -530,7 +589,7 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// The wait is over (locked, interrupted, given up): to be called at the end of every loop that waited.
     pub fn end_wait(&self) {
-        self.table.waits_in.store(0, Release);
+        self.table.set_wait(Wait::NONE);
     }
 
     /// Sets the locks of an owner that only another front knows, by `number`, on a file that this process holds: `None` unlocks. `whole`: as
