@@ -71,6 +71,8 @@ fn plant(hand: &Hand<'_>) -> Tree {
     }
     hand.release(cold, 1);
     assert!(hand.evict_some().expect("evicts"));
+    // So that who changes something has to say so.
+    hand.sync_all().expect("syncs");
     Tree { root, full, empty, file, small, linked, orphan }
 }
 
@@ -517,6 +519,31 @@ fn check_at_once(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     release_all(&hand, tree);
     drop(hand);
     leave_clean(&mut world);
+    let again = Attached::new(&world.image).expect("attaches");
+    let hand = again.enter().expect("enters");
+    let root = hand.root().expect("a root");
+    check_times(&hand, root);
+    hand.release(root, 1);
+}
+
+/// A directory, and those in it, changed when the last file was made there, or later.
+fn check_times<M: pmem::Memory>(hand: &Thread<'_, M>, directory: Node) {
+    let mut names = Vec::new();
+    let list = hand.read_directory(directory, 0, &mut Default::default(), &mut |entry| {
+        names.push(entry.name.to_vec());
+        true
+    });
+    list.expect("lists");
+    let changed_ns = hand.stat(directory).expect("stats").modified_ns;
+    for name in names {
+        let node = hand.lookup(directory, &name).expect("it is listed");
+        let born_ns = hand.born_ns(node).expect("a birth");
+        assert!(born_ns <= changed_ns, "{} is younger than its directory", String::from_utf8_lossy(&name));
+        if hand.stat(node).expect("stats").kind == FileKind::Directory {
+            check_times(hand, node);
+        }
+        hand.release(node, 1);
+    }
 }
 
 /// Before anybody puts in order what the dead one was at, the only other name of its file goes.

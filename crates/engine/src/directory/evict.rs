@@ -24,6 +24,15 @@ const EVICTION_WAIT_MS: u32 = 2;
 /// Directories that one call evicts at most.
 const DIRECTORIES_PER_CALL: usize = 8;
 
+/// What a directory's log says of it.
+#[derive(Default)]
+pub(super) struct Logged {
+    /// Subdirectories.
+    subdirectories: u32,
+    /// When a name came or went last.
+    changed_ns: i64,
+}
+
 impl<'f, M: Memory> Thread<'f, M> {
     /// Evicts some directories; whether anything was. Not pinned.
     pub(crate) fn evict_some(&self) -> Result<bool> {
@@ -124,6 +133,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             DirectoryState::set(directory, DirectoryState::Evicting);
         }
+        // The links may be right already, by somebody who died before he said that they had changed.
+        directory.dirty.fetch_or(DIRTY, AcqRel);
         self.evict_announced(directory)
     }
 
@@ -132,9 +143,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         // others may wait for it while they are pinned, and this waits for them to leave.
         self.wait_for_grace()?;
         let result = self.remove_names(directory);
-        // Now, not when it is indexed again: that may never be, and its links are written back.
-        if let Ok(subdirectories) = result {
-            self.count_links(directory, 2 + subdirectories);
+        // Now, not when it is indexed again: that may never be, and its links and times are written back.
+        if let Ok(found) = &result {
+            self.count_links(directory, 2 + found.subdirectories);
+            if found.changed_ns > directory.changed_ns.load(Relaxed) {
+                self.touch_directory(directory, found.changed_ns);
+            }
         }
         step();
         DirectoryState::set(directory, DirectoryState::Absent);
@@ -157,11 +171,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Takes all names of a directory out of the mindex, and the cachelets of unused files with them, when nobody relies on the names any
-    /// more. How many subdirectories there are.
-    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<u32> {
+    /// more. What the log says of the directory.
+    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<Logged> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
-        let (mut pages, mut subdirectories) = (0, 0);
+        let (mut pages, mut found) = (0, Logged::default());
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
         while offset != 0 && pages < self.fs.geometry.blocks {
             pages += 1;
@@ -173,8 +187,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 let Ok(Some((dentry, offset, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else {
                     continue;
                 };
-                let counts = Valid::from_word(dentry.valid.load_acquire()).valid;
-                subdirectories += u32::from(counts && facts.kind == FileKind::Directory);
+                let valid = Valid::from_word(dentry.valid.load_acquire());
+                found.subdirectories += u32::from(valid.valid && facts.kind == FileKind::Directory);
+                found.changed_ns = found.changed_ns.max(valid.moment_ns as i64);
                 let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
                 let hash = self.fs.hash_name(number, name);
                 let target = {
@@ -191,7 +206,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             offset = page.next.load_acquire();
         }
-        Ok(subdirectories)
+        Ok(found)
     }
 
     /// Takes a file's cachelet away if nobody uses it.
