@@ -18,6 +18,7 @@ mod remove;
 mod rename;
 #[cfg(test)]
 mod tests;
+mod underway;
 
 pub use lookup::{Footing, Seen, Visit};
 

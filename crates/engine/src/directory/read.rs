@@ -3,6 +3,7 @@
 //! Invariant: a cookie is a name's for its life, whatever files it stands for, cookies ascend along the log, and compaction keeps both. So "after cookie c"
 //! means the same at any time, and a name that is there during a whole scan is met exactly once.
 
+use super::underway::YoungNames;
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
@@ -11,19 +12,17 @@ use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Commit64, LINE_BYTES, Memory};
 
-/// Names younger than this may not be durable yet: they are looked up before they are shown. Several ticks of the coarse clock.
-const YOUNG_NS: i64 = 20_000_000;
 /// Slots of a cache line. The dentries that the next line names are asked for while one is read.
 const LINE_SLOTS: usize = LINE_BYTES as usize / size_of::<Commit64>();
 
 /// A scan under way.
 struct Scan {
-    /// When it began.
-    now_ns: i64,
     /// Version of the log that it reads.
     log_version: u32,
     /// The last name that it gave has this cookie.
     cookie: u64,
+    /// What it knows of names that were just made.
+    young: YoungNames,
     /// Where names are put together.
     name: [u8; NAME_BYTES_MAX + 1],
 }
@@ -39,11 +38,6 @@ enum Stop {
 /// The version of a directory's log: another one after each compaction.
 pub(super) fn log_version(directory: &Cachelet) -> u32 {
     directory.directory.load(Acquire) >> 8
-}
-
-/// Whether a name may not be durable yet, for a scan that began at `now_ns`.
-fn is_young(valid: Valid, now_ns: i64) -> bool {
-    now_ns.saturating_sub(valid.moment_ns as i64) < YOUNG_NS
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -83,15 +77,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.kind(cachelet)? != FileKind::Directory {
             return Err(Error::NotADirectory);
         }
-        self.read_names(cachelet, directory.number, cookie, hint, entry)
+        self.read_names(cachelet, directory, cookie, hint, entry)
     }
 
     /// Whether anybody could find a name in a directory. A name is counted before it can be found, and until after it cannot any more, so the count
     /// alone does not tell. Pinned.
-    pub(super) fn has_names(&self, directory: &Cachelet) -> Result<bool> {
-        let number = directory.number.load(Relaxed);
+    pub(super) fn has_names(&self, index: u32, directory: &Cachelet) -> Result<bool> {
+        let node = Node { cachelet: index, number: directory.number.load(Relaxed) };
         let mut found = false;
-        self.read_names(directory, number, 0, &mut DirectoryHint::default(), &mut |_| {
+        self.read_names(directory, node, 0, &mut DirectoryHint::default(), &mut |_| {
             found = true;
             false
         })?;
@@ -102,15 +96,15 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn read_names(
         &self,
         cachelet: &Cachelet,
-        number: u64,
+        node: Node,
         cookie: u64,
         hint: &mut DirectoryHint,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<()> {
         let mut scan = Scan {
-            now_ns: self.fs.now_ns(),
             log_version: log_version(cachelet),
             cookie,
+            young: YoungNames::at(self.fs.now_ns()),
             name: [0; NAME_BYTES_MAX + 1],
         };
         let mut offset = self.first_page(cachelet, cookie, hint, scan.log_version)?;
@@ -120,9 +114,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             if pages > self.fs.geometry.blocks {
                 return Err(Corruption::LogPage(offset).into());
             }
-            let (page, kind) = self.fs.log_page(offset, number)?;
+            let (page, kind) = self.fs.log_page(offset, node.number)?;
             *hint = DirectoryHint { page: offset, log_version: scan.log_version };
-            offset = match self.read_page(cachelet, (page, kind), &mut scan, entry)? {
+            offset = match self.read_page((node, cachelet), (page, kind), &mut scan, entry)? {
                 None => page.next.load_acquire(),
                 Some(Stop::Enough) => return Ok(()),
                 // Nobody who compacts comes so far twice while this thread is inside.
@@ -166,7 +160,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Gives the names of a page that come after the scan's cookie, and moves that on; whether something stopped it before the page's end.
     fn read_page(
         &self,
-        directory: &Cachelet,
+        (node, directory): (Node, &Cachelet),
         (page, kind): (&LogPage, LogPageKind),
         scan: &mut Scan,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
@@ -186,7 +180,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 continue;
             }
             for slot in &page.slots[first.max(line * LINE_SLOTS)..end.min((line + 1) * LINE_SLOTS)] {
-                let stop = self.read_slot(directory, slot, scan, entry)?;
+                let stop = self.read_slot((node, directory), slot, scan, entry)?;
                 if stop.is_some() {
                     return Ok(stop);
                 }
@@ -213,18 +207,17 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[inline]
     fn read_slot(
         &self,
-        directory: &Cachelet,
+        (node, directory): (Node, &Cachelet),
         slot: &Commit64,
         scan: &mut Scan,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<Option<Stop>> {
-        let number = directory.number.load(Relaxed);
         let (offset, facts, valid) = loop {
             let word = slot.load_acquire();
             if word == 0 || is_gone(word) {
                 return Ok(None);
             }
-            let named = self.fs.dentry_of_slot(word, number)?;
+            let named = self.fs.dentry_of_slot(word, node.number)?;
             let whole = || named.is_some_and(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
             let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
             // The names of an indexed directory were verified then. Where it is not, nobody is creating: what is not whole is damaged.
@@ -247,26 +240,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(None);
         }
         let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?;
-        if is_young(valid, scan.now_ns) && !self.is_published(directory, number, name)? {
+        if !self.is_settled((node, directory), &mut scan.young, valid, name)? {
             return Ok(None);
         }
         scan.cookie = facts.cookie;
         let goes_on = entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name });
         Ok((!goes_on).then_some(Stop::Enough))
-    }
-
-    /// Whether a young name is durable. The mindex has it only then; in a directory that is not indexed nobody is creating.
-    fn is_published(&self, directory: &Cachelet, number: u64, name: &[u8]) -> Result<bool> {
-        if DirectoryState::of(directory) != DirectoryState::Indexed {
-            return Ok(true);
-        }
-        let hash = self.fs.hash_name(number, name);
-        if self.fs.find(number, name, hash)?.is_some() {
-            return Ok(true);
-        }
-        // Its creator, or a rename, may be between fence and insertion: it holds the bucket.
-        let held = self.hold_bucket(hash)?;
-        Ok(self.find_held(&held, number, name, hash)?.is_some())
     }
 
     /// The target of a symbolic link, copied into `target` and cut there; its length as far as it was copied.

@@ -229,7 +229,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 match self.remove_directory_pinned(parent, directory, name, hash, index, &permit) {
                     // Another file has the name now.
                     Err(Error::Busy) => continue,
-                    Err(Error::NotEmpty) if !self.has_names(victim)? => {
+                    Err(Error::NotEmpty) if !self.has_names(index, victim)? => {
                         drop(pin);
                         self.wait_for_counts(&mut waits)?;
                         continue;

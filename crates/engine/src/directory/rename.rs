@@ -119,7 +119,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             name,
             hash,
         })? {
-            Some(found) if found.kind == FileKind::Directory => self.has_names(found.cachelet),
+            Some(found) if found.kind == FileKind::Directory => self.has_names(found.index, found.cachelet),
             _ => Ok(false),
         }
     }

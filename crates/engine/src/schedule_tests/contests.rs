@@ -319,6 +319,17 @@ pub(super) const CONTESTS: &[Contest] = &[
             &[|h| said(list(h, "/d").map(|names| names.matches('2').count()))],
         ],
     },
+    // What is listed is found afterwards, however young it is.
+    Contest {
+        name: "list-look",
+        prepare: |hand| mkdir(hand, "/d"),
+        held: &["", "/d"],
+        threads: &[
+            // The first young name is looked up, whatever the others are.
+            &[|h| said(create(h, "/d/1")), |h| said(create(h, "/d/2"))],
+            &[|h| said(list(h, "/d")), |h| said(look(h, "/d/2"))],
+        ],
+    },
     // Names that are there all the time, as one file or another, are listed once.
     Contest {
         name: "list-rename",

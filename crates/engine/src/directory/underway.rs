@@ -1,0 +1,137 @@
+//! Names that were just made: who lists a directory shows none that a crash could take away again.
+//!
+//! Invariant: who makes a name announces it, then counts it in the directory, which is a full fence, and only then asks for the time that becomes the name's
+//! moment. So if that moment lies before the time at which a listing began, a look at what all threads are at that comes after finds it announced; or the name is
+//! durable and in the mindex.
+
+use crate::dram::{Cachelet, DirectoryState, IntentKind};
+use crate::error::Result;
+use crate::format::Valid;
+use crate::fs::{Node, Thread};
+use crate::mindex::NameHash;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use pmem::Memory;
+
+/// Names younger than this may not be durable yet. Nobody is that long between the moment of a name and its end.
+const YOUNG_NS: i64 = 1_000_000_000;
+/// A moment is a time without its lowest bit.
+const MOMENT_BITS: i64 = !1;
+/// Threads that can be looked at in the time that it takes to look a name up.
+const THREADS_A_LOOKUP: u64 = 8;
+/// Announced names that are told apart. If there are more, any name may be one of them.
+const ANNOUNCED_MAX: usize = 8;
+
+/// What a listing knows of young names.
+pub(super) struct YoungNames {
+    /// When it began.
+    began_ns: i64,
+    /// Names of moments before this one are settled.
+    settled_before_ns: i64,
+    /// Names that it looked up.
+    looked_up: u64,
+    /// What was announced at a moment since it began.
+    announced: Option<Announced>,
+}
+
+impl YoungNames {
+    /// For a listing that begins.
+    pub(super) fn at(now_ns: i64) -> YoungNames {
+        YoungNames {
+            began_ns: now_ns,
+            settled_before_ns: now_ns.saturating_sub(YOUNG_NS),
+            looked_up: 0,
+            announced: None,
+        }
+    }
+}
+
+/// Names of a directory that somebody was making.
+struct Announced {
+    hashes: [u64; ANNOUNCED_MAX],
+    count: usize,
+}
+
+impl Announced {
+    fn may_have(&self, hash: NameHash) -> bool {
+        self.hashes.get(..self.count).is_none_or(|hashes| hashes.contains(&hash.word()))
+    }
+
+    fn add(&mut self, hash: u64) {
+        if let Some(place) = self.hashes.get_mut(self.count) {
+            *place = hash;
+        }
+        self.count += 1;
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Whether a name that is there is durable, and in the mindex if its directory is.
+    #[inline]
+    pub(super) fn is_settled(
+        &self,
+        directory: (Node, &Cachelet),
+        young: &mut YoungNames,
+        valid: Valid,
+        name: &[u8],
+    ) -> Result<bool> {
+        let moment_ns = valid.moment_ns as i64;
+        Ok(moment_ns < young.settled_before_ns || self.is_young_settled(directory, young, moment_ns, name)?)
+    }
+
+    #[inline(never)]
+    fn is_young_settled(
+        &self,
+        (node, directory): (Node, &Cachelet),
+        young: &mut YoungNames,
+        moment_ns: i64,
+        name: &[u8],
+    ) -> Result<bool> {
+        let threads = self.fs.header()?.slots_high.load(Relaxed);
+        if young.announced.is_none() && young.looked_up * THREADS_A_LOOKUP >= threads {
+            let announced = self.announced_names(node.cachelet)?;
+            if announced.count == 0 {
+                young.settled_before_ns = young.began_ns & MOMENT_BITS;
+            }
+            young.announced = Some(announced);
+        }
+        if moment_ns < young.began_ns & MOMENT_BITS
+            && let Some(announced) = &young.announced
+            && !announced.may_have(self.fs.hash_name(node.number, name))
+        {
+            return Ok(true);
+        }
+        young.looked_up += 1;
+        self.is_published(directory, node.number, name)
+    }
+
+    /// Looks at what all threads are at. What is read of one may be of two operations: then the first has ended, and the other began after the look.
+    fn announced_names(&self, directory: u32) -> Result<Announced> {
+        let mut found = Announced { hashes: [0; ANNOUNCED_MAX], count: 0 };
+        for index in 0..self.fs.header()?.slots_high.load(Acquire) as u32 {
+            let intent = &self.fs.dram.slot(index)?.intent;
+            if intent.kind.load(Acquire) == IntentKind::None as u32 {
+                continue;
+            }
+            for (other, hash) in intent.directories.iter().zip(&intent.hashes) {
+                if other.load(Relaxed) == directory {
+                    found.add(hash.load(Relaxed));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Looks a name up. The mindex has it only then; in a directory that is not indexed nobody is creating.
+    fn is_published(&self, directory: &Cachelet, number: u64, name: &[u8]) -> Result<bool> {
+        if DirectoryState::of(directory) != DirectoryState::Indexed {
+            return Ok(true);
+        }
+        let hash = self.fs.hash_name(number, name);
+        if self.fs.find(number, name, hash)?.is_some() {
+            return Ok(true);
+        }
+        // Its creator, or a rename, may be between fence and insertion: it holds the bucket.
+        let held = self.hold_bucket(hash)?;
+        Ok(self.find_held(&held, number, name, hash)?.is_some())
+    }
+}
