@@ -18,7 +18,7 @@ mod remove;
 mod rename;
 #[cfg(test)]
 mod tests;
-mod underway;
+mod young;
 
 pub use lookup::{Footing, Seen, Visit};
 

@@ -3,7 +3,7 @@
 //! Invariant: a cookie is a name's for its life, whatever files it stands for, cookies ascend along the log, and compaction keeps both. So "after cookie c"
 //! means the same at any time, and a name that is there during a whole scan is met exactly once.
 
-use super::underway::YoungNames;
+use super::young::YoungNames;
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};

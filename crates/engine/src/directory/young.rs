@@ -12,7 +12,8 @@ use crate::mindex::NameHash;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
 
-/// Names younger than this may not be durable yet. Nobody is that long between the moment of a name and its end.
+/// Names younger than this may not be durable yet. Older ones are taken for durable: to prove that wrong, a maker would have to be stopped for so long between
+/// its dentry and its fence.
 const YOUNG_NS: i64 = 1_000_000_000;
 /// A moment is a time without its lowest bit.
 const MOMENT_BITS: i64 = !1;
