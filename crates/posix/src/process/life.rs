@@ -331,7 +331,7 @@ pub(super) fn free_slot(slot: &Slot) {
         word.store(0, Release);
     }
     slot.child_pid.store(0, Release);
-    slot.waits_in.store(0, Release);
+    slot.end_wait();
     slot.program[0].store(0, Release);
     slot.started.store(0, Release);
     set_state(slot, SlotState::Free);
@@ -348,7 +348,7 @@ impl<M: Memory> Actor<'_, '_, M> {
             self.free_pages(self.table)?;
         }
         table.descriptors_end.store(0, Release);
-        table.waits_in.store(0, Release);
+        table.end_wait();
         Ok(())
     }
 

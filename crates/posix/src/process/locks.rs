@@ -453,6 +453,11 @@ impl Slot {
         self.waits_in.swap((wait.number as u64) << 32 | wait.cachelet as u64, SeqCst);
     }
 
+    /// It waits for no range.
+    pub(super) fn end_wait(&self) {
+        self.set_wait(Wait::NONE);
+    }
+
     /// What the wait is for.
     fn waits_for(&self) -> (LockRange, LockKind) {
         let last = self.waits_last.load(Relaxed);
@@ -528,7 +533,7 @@ impl<'f, M: Memory> Process<'f, M> {
         if table.wait().cachelet == cachelet && table.waits_for() == (wanted.range, wanted.kind) {
             return Ok(());
         }
-        table.set_wait(Wait::NONE);
+        table.end_wait();
         let exclusive = if wanted.kind == LockKind::Exclusive { EXCLUSIVE } else { 0 };
         table.waits_start.store(wanted.range.start, Relaxed);
         table.waits_last.store(wanted.range.last | exclusive, Relaxed);
@@ -589,7 +594,7 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// The wait is over (locked, interrupted, given up): to be called at the end of every loop that waited.
     pub fn end_wait(&self) {
-        self.table.set_wait(Wait::NONE);
+        self.table.end_wait();
     }
 
     /// Sets the locks of an owner that only another front knows, by `number`, on a file that this process holds: `None` unlocks. `whole`: as
