@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::format::FileKind;
 use crate::fs::Fs;
 use crate::platform::Platform;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicI64, AtomicU32};
 use core::sync::atomic::Ordering;
 use pmem::{Direct, Mapping, Region};
 use std::collections::BTreeSet;
@@ -22,6 +22,8 @@ pub(crate) struct TestPlatform {
     dead: Mutex<BTreeSet<u32>>,
     /// How often somebody has waited.
     pub waits: AtomicU32,
+    /// The time, if the clock stands still; zero: it goes.
+    pub now_ns: AtomicI64,
 }
 
 /// The one that all tests use unless they kill.
@@ -36,7 +38,7 @@ std::thread_local! {
 impl TestPlatform {
     /// Everybody lives.
     pub(crate) const fn new() -> Self {
-        TestPlatform { dead: Mutex::new(BTreeSet::new()), waits: AtomicU32::new(0) }
+        TestPlatform { dead: Mutex::new(BTreeSet::new()), waits: AtomicU32::new(0), now_ns: AtomicI64::new(0) }
     }
 
     /// The calling thread counts as dead from now on.
@@ -52,6 +54,9 @@ impl TestPlatform {
 impl Platform for TestPlatform {
     fn now_ns(&self) -> i64 {
         if let Some(now_ns) = schedule::now_ns() {
+            return now_ns;
+        }
+        if let now_ns @ 1.. = self.now_ns.load(Ordering::Relaxed) {
             return now_ns;
         }
         SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
@@ -202,6 +207,14 @@ pub(crate) mod mortality {
     /// At this thread's next step it does this first.
     pub(crate) fn at_next_step(meanwhile: impl FnOnce() + 'static) {
         MEANWHILE.set(Some(Box::new(meanwhile)));
+    }
+
+    /// Does something at the step of this thread that comes after `steps` others.
+    pub(crate) fn at_step(steps: u64, meanwhile: impl FnOnce() + 'static) {
+        at_next_step(move || match steps {
+            0 => meanwhile(),
+            _ => at_step(steps - 1, meanwhile),
+        });
     }
 
     pub(crate) fn step() {

@@ -12,7 +12,7 @@
 
 use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};
-use crate::dram::{Cachelet, DirectoryState, RETIRED_MAX, RetiredKind, STEP_RETIRING};
+use crate::dram::{Cachelet, DirectoryState, LogCounts, RETIRED_MAX, RetiredKind, STEP_RETIRING};
 use crate::error::{Error, Result};
 use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, gone_word, slot_address};
 use crate::fs::{Node, Thread};
@@ -24,6 +24,11 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 const HOLES_MIN: u64 = 500;
 /// Dentries are asked for this many slots ahead.
 const AHEAD: usize = 12;
+
+/// Whether holes outweigh names.
+pub(super) fn is_worth_it(log: LogCounts) -> bool {
+    log.holes >= HOLES_MIN && log.holes >= log.names
+}
 
 /// The chain that replaces the compacted part.
 struct NewChain {
@@ -47,11 +52,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Compacts a directory's log if holes outweigh names. Not pinned. A failure (no space) leaves the log as it is.
     pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
-        let holes = directory.holes();
-        if holes < HOLES_MIN || holes < directory.names() || directory.is_maintained() {
-            return Ok(());
-        }
-        self.compact(node)
+        let worth_it = directory.is_holey() && !directory.is_maintained() && is_worth_it(directory.log_counts());
+        if worth_it { self.compact(node) } else { Ok(()) }
     }
 
     /// Compacts now, unless somebody is at it. Not pinned; the caller has a reference to the directory.

@@ -168,9 +168,10 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Gives back what `prepare_name` claimed; a slot of its own stays a hole. Returns the error that led here.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
-        match prepared.slot.inherited {
-            true => prepared.directory.take_name(),
-            false => prepared.directory.lose_name(),
+        if prepared.slot.inherited {
+            prepared.directory.take_name();
+        } else {
+            prepared.directory.lose_name();
         }
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
@@ -309,7 +310,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.take_effect();
         drop(held);
         if new.kind == FileKind::Directory {
-            prepared.directory.references.fetch_add(References::ONE_LINK, AcqRel);
+            self.gain_subdirectory(prepared.directory);
         }
         self.touch_directory(prepared.directory, fresh.moment_ns);
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })

@@ -14,7 +14,8 @@ use crate::format::{
 use crate::fs::{Fs, Node, Thread};
 use crate::grace::Pin;
 use crate::mindex::{NameHash, Target};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
 
 /// How far ahead of the insertion names are hashed and buckets are asked for.
@@ -222,13 +223,37 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.settle_names()
     }
 
-    /// Notes that a directory changed at `moment_ns`: in DRAM only, since the dentry carries the moment.
+    /// Notes that a directory's names changed at `moment_ns`: in DRAM only, since the dentry carries the moment.
     pub(super) fn touch_directory(&self, directory: &Cachelet, moment_ns: i64) {
-        // Mostly another change within the same tick has done it: a look is cheaper than an atomic maximum.
-        if directory.changed_ns.load(Relaxed) < moment_ns || directory.modified_ns.load(Relaxed) < moment_ns {
-            directory.modified_ns.fetch_max(moment_ns, Relaxed);
-            directory.changed_ns.fetch_max(moment_ns, Relaxed);
+        // Mostly another one within the same tick has done it, which an even time says: a look is cheaper than an atomic maximum, and the line is one that nobody
+        // changes all the time. Whoever did it may not have come to the mark below, which comes after the times lest what is written back take it away; if he
+        // never does, the directory is in doubt.
+        let changed_ns = directory.changed_ns.load(Relaxed);
+        if changed_ns >= moment_ns && changed_ns & 1 == 0 {
+            return;
         }
+        directory.modified_ns.fetch_max(moment_ns, Relaxed);
+        directory.changed_ns.fetch_max(moment_ns, Release);
+        step();
+        self.mark_dirty(directory);
+    }
+
+    /// Counts a directory that was made in this one, or came.
+    pub(super) fn gain_subdirectory(&self, directory: &Cachelet) {
+        directory.references.fetch_add(References::ONE_LINK, AcqRel);
+        step();
+        self.mark_dirty(directory);
+    }
+
+    /// A directory in this one is no more, or went elsewhere.
+    pub(super) fn lose_subdirectory(&self, directory: &Cachelet) {
+        directory.references.fetch_sub(References::ONE_LINK, AcqRel);
+        step();
+        self.mark_dirty(directory);
+    }
+
+    /// Says that a directory's links or times are newer than what the image has.
+    pub(crate) fn mark_dirty(&self, directory: &Cachelet) {
         if directory.dirty.load(Relaxed) & crate::dram::DIRTY == 0 {
             directory.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
         }

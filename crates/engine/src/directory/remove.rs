@@ -3,6 +3,7 @@
 //! The dentry itself, its log slot and the inode are recycled behind: the inode when its last user is gone, dentries when the directory's log
 //! is compacted.
 
+use super::compact::is_worth_it;
 use super::{DIRECTORY_LINKS_MAX, check_name};
 use crate::attributes::Attributes;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind};
@@ -183,7 +184,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// A directory has one name less, and a hole more in its log unless another name has the place.
     pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, moment_ns: i64) {
         match leaves_hole {
-            true => directory.lose_name(),
+            true if is_worth_it(directory.lose_name()) => directory.note_holey(),
+            true => {}
             false => directory.take_name(),
         }
         step();
@@ -296,8 +298,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.take_effect();
         drop(held);
         self.bury_directory(victim, index);
-        parent.references.fetch_sub(References::ONE_LINK, AcqRel);
-        step();
+        self.lose_subdirectory(parent);
         self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())

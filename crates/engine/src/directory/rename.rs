@@ -531,6 +531,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             (OldPlace::Exchanged(name), Some(victim)) => {
                 record.moves[1] = self.step(name, victim, old, new);
                 flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, moment_ns)?);
+                flushed = flushed.and(self.stamp_renamed(victim, moment_ns)?);
             }
             (OldPlace::Whiteout(name, node), _) => {
                 record.moves[1] =
@@ -602,12 +603,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// A renamed file's change time is now; its lock is held. A directory's is kept lazily.
+    /// A renamed file's change time is now; its lock is held. A directory's is kept lazily, and odd, since its own names did not change.
     fn stamp_renamed(&self, source: &Found<'f>, moment_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
-            cachelet.changed_ns.fetch_max(moment_ns, Relaxed);
-            cachelet.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
+            cachelet.changed_ns.fetch_max(moment_ns | 1, Release);
+            step();
+            self.mark_dirty(cachelet);
             return Ok(Flushed::nothing());
         }
         let mut property = self.property_now(cachelet);
@@ -639,8 +641,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let &Change { source, victim, arrival, place, moment_ns, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
-                from.references.fetch_sub(References::ONE_LINK, AcqRel);
-                to.references.fetch_add(References::ONE_LINK, AcqRel);
+                self.lose_subdirectory(from);
+                self.gain_subdirectory(to);
             }
         };
         moves_link(source.kind, old.directory, new.directory);
@@ -659,7 +661,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             (_, Some(victim)) => {
                 self.count_removal(new.directory, own_place(arrival), moment_ns);
                 if victim.kind == FileKind::Directory {
-                    new.directory.references.fetch_sub(References::ONE_LINK, AcqRel);
+                    self.lose_subdirectory(new.directory);
                     self.bury_directory(victim.cachelet, victim.index);
                 } else if dead {
                     self.bury(victim.cachelet, victim.index);

@@ -1,11 +1,17 @@
-//! What no image of a test's size comes to by itself.
+//! What a directory counts, as far as no image of a test's size comes to it by itself, and its times, on a clock that stands still.
 
 use super::{DIRECTORY_LINKS_MAX, RenameFlags};
+use crate::attach::AttachOptions;
+use crate::attributes::Changes;
 use crate::dram::References;
 use crate::error::Error;
 use crate::format::FileKind;
-use crate::testing::{Attached, new_image, new_node};
-use core::sync::atomic::Ordering::Relaxed;
+use crate::fs::{Node, Thread};
+use crate::reap_tests::everlasting;
+use crate::testing::mortality::{at_next_step, at_step};
+use crate::testing::{Attached, Memory, TestPlatform, new_image, new_node};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 #[test]
 fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
@@ -32,4 +38,159 @@ fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
 
     links.fetch_sub(more, Relaxed);
     thread.release(full, 1);
+}
+
+/// A change of a directory that is none of its names.
+type Explicit = fn(&Thread<'_, pmem::Direct>, Node, Node);
+
+const EXPLICIT: [(&str, Explicit); 4] = [
+    ("chmod", |thread, _, directory| {
+        let changes = Changes { permissions: Some(0o700), ..Changes::default() };
+        thread.change(directory, |_| Ok(changes)).expect("changes");
+    }),
+    ("utimes", |thread, _, directory| {
+        let changes = Changes { modified_ns: Some(LONG_AGO_NS), ..Changes::default() };
+        thread.change(directory, |_| Ok(changes)).expect("changes");
+    }),
+    ("setxattr", |thread, _, directory| {
+        thread.set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
+    }),
+    ("rename", |thread, root, _| {
+        let flags = RenameFlags::default();
+        thread.rename((root, b"directory"), (root, b"elsewhere"), flags, |_, _| Ok(())).expect("renames");
+    }),
+];
+
+const LONG_AGO_NS: i64 = 1_000_000_000;
+const TICK_NS: i64 = 4_000_000;
+const MADE_NS: i64 = 1_700_000_000_000_000_000;
+
+/// Times of what has one of two names.
+fn times(image: &Memory, platform: &'static TestPlatform) -> (i64, i64) {
+    let again = Attached::with(image, platform, &AttachOptions::default(), 1).expect("attaches");
+    let thread = again.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let directory = thread.lookup(root, b"directory").or_else(|_| thread.lookup(root, b"elsewhere")).expect("is there");
+    let found = thread.stat(directory).expect("stats");
+    (found.modified_ns, found.changed_ns)
+}
+
+#[test]
+fn a_name_that_comes_in_the_tick_of_another_change_of_its_directory_counts() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    for (what, explicit) in EXPLICIT {
+        for name_before in [false, true] {
+            let image = new_image(4 << 20, 0);
+            PLATFORM.now_ns.store(MADE_NS, Relaxed);
+            let attached = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+            let thread = attached.enter().expect("enters");
+            let root = thread.root().expect("a root");
+            let directory =
+                thread.create(root, b"directory", &new_node(FileKind::Directory)).expect("makes a directory");
+
+            let tick_ns = PLATFORM.now_ns.fetch_add(TICK_NS, Relaxed) + TICK_NS;
+            let make = |name: &[u8]| {
+                thread.release(thread.create(directory, name, &new_node(FileKind::Regular)).expect("makes"), 1);
+            };
+            if name_before {
+                make(b"before");
+            }
+            explicit(&thread, root, directory);
+            let between = thread.stat(directory).expect("stats");
+            assert!(between.changed_ns >= tick_ns, "{what}, {name_before}: it is a change");
+            make(b"after");
+            let now = thread.stat(directory).expect("stats");
+
+            assert!(now.modified_ns >= tick_ns, "{what}, {name_before}: a name is one of content");
+            assert!(now.changed_ns > between.changed_ns, "{what}, {name_before}: and later");
+            let expected = (now.modified_ns, now.changed_ns);
+            assert_eq!(times(&image.copy(), &PLATFORM), expected, "{what}, {name_before}: after a crash");
+            thread.release(directory, 1);
+            thread.release(root, 1);
+            drop(thread);
+            attached.detach().expect("detaches");
+            assert_eq!(times(&image, &PLATFORM), expected, "{what}, {name_before}: after a clean end");
+        }
+    }
+}
+
+#[test]
+fn an_exchange_changes_both_files() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    let image = new_image(4 << 20, 0);
+    PLATFORM.now_ns.store(MADE_NS, Relaxed);
+    let attached = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+    let thread = attached.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let make = |name, kind| thread.create(root, name, &new_node(kind)).expect("makes");
+    let both = [make(b"file", FileKind::Regular), make(b"directory", FileKind::Directory)];
+
+    PLATFORM.now_ns.store(MADE_NS + TICK_NS, Relaxed);
+    let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+    thread.rename((root, b"file"), (root, b"directory"), exchange, |_, _| Ok(())).expect("exchanges");
+
+    for node in both {
+        let found = thread.stat(node).expect("stats");
+        assert_eq!((found.modified_ns, found.changed_ns >= MADE_NS + TICK_NS), (MADE_NS, true));
+        thread.release(node, 1);
+    }
+}
+
+#[test]
+fn a_name_counts_whenever_while_it_comes_its_directory_is_changed_otherwise() {
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    static CHANGES: AtomicU64 = AtomicU64::new(0);
+    let (world, hand) = everlasting();
+    let root = hand.root().expect("a root");
+    for step in 0.. {
+        let directory = hand.create(root, b"directory", &new_node(FileKind::Directory)).expect("makes a directory");
+        let began_ns = hand.fs.now_ns();
+        at_step(step, move || {
+            STEPS.fetch_add(1, SeqCst);
+            let other = world.fs().enter().expect("enters");
+            let locked = other.cachelet(directory).expect("one").lock.load(Relaxed) != 0;
+            if !locked {
+                other.set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
+                CHANGES.fetch_add(1, SeqCst);
+            }
+        });
+        hand.release(hand.create(directory, b"name", &new_node(FileKind::Regular)).expect("makes"), 1);
+        at_next_step(|| {});
+        assert!(hand.stat(directory).expect("stats").modified_ns >= began_ns, "at step {step}");
+        hand.unlink(directory, b"name", |_| Ok(())).expect("removes");
+        hand.release(directory, 1);
+        hand.remove_directory(root, b"directory", |_| Ok(())).expect("removes");
+        if STEPS.load(SeqCst) == step {
+            break;
+        }
+    }
+    std::eprintln!("{CHANGES:?} changes at {STEPS:?} steps");
+    assert!(CHANGES.load(SeqCst) > 0);
+}
+
+#[test]
+fn links_that_change_in_the_tick_of_a_sync_are_on_the_image_after_a_clean_end() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    let image = new_image(4 << 20, 0);
+    PLATFORM.now_ns.store(MADE_NS, Relaxed);
+    let attached = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+    let thread = attached.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let make = |name| thread.release(thread.create(root, name, &new_node(FileKind::Directory)).expect("makes"), 1);
+    ["one", "two", "three"].iter().for_each(|name| make(name.as_bytes()));
+    thread.sync(root).expect("syncs");
+    make(b"four");
+    thread.sync(root).expect("syncs");
+    thread.remove_directory(root, b"one", |_| Ok(())).expect("removes");
+    thread.remove_directory(root, b"two", |_| Ok(())).expect("removes");
+    let links = thread.stat(root).expect("stats").links;
+    thread.release(root, 1);
+    drop(thread);
+    attached.detach().expect("detaches");
+
+    let again = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+    let thread = again.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    assert_eq!((links, thread.stat(root).expect("stats").links), (4, 4));
+    thread.release(root, 1);
 }

@@ -139,8 +139,8 @@ pub struct Cachelet {
     pub number: AtomicU64,
     /// [`References`].
     pub references: AtomicU64,
-    /// Offset of the inode on the image: the inode quick path.
-    pub inode: AtomicU64,
+    /// Time of the last change of attributes. Of a directory: odd if that was no change of its names, see `Thread::moment`.
+    pub changed_ns: AtomicI64,
     /// Generation of the inode.
     pub generation: AtomicU32,
     /// Property flags, as on the image.
@@ -148,7 +148,7 @@ pub struct Cachelet {
     /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
     pub directory: AtomicU32,
     /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`]. Directories: bit 1 used since the
-    /// evicting hand passed; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
+    /// evicting hand passed; bit 2 its log seems worth a compaction; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
     pub mapped: AtomicU32,
 
     /// Slot + 1 of the thread that may change the file; a futex.
@@ -163,8 +163,8 @@ pub struct Cachelet {
     pub entries: AtomicU64,
     /// Time of the last change of content.
     pub modified_ns: AtomicI64,
-    /// Time of the last change of attributes.
-    pub changed_ns: AtomicI64,
+    /// Offset of the inode on the image: the inode quick path.
+    pub inode: AtomicU64,
     /// Time of the last access.
     pub accessed_ns: AtomicI64,
     /// Sequence of the newest property entry.
@@ -178,8 +178,25 @@ pub struct Cachelet {
 }
 /// Bit of a directory's `mapped` word: used since the evicting hand was here.
 const USED: u32 = 2;
+/// Bit of a directory's `mapped` word: its log seems worth a compaction.
+const HOLEY: u32 = 4;
 /// Where a directory's `mapped` word says who maintains it.
 const MAINTAINER_SHIFT: u32 = 8;
+
+/// What a directory's log has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogCounts {
+    /// Names, those included that are being made.
+    pub names: u64,
+    /// Holes since the last compaction.
+    pub holes: u64,
+}
+
+impl LogCounts {
+    fn from_word(entries: u64) -> LogCounts {
+        LogCounts { names: entries & (ONE_HOLE - 1), holes: (entries & !ENTRIES_DEAD) >> HOLES_SHIFT }
+    }
+}
 
 impl Cachelet {
     /// Directories: notes that it was used.
@@ -195,6 +212,19 @@ impl Cachelet {
         self.mapped.fetch_and(!USED, AcqRel) & USED != 0
     }
 
+    /// Directories: notes that its log seems worth a compaction. Here, for who might compact it reads this line anyway, and need not fetch the counts once more.
+    pub fn note_holey(&self) {
+        if !self.is_holey() {
+            self.mapped.fetch_or(HOLEY, Relaxed);
+        }
+    }
+
+    /// Directories: whether its log seems worth a compaction.
+    #[inline]
+    pub fn is_holey(&self) -> bool {
+        self.mapped.load(Relaxed) & HOLEY != 0
+    }
+
     /// Directories: counts a rename of it, which is marked and has not taken effect.
     pub fn move_on(&self) {
         self.size_bytes.fetch_add(1, AcqRel);
@@ -206,9 +236,9 @@ impl Cachelet {
         self.size_bytes.load(Acquire)
     }
 
-    /// Directories: begins to compact or evict it, unless somebody else does.
+    /// Directories: begins to compact or evict it, unless somebody else does. If its log stays as it is, the next removal notes that once more.
     pub fn maintain(&self, ticket: u32) -> bool {
-        let begin = |word: u32| (word >> MAINTAINER_SHIFT == 0).then_some(word | ticket << MAINTAINER_SHIFT);
+        let begin = |word: u32| (word >> MAINTAINER_SHIFT == 0).then_some(word & !HOLEY | ticket << MAINTAINER_SHIFT);
         self.mapped.fetch_update(AcqRel, Relaxed, begin).is_ok()
     }
 
@@ -229,16 +259,10 @@ impl Cachelet {
         let _ = self.mapped.fetch_update(AcqRel, Relaxed, end);
     }
 
-    /// Directories: names, those included that are being made.
+    /// Directories: what its log has.
     #[inline]
-    pub fn names(&self) -> u64 {
-        self.entries.load(Acquire) & (ONE_HOLE - 1)
-    }
-
-    /// Directories: holes in the log since its last compaction.
-    #[inline]
-    pub fn holes(&self) -> u64 {
-        (self.entries.load(Relaxed) & !ENTRIES_DEAD) >> HOLES_SHIFT
+    pub fn log_counts(&self) -> LogCounts {
+        LogCounts::from_word(self.entries.load(Acquire))
     }
 
     /// Directories: whether it is removed.
@@ -270,11 +294,16 @@ impl Cachelet {
     }
 
     /// Directories: a name that was counted became a hole. One step for both counts: they lie in one word so that no compaction begins, or begins again, because
-    /// one of two who count at once was not heard.
+    /// one of two who count at once was not heard. What the log has then.
     #[inline]
-    pub fn lose_name(&self) {
-        let change = if self.holes() < HOLES_MAX { ONE_HOLE - 1 } else { 1u64.wrapping_neg() };
-        self.entries.fetch_add(change, AcqRel);
+    pub fn lose_name(&self) -> LogCounts {
+        // Without a look at it before: the line would come from another processor twice.
+        let change = ONE_HOLE - 1;
+        let counts = LogCounts::from_word(self.entries.fetch_add(change, AcqRel).wrapping_add(change));
+        if counts.holes > HOLES_MAX {
+            self.entries.fetch_sub(ONE_HOLE, AcqRel);
+        }
+        counts
     }
 
     /// Directories: a compaction found so many holes.
@@ -312,6 +341,10 @@ mod tests {
         std::boxed::Box::new(unsafe { core::mem::zeroed() })
     }
 
+    fn log(names: u64, holes: u64) -> LogCounts {
+        LogCounts { names, holes }
+    }
+
     #[test]
     fn names_and_holes_of_many_threads_are_all_counted() {
         let directory = empty();
@@ -326,11 +359,11 @@ mod tests {
                 });
             }
         });
-        assert_eq!((directory.names(), directory.holes()), (40_000, 40_000));
+        assert_eq!(directory.log_counts(), log(40_000, 40_000));
         directory.forget_holes(30_000);
-        assert_eq!((directory.names(), directory.holes()), (40_000, 10_000));
+        assert_eq!(directory.log_counts(), log(40_000, 10_000));
         directory.forget_holes(20_000);
-        assert_eq!((directory.names(), directory.holes()), (40_000, 0), "no fewer than none");
+        assert_eq!(directory.log_counts(), log(40_000, 0), "no fewer than none");
     }
 
     #[test]
@@ -341,7 +374,7 @@ mod tests {
         directory.lose_name();
         assert!(directory.end_names() && !directory.end_names());
         assert!(directory.is_removed() && !directory.add_name());
-        assert_eq!((directory.names(), directory.holes()), (0, 1));
+        assert_eq!(directory.log_counts(), log(0, 1));
         directory.allow_names();
         assert!(directory.add_name());
     }
@@ -350,8 +383,8 @@ mod tests {
     fn holes_beyond_all_counting_reach_nothing_else() {
         let directory = empty();
         directory.set_names(3, u64::MAX);
-        let holes = directory.holes();
+        let holes = directory.log_counts().holes;
         directory.lose_name();
-        assert_eq!((directory.names(), directory.holes(), directory.is_removed()), (2, holes, false));
+        assert_eq!((directory.log_counts(), directory.is_removed()), (log(2, holes), false));
     }
 }

@@ -336,7 +336,7 @@ impl<M: Memory> Thread<'_, M> {
 
     fn commit_xattrs(&self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
         let mut property = self.property(cachelet)?;
-        property.changed_ns = self.fs.now_ns();
+        property.changed_ns = self.stamp(cachelet);
         cachelet.dirty.fetch_and(!PLAIN, AcqRel);
         let dirty = self.fs.pm.commit(&inode.xattrs, root, durable);
         let flushed = self.fs.pm.flush(dirty);

@@ -34,12 +34,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Takes the mark of a rename off a file whose lock is held, or a directory whose names are.
+    /// Takes the mark of a rename off a file whose lock is held, or a directory whose names are; of a directory the change time may have been set, and not yet
+    /// that the image has an older one.
     fn end_marking(&self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         let names = self.bucket_held_for(self.hash(0))?.is_some() && self.bucket_held_for(self.hash(1))?.is_some();
         if index != 0 && (self.holds(&cachelet.lock) || (is_directory && names)) {
+            if is_directory {
+                self.mark_dirty(cachelet);
+            }
             cachelet.references.fetch_and(!References::flag(FLAG_RENAMING), AcqRel);
         }
         Ok(())

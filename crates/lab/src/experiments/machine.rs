@@ -418,12 +418,14 @@ fn dram_places(dram: &Mapping, layout: &DramLayout) -> Vec<Place> {
         (0, "version, mode, owner, size"),
         (offset_of!(Cachelet, number), "number"),
         (offset_of!(Cachelet, references), "references"),
-        (offset_of!(Cachelet, inode), "place of the inode"),
+        (offset_of!(Cachelet, changed_ns), "change time"),
         (offset_of!(Cachelet, generation), "state"),
         (offset_of!(Cachelet, lock), "lock"),
         (offset_of!(Cachelet, root), "tail of the log"),
         (offset_of!(Cachelet, entries), "count of entries"),
-        (offset_of!(Cachelet, modified_ns), "times"),
+        (offset_of!(Cachelet, modified_ns), "time of change of content"),
+        (offset_of!(Cachelet, inode), "place of the inode"),
+        (offset_of!(Cachelet, accessed_ns), "access time"),
         (offset_of!(Cachelet, sequence), "rest"),
     ];
     let bucket = [(0, "lock, version"), (offset_of!(Bucket, entries), "entries")];

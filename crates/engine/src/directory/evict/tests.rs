@@ -5,25 +5,10 @@ use crate::error::Error;
 use crate::format::FileKind;
 use crate::fs::Node;
 use crate::mindex::check_names;
-use crate::reap_tests::{Hand, Kind, World, make};
-use crate::testing::mortality::at_next_step;
+use crate::reap_tests::{Hand, everlasting, make};
+use crate::testing::mortality::{at_next_step, at_step};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::boxed::Box;
-
-/// Does something at the step of this thread that comes after `steps` others.
-fn at_step(steps: u64, meanwhile: impl FnOnce() + 'static) {
-    at_next_step(move || match steps {
-        0 => meanwhile(),
-        _ => at_step(steps - 1, meanwhile),
-    });
-}
-
-/// A file system and a thread in it that may be used at any step.
-fn everlasting() -> (&'static World, &'static Hand<'static>) {
-    let world: &'static World = Box::leak(Box::new(World::new(Kind::Roomy)));
-    (world, Box::leak(Box::new(world.fs().enter().expect("enters"))))
-}
 
 /// Evicts a directory, whether or not it has a second chance.
 fn evict(hand: &Hand<'_>, directory: Node) {
