@@ -42,6 +42,7 @@ mod step;
 mod sync;
 #[cfg(test)]
 mod testing;
+pub mod text;
 
 pub use ablation::{Ablation, LogLocks, Tree};
 pub use attach::{AttachOptions, MkfsOptions, Recovery, RecoveryReport, mkfs};

@@ -494,10 +494,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         buffer: &mut PathBuffer,
         call: impl FnOnce(Node) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        let found = match self.take_short(place, path, last_link) {
-            Some(found) => found?.0,
-            None => inside!(self.resolve(place, path, last_link, buffer)?),
-        };
+        let found = inside!(self.resolve(place, path, last_link, buffer)?);
         call(found.node()).map(Outcome::Inside)
     }
 }

@@ -384,6 +384,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Held<'t, 'f, M>>> {
+        if let Some(found) = self.take_short(place, path, last_link) {
+            return found.map(|(file, ..)| Outcome::Inside(file));
+        }
         self.resolve_in(place, path, last_link, buffer).map(|outcome| match outcome {
             Outcome::Inside((found, _)) => Outcome::Inside(found),
             Outcome::Left(exit) => Outcome::Left(exit),

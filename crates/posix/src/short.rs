@@ -8,6 +8,7 @@ use crate::errno::{Errno, Result};
 use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, Place};
 use crate::trails::Reach;
 use engine::format::{FileKind, NAME_BYTES_MAX};
+use engine::text::last_position;
 use engine::{Attributes, Error, Node, Protection, Seen, Visit};
 use pmem::Memory;
 
@@ -53,7 +54,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             [b'/', rest @ ..] => (place.root, rest),
             _ => (place.start, path),
         };
-        let way_bytes = rest.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let way_bytes = last_position(rest, b'/').map_or(0, |slash| slash + 1);
         let (way, name) = rest.split_at(way_bytes);
         if name.is_empty() || name.len() > NAME_BYTES_MAX || is_dots(name) || path.len() >= PATH_BYTES_MAX {
             return None;
@@ -114,7 +115,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// As [`Caller::short_parent`], of a call's second path: what the thread keeps stays.
     #[inline]
     pub(crate) fn short_parent_beside<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
-        if !path.is_empty() && path.len() <= NAME_BYTES_MAX && !path.contains(&b'/') {
+        if !path.is_empty() && path.len() <= NAME_BYTES_MAX && last_position(path, b'/').is_none() {
             return (!is_dots(path)).then(|| (Held::borrowed(self.thread, place.start), path));
         }
         let visit = self.thread.visit();

@@ -24,6 +24,7 @@ pub use lookup::{Footing, Seen, Visit};
 
 use crate::error::{Error, Result};
 use crate::format::{FileKind, NAME_BYTES_MAX};
+use crate::text::has_either;
 
 /// What to make.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +90,6 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::NameTooLong);
     }
-    let valid =
-        !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|byte| *byte == b'/' || *byte == 0);
+    let valid = !matches!(name, b"" | b"." | b"..") && !has_either(name, b'/', 0);
     if valid { Ok(()) } else { Err(Error::Invalid) }
 }

@@ -1,0 +1,95 @@
+//! Bytes in short texts (names, paths), found eight at a time: most names are too short for what a library gains by wider registers.
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = ONES << 7;
+
+/// Up to eight bytes as a word, the first one lowest, zeros behind them.
+#[inline(always)]
+fn word(text: &[u8]) -> u64 {
+    match *text {
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        [a, b, c, d, ..] => {
+            // The last four may be some of the first once more, in the same place.
+            let behind = text.len() - 4;
+            let last = text.last_chunk().map_or(0, |last| u32::from_le_bytes(*last));
+            u64::from(u32::from_le_bytes([a, b, c, d])) | u64::from(last) << (8 * behind)
+        }
+        [a] => u64::from(a),
+        [a, b] => u64::from(a) | u64::from(b) << 8,
+        [a, b, c, ..] => u64::from(a) | u64::from(b) << 8 | u64::from(c) << 16,
+        [] => 0,
+    }
+}
+
+/// The high bit of each byte of a word that is `byte`.
+#[inline(always)]
+fn matches(word: u64, byte: u8) -> u64 {
+    let differs = word ^ (ONES * u64::from(byte));
+    // Without carries from one byte to the next: a match is one wherever it lies.
+    !((differs & !HIGH).wrapping_add(!HIGH) | differs) & HIGH
+}
+
+/// The bits of a word that stand for so many bytes, at most eight.
+#[inline(always)]
+fn within(length: usize) -> u64 {
+    if length >= 8 { u64::MAX } else { (1 << (8 * length)) - 1 }
+}
+
+/// Whether any of a text's bytes is one of two.
+#[inline]
+pub fn has_either(text: &[u8], one: u8, other: u8) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    let found = |word| matches(word, one) | matches(word, other);
+    let in_words = words.iter().fold(0, |all, bytes| all | found(u64::from_le_bytes(*bytes)));
+    in_words | found(word(rest)) & within(rest.len()) != 0
+}
+
+/// Where a byte is in a text for the last time.
+#[inline]
+pub fn last_position(text: &[u8], byte: u8) -> Option<usize> {
+    let (rest, words) = text.as_rchunks::<8>();
+    let highest = |found: u64| (found != 0).then(|| 7 - found.leading_zeros() as usize / 8);
+    for (index, bytes) in words.iter().enumerate().rev() {
+        if let Some(at) = highest(matches(u64::from_le_bytes(*bytes), byte)) {
+            return Some(rest.len() + index * 8 + at);
+        }
+    }
+    highest(matches(word(rest), byte) & within(rest.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    /// All texts of some length of which each byte is one of these, the neighbours of a slash and of zero among them.
+    fn texts(length: usize) -> impl Iterator<Item = Vec<u8>> {
+        const BYTES: [u8; 4] = [b'/', 0, 0x80, b'.'];
+        (0..4usize.pow(length as u32)).map(move |number| (0..length).map(|at| BYTES[number >> (2 * at) & 3]).collect())
+    }
+
+    #[test]
+    fn short_texts_are_searched_as_byte_by_byte() {
+        for text in (0..=7).flat_map(texts) {
+            check(&text);
+        }
+    }
+
+    #[test]
+    fn a_byte_is_found_wherever_it_lies() {
+        for length in 0..40usize {
+            for (at, other) in (0..length).flat_map(|at| (0..=255u8).map(move |other| (at, other))) {
+                let mut text: Vec<u8> = (0..length).map(|index| b'a' + (index % 26) as u8).collect();
+                text[at] = other;
+                check(&text);
+            }
+        }
+    }
+
+    fn check(text: &[u8]) {
+        for byte in [b'/', 0, 1, 0x80] {
+            assert_eq!(last_position(text, byte), text.iter().rposition(|&is| is == byte), "{byte} in {text:?}");
+        }
+        assert_eq!(has_either(text, b'/', 0), text.iter().any(|&is| is == b'/' || is == 0), "{text:?}");
+    }
+}
