@@ -582,17 +582,7 @@ pub(crate) fn write_property<M: Memory>(
 ) -> Flushed {
     let entry = &inode.properties[(sequence & 1) as usize];
     let words = property.words();
-    let mut dirty = None;
-    for (cell, word) in entry.words.iter().zip(words) {
-        let stored = fs.pm.set64(cell, word);
-        dirty = Some(match dirty {
-            None => stored,
-            Some(dirty) => stored.and(dirty),
-        });
-    }
+    let dirty = fs.pm.set_all(&entry.words, &words);
     let sealed = fs.pm.commit(&entry.seal, Property::seal(&words, sequence, number, generation), proof);
-    fs.pm.flush(match dirty {
-        None => sealed,
-        Some(dirty) => sealed.and(dirty),
-    })
+    fs.pm.flush(dirty.and(sealed))
 }

@@ -3,22 +3,15 @@
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = ONES << 7;
 
-/// Up to eight bytes as a word, the first one lowest, zeros behind them.
+/// Less than eight bytes as a word, the first one lowest, zeros behind them.
 #[inline(always)]
-fn word(text: &[u8]) -> u64 {
-    match *text {
-        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-        [a, b, c, d, ..] => {
-            // The last four may be some of the first once more, in the same place.
-            let behind = text.len() - 4;
-            let last = text.last_chunk().map_or(0, |last| u32::from_le_bytes(*last));
-            u64::from(u32::from_le_bytes([a, b, c, d])) | u64::from(last) << (8 * behind)
-        }
-        [a] => u64::from(a),
-        [a, b] => u64::from(a) | u64::from(b) << 8,
-        [a, b, c, ..] => u64::from(a) | u64::from(b) << 8 | u64::from(c) << 16,
-        [] => 0,
+fn short_word(text: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
+        // The last four may be some of the first once more, in the same place.
+        let behind = text.len() - 4;
+        return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * behind);
     }
+    text.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
 /// The high bit of each byte of a word that is `byte`.
@@ -29,32 +22,38 @@ fn matches(word: u64, byte: u8) -> u64 {
     !((differs & !HIGH).wrapping_add(!HIGH) | differs) & HIGH
 }
 
-/// The bits of a word that stand for so many bytes, at most eight.
+/// The bits of a word that stand for so many bytes, less than eight.
 #[inline(always)]
 fn within(length: usize) -> u64 {
-    if length >= 8 { u64::MAX } else { (1 << (8 * length)) - 1 }
+    (1 << (8 * length)) - 1
 }
 
 /// Whether any of a text's bytes is one of two.
 #[inline]
 pub fn has_either(text: &[u8], one: u8, other: u8) -> bool {
-    let (words, rest) = text.as_chunks::<8>();
     let found = |word| matches(word, one) | matches(word, other);
+    let Some(last) = text.last_chunk::<8>() else {
+        return found(short_word(text)) & within(text.len()) != 0;
+    };
+    let (words, _) = text.as_chunks::<8>();
     let in_words = words.iter().fold(0, |all, bytes| all | found(u64::from_le_bytes(*bytes)));
-    in_words | found(word(rest)) & within(rest.len()) != 0
+    in_words | found(u64::from_le_bytes(*last)) != 0
 }
 
 /// Where a byte is in a text for the last time.
 #[inline]
 pub fn last_position(text: &[u8], byte: u8) -> Option<usize> {
-    let (rest, words) = text.as_rchunks::<8>();
     let highest = |found: u64| (found != 0).then(|| 7 - found.leading_zeros() as usize / 8);
+    let Some(first) = text.first_chunk::<8>() else {
+        return highest(matches(short_word(text), byte) & within(text.len()));
+    };
+    let (rest, words) = text.as_rchunks::<8>();
     for (index, bytes) in words.iter().enumerate().rev() {
         if let Some(at) = highest(matches(u64::from_le_bytes(*bytes), byte)) {
             return Some(rest.len() + index * 8 + at);
         }
     }
-    highest(matches(word(rest), byte) & within(rest.len()))
+    highest(matches(u64::from_le_bytes(*first), byte))
 }
 
 #[cfg(test)]

@@ -127,6 +127,16 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 8 }
     }
 
+    /// Stores ordinary fields that lie one behind the other, one after the other.
+    #[inline(always)]
+    pub fn set_all<const N: usize>(&self, cells: &[Cell64; N], values: &[u64; N]) -> Dirty {
+        let start = self.offset_of(cells);
+        for (cell, value) in cells.iter().zip(values) {
+            let _ = self.set64(cell, *value);
+        }
+        Dirty { start, end: start + 8 * N as u64 }
+    }
+
     /// Stores an ordinary field of four bytes.
     #[inline(always)]
     pub fn set32(&self, cell: &Cell32, value: u32) -> Dirty {

@@ -26,6 +26,34 @@ fn is_dots(component: &[u8]) -> bool {
     matches!(component, b"." | b"..")
 }
 
+/// A path in its parts.
+struct Path<'p> {
+    /// Where it begins.
+    start: Node,
+    /// What leads to the directory of the last component: nothing, or it ends with a slash.
+    way: &'p [u8],
+    /// The last component.
+    name: &'p [u8],
+    /// Bytes of all.
+    length: usize,
+}
+
+impl<'p> Path<'p> {
+    /// None: it is not one that has a name at its end, or too long.
+    #[inline(always)]
+    fn new(place: &Place, path: &'p [u8]) -> Option<Path<'p>> {
+        let (start, rest) = match path {
+            [b'/', rest @ ..] => (place.root, rest),
+            _ => (place.start, path),
+        };
+        let (way, name) = rest.split_at(last_position(rest, b'/').map_or(0, |slash| slash + 1));
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || is_dots(name) || path.len() >= PATH_BYTES_MAX {
+            return None;
+        }
+        Some(Path { start, way, name, length: path.len() })
+    }
+}
+
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Whether this is a directory that may be searched, as far as its mode and the caller's capabilities say.
     #[inline]
@@ -47,27 +75,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         mode >> class & 1 != 0
     }
 
-    /// Goes along a path; where its last component is to be looked for, and that component.
+    /// Goes along a path; where its last component is to be looked for.
     #[inline(always)]
-    fn along<'p>(&self, visit: &Visit<'t, 'f, M>, place: &Place, path: &'p [u8]) -> Option<(Seen<'f>, &'p [u8])> {
-        let (start, rest) = match path {
-            [b'/', rest @ ..] => (place.root, rest),
-            _ => (place.start, path),
-        };
-        let way_bytes = last_position(rest, b'/').map_or(0, |slash| slash + 1);
-        let (way, name) = rest.split_at(way_bytes);
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || is_dots(name) || path.len() >= PATH_BYTES_MAX {
-            return None;
-        }
-        let here = match self.trails {
-            _ if way.is_empty() => visit.begin_at(start).ok()?,
-            None => self.down(visit, start, way, &mut |_| {})?,
+    fn along(&self, visit: &Visit<'t, 'f, M>, &Path { start, way, .. }: &Path<'_>) -> Option<Seen<'f>> {
+        match self.trails {
+            _ if way.is_empty() => visit.begin_at(start).ok(),
+            None => self.down(visit, start, way, &mut |_| {}),
             Some(trails) => {
                 let reach = Reach::of(&self.credentials);
-                trails.follow(visit, start, way, reach, |passed| self.down(visit, start, way, passed))?
+                trails.follow(visit, start, way, reach, |passed| self.down(visit, start, way, passed))
             }
-        };
-        Some((here, name))
+        }
     }
 
     /// Goes down from a directory along a path that ends with a slash, and tells `passed` of all directories, the first and the last one included. Whether the
@@ -115,20 +133,21 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// As [`Caller::short_parent`], of a call's second path: what the thread keeps stays.
     #[inline]
     pub(crate) fn short_parent_beside<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
-        if !path.is_empty() && path.len() <= NAME_BYTES_MAX && last_position(path, b'/').is_none() {
-            return (!is_dots(path)).then(|| (Held::borrowed(self.thread, place.start), path));
+        let path = Path::new(place, path)?;
+        if path.name.len() == path.length {
+            return Some((Held::borrowed(self.thread, place.start), path.name));
         }
         let visit = self.thread.visit();
-        let (directory, name) = self.along(&visit, place, path)?;
+        let directory = self.along(&visit, &path)?;
         // A symbolic link may lead to one.
         if visit.protection(directory).ok()?.mode & libc::S_IFMT != libc::S_IFDIR {
             return None;
         }
         if self.parent.is_some_and(|parent| parent.node() == Some(directory.node())) {
-            return Some((Held::borrowed(self.thread, directory.node()), name));
+            return Some((Held::borrowed(self.thread, directory.node()), path.name));
         }
         let node = visit.take(directory)?;
-        Some((Held::owned(self.thread, node), name))
+        Some((Held::owned(self.thread, node), path.name))
     }
 
     /// The file of a path, with its attributes, for as long as `call` lasts.
@@ -140,12 +159,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         last_link: LastLink,
         call: impl FnOnce(&Visit<'t, 'f, M>, Seen<'f>, Seen<'f>, &Attributes) -> Option<Result<T>>,
     ) -> Option<Result<T>> {
+        let path = Path::new(place, path)?;
         let visit = self.thread.visit();
-        let (directory, name) = self.along(&visit, place, path)?;
+        let directory = self.along(&visit, &path)?;
         if !self.plainly_searches(&visit.protection(directory).ok()?) {
             return None;
         }
-        let file = match visit.find(directory, name) {
+        let file = match visit.find(directory, path.name) {
             Ok(found) => found?,
             Err(Error::NotFound) => return Some(Err(Errno::ENOENT)),
             Err(_) => return None,

@@ -171,7 +171,7 @@ impl<M: Memory> Fs<M> {
         if dram.length() < layout.length {
             return Err(BadOffset { offset: dram.length(), length: layout.length }.into());
         }
-        let dram = Dram { region: dram, layout };
+        let dram = Dram::new(dram, layout)?;
         let read_only = options.read_only;
         Ok(Fs {
             pm,

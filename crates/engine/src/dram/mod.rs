@@ -25,7 +25,7 @@ pub use slot::{
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
-use pmem::{Direct, Layout, Pm, Region};
+use pmem::{BadOffset, Direct, Layout, Pm, Region};
 
 /// A huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -161,13 +161,66 @@ impl DramLayout {
 
 /// A DRAM region with its layout.
 pub struct Dram {
-    /// The memory.
-    pub region: Region<Direct>,
+    slots: &'static [ThreadSlot],
+    cachelets: &'static [Cachelet],
+    buckets: &'static [Bucket],
+    overflow: &'static [Bucket],
+    slabs: &'static [SlabState],
+    block_words: &'static [AtomicU64],
+    groups: &'static [Group],
+    inode_words: &'static [AtomicU64],
+    inode_links: &'static [AtomicU32],
+    block_shares: &'static [AtomicU32],
+    block_owners: &'static [AtomicU64],
     /// Where what lies.
     pub layout: DramLayout,
+    /// The memory.
+    pub region: Region<Direct>,
+}
+
+/// The element of a table; or what is wrong with its index.
+#[inline(always)]
+fn element<T>(table: &[T], index: u64) -> Result<&T> {
+    table.get(index as usize).ok_or_else(|| BadOffset { offset: index, length: table.len() as u64 }.into())
+}
+
+/// `count` structures from an offset on, after one check for all of them.
+///
+/// # Safety
+/// They are used for as long as the region is there only.
+unsafe fn table<T: Layout>(region: &Region<Direct>, at: u64, count: u64) -> Result<&'static [T]> {
+    let table: *const [T] = region.slice(Pm::new(at), count)?;
+    // SAFETY: a slice of the region, which is there by contract.
+    Ok(unsafe { &*table })
 }
 
 impl Dram {
+    /// A region of that layout; refused if it is too short for it.
+    pub fn new(region: Region<Direct>, layout: DramLayout) -> Result<Dram> {
+        let blocks = layout.groups_count * GROUP_BLOCKS;
+        let inode_words = (layout.inode_links - layout.inode_bits) / 8;
+        let inode_links = (layout.block_shares - layout.inode_links) / 4;
+        let block_shares = (layout.block_owners - layout.block_shares) / 4;
+        // SAFETY: the tables are private to what is made here, which has the region, and are lent out for as long as that is borrowed only.
+        unsafe {
+            Ok(Dram {
+                slots: table(&region, layout.slots, SLOTS_MAX)?,
+                cachelets: table(&region, layout.cachelets, layout.cachelets_max)?,
+                buckets: table(&region, layout.buckets, layout.buckets_max)?,
+                overflow: table(&region, layout.overflow, layout.overflow_max)?,
+                slabs: table(&region, layout.slabs, layout.groups_count * GROUP_BLOCKS)?,
+                block_words: table(&region, layout.block_bits, blocks / 64)?,
+                groups: table(&region, layout.groups, layout.groups_count)?,
+                inode_words: table(&region, layout.inode_bits, inode_words)?,
+                inode_links: table(&region, layout.inode_links, inode_links)?,
+                block_shares: table(&region, layout.block_shares, block_shares)?,
+                block_owners: table(&region, layout.block_owners, blocks)?,
+                layout,
+                region,
+            })
+        }
+    }
+
     /// The header.
     #[inline]
     pub fn header(&self) -> Result<&DramHeader> {
@@ -177,13 +230,13 @@ impl Dram {
     /// Thread slot `index`.
     #[inline]
     pub fn slot(&self, index: u32) -> Result<&ThreadSlot> {
-        self.element(self.layout.slots, SLOTS_MAX, index as u64)
+        element(self.slots, index as u64)
     }
 
     /// Cachelet `index`.
     #[inline]
     pub fn cachelet(&self, index: u32) -> Result<&Cachelet> {
-        self.element(self.layout.cachelets, self.layout.cachelets_max, index as u64)
+        element(self.cachelets, index as u64)
     }
 
     /// Asks for both lines of a cachelet.
@@ -197,62 +250,54 @@ impl Dram {
     /// Main bucket `index`.
     #[inline]
     pub fn bucket(&self, index: u64) -> Result<&Bucket> {
-        self.element(self.layout.buckets, self.layout.buckets_max, index)
+        element(self.buckets, index)
     }
 
     /// Overflow bucket `index`.
     #[inline]
     pub fn overflow(&self, index: u32) -> Result<&Bucket> {
-        self.element(self.layout.overflow, self.layout.overflow_max, index as u64)
+        element(self.overflow, index as u64)
     }
 
     /// The slab state of a block.
     #[inline]
     pub fn slab(&self, block: u64) -> Result<&SlabState> {
-        self.element(self.layout.slabs, self.layout.groups_count * GROUP_BLOCKS, block)
+        element(self.slabs, block)
     }
 
     /// Word `index` of the block bits.
     #[inline]
     pub fn block_word(&self, index: u64) -> Result<&AtomicU64> {
-        self.element(self.layout.block_bits, self.layout.groups_count * GROUP_BLOCKS / 64, index)
+        element(self.block_words, index)
     }
 
     /// Group `index`.
     #[inline]
     pub fn group(&self, index: u64) -> Result<&Group> {
-        self.element(self.layout.groups, self.layout.groups_count, index)
+        element(self.groups, index)
     }
 
     /// Word `index` of the inode bits.
     #[inline]
     pub fn inode_word(&self, index: u64) -> Result<&AtomicU64> {
-        self.element(self.layout.inode_bits, (self.layout.inode_links - self.layout.inode_bits) / 8, index)
+        element(self.inode_words, index)
     }
 
     /// Recovery's count of names of an inode.
     #[inline]
     pub fn inode_links(&self, number: u64) -> Result<&AtomicU32> {
-        self.element(self.layout.inode_links, (self.layout.block_shares - self.layout.inode_links) / 4, number)
+        element(self.inode_links, number)
     }
 
     /// References to a block beyond the first.
     #[inline]
     pub fn block_shares(&self, block: u64) -> Result<&AtomicU32> {
-        self.element(self.layout.block_shares, (self.layout.block_owners - self.layout.block_shares) / 4, block)
+        element(self.block_shares, block)
     }
 
     /// What holds a block.
     #[inline]
     pub fn block_owner(&self, block: u64) -> Result<&AtomicU64> {
-        self.element(self.layout.block_owners, self.layout.groups_count * GROUP_BLOCKS, block)
-    }
-
-    #[inline(always)]
-    fn element<T: Layout>(&self, area: u64, count: u64, index: u64) -> Result<&T> {
-        if index >= count {
-            return Err(pmem::BadOffset { offset: index, length: count }.into());
-        }
-        Ok(self.region.get(Pm::new(area + index * size_of::<T>() as u64))?)
+        element(self.block_owners, block)
     }
 }

@@ -11,8 +11,8 @@ use crate::open_file::OpenFile;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use engine::Fs;
-use engine::dram::{UPPER_BYTES, UPPER_FILE_BYTES};
-use pmem::{Direct, Layout, Memory, Pm, Region};
+use engine::dram::{Dram, UPPER_BYTES, UPPER_FILE_BYTES};
+use pmem::{Layout, Memory, Pm};
 
 /// Processes at a time.
 pub(super) const SLOTS: u32 = 4096;
@@ -298,33 +298,39 @@ unsafe impl Layout for Header {}
 // SAFETY: repr(C), 64 bytes of atomics without padding, asserted where it is declared; any value of them is one.
 unsafe impl Layout for OpenFile {}
 
-/// A word of its own.
+/// The tables whose lengths are the same for all images, as they lie at the start of the area.
 #[repr(C)]
-struct Word(AtomicU32);
-// SAFETY: one atomic.
-unsafe impl Layout for Word {}
-
-const fn pages_of(count: u32, size: usize) -> u64 {
-    (count as u64 * size as u64).next_multiple_of(4096)
+struct Tables {
+    header: Header,
+    slots: [Slot; SLOTS as usize],
+    directories: [Directory; SLOTS as usize],
+    pages: [Page; PAGES as usize],
+    page_claims: [AtomicU32; PAGES as usize],
+    files: [OpenFile; FILES as usize],
+    locks: [LockNode; LOCKS as usize],
+    mappings: [MappingNode; MAPPINGS as usize],
+    tokens: [TokenEntry; TOKENS as usize],
 }
-
-const SLOTS_AT: u64 = 4096;
-const DIRECTORIES_AT: u64 = SLOTS_AT + pages_of(SLOTS, size_of::<Slot>());
-const PAGES_AT: u64 = DIRECTORIES_AT + pages_of(SLOTS, size_of::<Directory>());
-const PAGE_CLAIMS_AT: u64 = PAGES_AT + pages_of(PAGES, size_of::<Page>());
-const FILES_AT: u64 = PAGE_CLAIMS_AT + pages_of(PAGES, size_of::<Word>());
-const LOCKS_AT: u64 = FILES_AT + pages_of(FILES, size_of::<OpenFile>());
-const MAPPINGS_AT: u64 = LOCKS_AT + pages_of(LOCKS, size_of::<LockNode>());
-const TOKENS_AT: u64 = MAPPINGS_AT + pages_of(MAPPINGS, size_of::<MappingNode>());
-const RECORDS_AT: u64 = TOKENS_AT + pages_of(TOKENS, size_of::<TokenEntry>());
+const RECORDS_AT: u64 = size_of::<Tables>() as u64;
 const _: () = assert!(RECORDS_AT <= UPPER_BYTES);
+const _: () = assert!(
+    size_of::<Tables>()
+        == size_of::<Header>()
+            + SLOTS as usize * (size_of::<Slot>() + size_of::<Directory>())
+            + PAGES as usize * (size_of::<Page>() + size_of::<AtomicU32>())
+            + FILES as usize * size_of::<OpenFile>()
+            + LOCKS as usize * size_of::<LockNode>()
+            + MAPPINGS as usize * size_of::<MappingNode>()
+            + TOKENS as usize * size_of::<TokenEntry>()
+);
+// SAFETY: repr(C), arrays of what may be laid over any bytes, without padding: their sizes sum up to that of all, as asserted.
+unsafe impl Layout for Tables {}
 
 /// The tables of a DRAM region.
 #[derive(Clone, Copy)]
 pub(super) struct Areas<'f> {
-    region: &'f Region<Direct>,
-    start: u64,
-    records: u64,
+    tables: &'f Tables,
+    records: &'f [Record],
 }
 
 /// What can be claimed.
@@ -354,62 +360,60 @@ impl Kind {
     }
 }
 
+#[inline(always)]
+fn entry<T>(table: &[T], index: u32) -> Result<&T> {
+    table.get(index as usize).ok_or(Errno::EIO)
+}
+
 impl<'f> Areas<'f> {
     pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<Areas<'f>> {
-        let dram = fs.dram();
-        let records = dram.layout.cachelets_max;
-        if RECORDS_AT + records * UPPER_FILE_BYTES > dram.layout.upper_bytes {
+        let Dram { region, layout, .. } = fs.dram();
+        if RECORDS_AT + layout.cachelets_max * UPPER_FILE_BYTES > layout.upper_bytes {
             return Err(Errno::EIO);
         }
-        Ok(Areas { region: &dram.region, start: dram.layout.upper, records })
+        let tables = region.get(Pm::new(layout.upper)).map_err(|_| Errno::EIO)?;
+        let records = region.slice(Pm::new(layout.upper + RECORDS_AT), layout.cachelets_max).map_err(|_| Errno::EIO)?;
+        Ok(Areas { tables, records })
     }
 
-    #[inline(always)]
-    fn element<T: Layout>(&self, area: u64, count: u64, index: u64) -> Result<&'f T> {
-        if index >= count {
-            return Err(Errno::EIO);
-        }
-        self.region.get(Pm::new(self.start + area + index * size_of::<T>() as u64)).map_err(|_| Errno::EIO)
-    }
-
-    pub fn header(&self) -> Result<&'f Header> {
-        self.element(0, 1, 0)
+    pub fn header(&self) -> &'f Header {
+        &self.tables.header
     }
 
     #[inline]
     pub fn slot(&self, index: u32) -> Result<&'f Slot> {
-        self.element(SLOTS_AT, SLOTS as u64, index as u64)
+        entry(&self.tables.slots, index)
     }
 
     #[inline]
     pub fn file(&self, index: u32) -> Result<&'f OpenFile> {
-        self.element(FILES_AT, FILES as u64, index as u64)
+        entry(&self.tables.files, index)
     }
 
     #[inline]
     pub fn record(&self, cachelet: u32) -> Result<&'f Record> {
-        self.element(RECORDS_AT, self.records, cachelet as u64)
+        entry(self.records, cachelet)
     }
 
     pub fn lock(&self, index: u32) -> Result<&'f LockNode> {
-        self.element(LOCKS_AT, LOCKS as u64, index as u64)
+        entry(&self.tables.locks, index)
     }
 
     pub fn mapping(&self, index: u32) -> Result<&'f MappingNode> {
-        self.element(MAPPINGS_AT, MAPPINGS as u64, index as u64)
+        entry(&self.tables.mappings, index)
     }
 
     pub fn token(&self, index: u32) -> Result<&'f TokenEntry> {
-        self.element(TOKENS_AT, TOKENS as u64, index as u64)
+        entry(&self.tables.tokens, index)
     }
 
     pub fn page(&self, index: u32) -> Result<&'f Page> {
-        self.element(PAGES_AT, PAGES as u64, index as u64)
+        entry(&self.tables.pages, index)
     }
 
     /// Where the page with descriptor `fd` is named in the directory of a slot.
     pub fn page_link(&self, slot: u32, fd: u32) -> Result<&'f AtomicU32> {
-        let directory: &Directory = self.element(DIRECTORIES_AT, SLOTS as u64, slot as u64)?;
+        let directory = entry(&self.tables.directories, slot)?;
         directory.pages.get((fd / PAGE_DESCRIPTORS) as usize).ok_or(Errno::EBADF)
     }
 
@@ -417,7 +421,7 @@ impl<'f> Areas<'f> {
     pub fn claim_word(&self, kind: Kind, index: u32) -> Result<&'f AtomicU32> {
         Ok(match kind {
             Kind::File => &self.file(index)?.claimed,
-            Kind::Page => &self.element::<Word>(PAGE_CLAIMS_AT, PAGES as u64, index as u64)?.0,
+            Kind::Page => entry(&self.tables.page_claims, index)?,
             Kind::Lock => &self.lock(index)?.claimed,
             Kind::Mapping => &self.mapping(index)?.claimed,
             Kind::Token => &self.token(index)?.claimed,
@@ -427,7 +431,7 @@ impl<'f> Areas<'f> {
     /// Claims a free entry for `ticket`.
     pub fn try_claim(&self, kind: Kind, index: u32, ticket: u32) -> Result<bool> {
         let word = self.claim_word(kind, index)?;
-        let end = &self.header()?.ends[kind as usize];
+        let end = &self.header().ends[kind as usize];
         if end.load(Relaxed) <= index {
             end.fetch_max(index + 1, AcqRel);
         }
@@ -436,7 +440,7 @@ impl<'f> Areas<'f> {
 
     /// Gives the indexes of all entries that are claimed to `each`.
     pub fn each_claimed(&self, kind: Kind, each: &mut dyn FnMut(u32) -> Result<()>) -> Result<()> {
-        for index in 0..self.header()?.ends[kind as usize].load(Acquire).min(kind.count()) {
+        for index in 0..self.header().ends[kind as usize].load(Acquire).min(kind.count()) {
             if self.claim_word(kind, index)?.load(Acquire) != 0 {
                 each(index)?;
             }

@@ -79,7 +79,7 @@ impl<'f, M: Memory> Processes<'f, M> {
             if owner.load(Relaxed) == 0 && owner.compare_exchange(0, me.pid as u64, AcqRel, Relaxed).is_ok() {
                 slot.started.store(me.started, Release);
                 if index != SPARE {
-                    self.areas.header()?.slots_high.fetch_max(index + 1, AcqRel);
+                    self.areas.header().slots_high.fetch_max(index + 1, AcqRel);
                 }
                 return Ok(Some(index));
             }
@@ -91,7 +91,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// what exec closes, forgets the mappings of the program before, and puts in order what its other threads were at when exec ended them.
     pub fn resume(&self, thread: &Thread<'f, M>, index: Option<u32>) -> Result<Option<Process<'f, M>>> {
         let me = self.platform().identity();
-        let high = self.areas.header()?.slots_high.load(Acquire).min(SLOTS);
+        let high = self.areas.header().slots_high.load(Acquire).min(SLOTS);
         for index in index.into_iter().filter(|index| *index < SLOTS).chain(0..high) {
             let slot = self.areas.slot(index)?;
             let mine = slot.pid() == me.pid && slot.started.load(Acquire) == me.started;
@@ -151,7 +151,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     pub(super) fn reap_all(&self, thread: &Thread<'f, M>) -> Result<u32> {
         let mut reaped = 0;
-        for index in (0..self.areas.header()?.slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
+        for index in (0..self.areas.header().slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
             reaped += self.reap_if_dead(thread, index)? as u32;
         }
         Ok(reaped)
@@ -159,7 +159,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Looks at the next few slots.
     fn reap_some(&self, thread: &Thread<'f, M>) -> Result<()> {
-        let header = self.areas.header()?;
+        let header = self.areas.header();
         let high = header.slots_high.load(Acquire).clamp(1, SLOTS);
         for _ in 0..LOOKS.min(high) {
             let index = header.reap_cursor.fetch_add(1, Relaxed) % high;
@@ -258,7 +258,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Of what a dead reaper had begun to take apart it is the reaper no more: its ticket will be another's.
     fn disown_corpses(&self, index: u32) -> Result<()> {
-        for other in (0..self.areas.header()?.slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
+        for other in (0..self.areas.header().slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
             let slot = self.areas.slot(other)?;
             if other != index && slot.reaper() == index + 1 {
                 slot.claim_reaping(slot.pid(), index + 1, 0);
@@ -312,7 +312,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         if self.areas.slot(table)?.threads.load(Acquire) == 0 {
             return Ok(false);
         }
-        for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+        for index in 0..self.areas.header().slots_high.load(Acquire).min(SLOTS) {
             let slot = self.areas.slot(index)?;
             let counts = !matches!(state_of(slot), SlotState::Free | SlotState::Member);
             if index != table && slot.table.load(SeqCst) == table + 1 && counts {
@@ -549,7 +549,7 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Abandons the children that a thread was preparing when exec ended it.
     fn abandon_unborn(&self, thread: &Thread<'f, M>) -> Result<()> {
-        for index in 0..self.all.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+        for index in 0..self.all.areas.header().slots_high.load(Acquire).min(SLOTS) {
             let slot = self.all.areas.slot(index)?;
             let unborn = state_of(slot) == SlotState::Prepared && slot.child_pid.load(Acquire) == 0;
             if unborn && slot.parent.load(Acquire) == self.index + 1 {

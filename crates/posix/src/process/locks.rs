@@ -537,7 +537,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let exclusive = if wanted.kind == LockKind::Exclusive { EXCLUSIVE } else { 0 };
         table.waits_start.store(wanted.range.start, Relaxed);
         table.waits_last.store(wanted.range.last | exclusive, Relaxed);
-        let number = self.all.areas.header()?.waits.fetch_add(1, SeqCst);
+        let number = self.all.areas.header().waits.fetch_add(1, SeqCst);
         table.set_wait(Wait { number, cachelet });
         Ok(())
     }

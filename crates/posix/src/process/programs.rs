@@ -32,7 +32,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     fn seems_to_run(&self, program: Program) -> Result<bool> {
-        for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+        for index in 0..self.areas.header().slots_high.load(Acquire).min(SLOTS) {
             let [number, generation] = &self.areas.slot(index)?.program;
             if number.load(Acquire) == program.number && generation.load(Relaxed) == u64::from(program.generation) {
                 return Ok(true);

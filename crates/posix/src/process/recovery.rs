@@ -40,7 +40,7 @@ impl<M: Memory> Actor<'_, '_, M> {
         }
         let done = self.go_on();
         self.step(Step::None);
-        let tokens_lock = &self.areas().header()?.tokens_lock;
+        let tokens_lock = &self.areas().header().tokens_lock;
         if tokens_lock.load(Acquire) == self.ticket() {
             tokens_lock.store(0, Release);
         }

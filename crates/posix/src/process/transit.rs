@@ -16,7 +16,7 @@ use pmem::Memory;
 impl<M: Memory> Actor<'_, '_, M> {
     /// Runs `change` alone at the tokens.
     fn with_tokens<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
-        let lock = &self.areas().header()?.tokens_lock;
+        let lock = &self.areas().header().tokens_lock;
         self.all.lock(self.thread, lock, &AtomicU32::new(0), self.ticket());
         let changed = change();
         lock.store(0, Release);

@@ -31,7 +31,7 @@ impl<M: Memory> Processes<'_, M> {
     /// What is in use; exact while nobody changes it.
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
-        for index in 0..self.areas.header()?.slots_high.load(Acquire).min(SLOTS) {
+        for index in 0..self.areas.header().slots_high.load(Acquire).min(SLOTS) {
             let slot = self.areas.slot(index)?;
             let is_process = slot.pid() != 0 && slot.state.load(Acquire) != SlotState::Member as u32;
             usage.processes += is_process as u32;
