@@ -6,7 +6,7 @@
 //! - If building fails, everything that was built is freed at once: nobody could see it.
 //! - An unwritten block is filled where it is: until its pointer says "written", it reads as zeros whatever is in it.
 
-use super::map::{BLOCK_UNWRITTEN, Map, Tree, height_for, slot_of, slots_of, span};
+use super::map::{BLOCK_UNWRITTEN, Map, NODE_WORDS, Tree, height_for, slot_of, slots_of, span};
 use super::release::{Freed, Supply};
 use crate::alloc::BlockRun;
 use crate::dram::Cachelet;
@@ -134,7 +134,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let is_node = !old.is_empty() && old.level == level && !old.is_row();
         self.removed += is_node as u64;
         let old_node = if is_node { Some(map.node(old)?) } else { None };
-        let (flushed, failure) = map.write_node(word, &mut |slot| {
+        let (flushed, failure) = map.write_node(word, NODE_WORDS as usize, &mut |slot| {
             if let (Some(node), false) = (old_node, touched.contains(&slot)) {
                 return Ok(node.words[slot].load());
             }

@@ -425,30 +425,36 @@ impl<'m, M: Memory> Map<'m, M> {
         if one.level == level && !one.is_row() { each(one) } else { Ok(()) }
     }
 
-    /// Writes a whole node, word by word from `word`, to the block at `offset`. From the first error on the words are zero; the error is given
-    /// back beside the token, so that the caller can walk what there is and take it apart.
+    /// Writes a whole node to the block at `offset`: so many words, one by one from `word`, and zeros behind them. From the first error on the words are zero; the
+    /// error is given back beside the token, so that the caller can walk what there is and take it apart.
     pub fn write_node(
         &self,
         offset: u64,
+        words: usize,
         word: &mut dyn FnMut(usize) -> Result<u64>,
     ) -> Result<(Flushed, Option<Error>)> {
         const PIECE_WORDS: usize = 64;
         let mut flushed = Flushed::nothing();
         let mut failure = None;
-        for piece in 0..NODE_WORDS as usize / PIECE_WORDS {
+        let words = words.min(NODE_WORDS as usize);
+        let pieces = words.div_ceil(PIECE_WORDS);
+        for piece in 0..pieces {
             let mut bytes = [0u8; PIECE_WORDS * 8];
             for (at, into) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                if failure.is_some() {
+                let index = piece * PIECE_WORDS + at;
+                if failure.is_some() || index >= words {
                     break;
                 }
-                match word(piece * PIECE_WORDS + at) {
+                match word(index) {
                     Ok(word) => *into = word.to_le_bytes(),
                     Err(error) => failure = Some(error),
                 }
             }
             flushed = flushed.and(self.pm.stream_bytes(offset + (piece * bytes.len()) as u64, &bytes)?);
         }
-        Ok((flushed, failure))
+        let written = (pieces * PIECE_WORDS * 8) as u64;
+        let rest = self.pm.stream_zeros(offset + written, BLOCK_BYTES - written)?;
+        Ok((flushed.and(rest), failure))
     }
 }
 

@@ -91,7 +91,7 @@ impl<M: Memory> Builder<'_, '_, M> {
         let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
         self.added += 1;
         let map = self.map;
-        let (flushed, failure) = map.write_node(word, &mut |slot| {
+        let (flushed, failure) = map.write_node(word, NODE_WORDS as usize, &mut |slot| {
             let child = map.child(same, level, slot)?;
             Ok(self.build(level - 1, base + slot as u64 * span(level - 1), child)?.word)
         })?;

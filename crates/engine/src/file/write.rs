@@ -186,7 +186,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The node that a row stands for. Not durable before the next fence.
     fn node_of_row(&self, row: Tree) -> Result<(Tree, Flushed)> {
         let word = self.allocate_blocks(1)?.first * BLOCK_BYTES;
-        let (flushed, _) = self.fs.map().write_node(word, &mut |slot| Ok(row.row_block(slot as u64).word))?;
+        let blocks = row.row_count() as usize;
+        let (flushed, _) = self.fs.map().write_node(word, blocks, &mut |slot| Ok(row.row_block(slot as u64).word))?;
         Ok((Tree { word, level: 1 }, flushed))
     }
 

@@ -206,8 +206,9 @@ fn link_by(call: &mut Call<'_>, from: By, to: By, flags: i32) -> Result<Verdict>
                 None => Side::Theirs(false),
             },
         }
-    } else if let Some(fd) =
-        descriptor_by_name(arguments[from.path]).filter(|_| last_link == LastLink::Follow && from.directory.is_some())
+    } else if last_link == LastLink::Follow
+        && from.directory.is_some()
+        && let Some(fd) = descriptor_by_name(arguments[from.path])
         && let Some(file) = who.process.file(caller.thread, fd)
     {
         caller.thread.retain(file.node())?;
