@@ -208,7 +208,7 @@ impl Dram {
                 cachelets: table(&region, layout.cachelets, layout.cachelets_max)?,
                 buckets: table(&region, layout.buckets, layout.buckets_max)?,
                 overflow: table(&region, layout.overflow, layout.overflow_max)?,
-                slabs: table(&region, layout.slabs, layout.groups_count * GROUP_BLOCKS)?,
+                slabs: table(&region, layout.slabs, blocks)?,
                 block_words: table(&region, layout.block_bits, blocks / 64)?,
                 groups: table(&region, layout.groups, layout.groups_count)?,
                 inode_words: table(&region, layout.inode_bits, inode_words)?,
