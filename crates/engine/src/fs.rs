@@ -105,7 +105,7 @@ impl<M: Memory> Fs<M> {
             let first = if page == 1 { 0 } else { page };
             provide_huge(
                 self.platform,
-                &self.dram.region,
+                self.dram.region(),
                 area + first * HUGE_PAGE_BYTES..area + (page + 1) * HUGE_PAGE_BYTES,
             );
         }

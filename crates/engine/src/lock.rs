@@ -66,7 +66,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let record = self.slot.held.iter().find(|record| record.load(Relaxed) == 0);
         debug_assert!(record.is_some(), "more locks than a slot can name");
         let record = record?;
-        record.store(self.fs.dram.region.offset_of(word), Relaxed);
+        record.store(self.fs.dram.region().offset_of(word), Relaxed);
         step();
         if word.compare_exchange(0, self.ticket(), AcqRel, Relaxed).is_err() {
             record.store(0, Release);
@@ -98,7 +98,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As the reaper of this slot: whether its owner held the lock that word is.
     pub(crate) fn holds(&self, word: &AtomicU32) -> bool {
-        let offset = self.fs.dram.region.offset_of(word);
+        let offset = self.fs.dram.region().offset_of(word);
         word.load(Relaxed) == self.ticket() && self.slot.held.iter().any(|record| record.load(Relaxed) == offset)
     }
 

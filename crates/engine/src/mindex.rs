@@ -199,7 +199,7 @@ impl<M: Memory> Fs<M> {
     #[inline]
     pub(crate) fn prefetch_bucket(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {
-            self.dram.region.prefetch(bucket);
+            self.dram.region().prefetch(bucket);
         }
     }
 
@@ -207,7 +207,7 @@ impl<M: Memory> Fs<M> {
     #[inline]
     pub(crate) fn prefetch_bucket_to_change(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {
-            self.dram.region.prefetch_to_change(bucket);
+            self.dram.region().prefetch_to_change(bucket);
         }
     }
 

@@ -185,7 +185,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 self.fs.recount_group(index)?;
             }
             let offset = record.load(Relaxed);
-            let is_single = single.iter().any(|word| self.fs.dram.region.offset_of(*word) == offset);
+            let is_single = single.iter().any(|word| self.fs.dram.region().offset_of(*word) == offset);
             if group.is_some() || is_single || self.locked_element(record, slabs)?.is_some() {
                 self.release_one(record);
             }

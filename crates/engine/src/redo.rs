@@ -29,7 +29,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Stores all of `changes`, in their order, or, if this thread dies, lets its reaper do so.
     pub(crate) fn change_together<const N: usize>(&self, changes: [Change<'_>; N]) {
         const { assert!(N <= REDO_MAX) };
-        let region = &self.fs.dram.region;
+        let region = self.fs.dram.region();
         let mut count = 0;
         for change in &changes {
             let (target, value) = match *change {
@@ -62,7 +62,7 @@ impl<M: Memory> Thread<'_, M> {
         let count = self.slot.redo_count.load(Acquire) as usize;
         for record in self.slot.redo.iter().take(count) {
             let (target, value) = (record.target.load(Relaxed), record.value.load(Relaxed));
-            let region = &self.fs.dram.region;
+            let region = self.fs.dram.region();
             if target & NARROW == 0 {
                 region.get(Pm::<AtomicU64>::new(target))?.store(value, Release);
             } else {
@@ -78,6 +78,6 @@ impl<M: Memory> Thread<'_, M> {
 impl<M: Memory> Fs<M> {
     /// The word of four bytes at an offset of the DRAM region.
     pub(crate) fn dram_word(&self, offset: u64) -> Result<&AtomicU32> {
-        Ok(self.dram.region.get(Pm::new(offset))?)
+        Ok(self.dram.region().get(Pm::new(offset))?)
     }
 }

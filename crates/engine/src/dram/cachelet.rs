@@ -121,8 +121,8 @@ impl References {
     }
 }
 
-/// A cachelet: 128 bytes. What is read of a directory to use a name in it, or to go through it, is in the first line; what changes with its names is in the
-/// second one.
+/// A cachelet: 128 bytes. What is read of a directory to use a name in it, or to go through it, is in the first line; what changes with each name
+/// is in the second one.
 #[repr(C, align(128))]
 pub struct Cachelet {
     /// Odd while attributes change.

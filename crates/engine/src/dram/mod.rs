@@ -174,8 +174,8 @@ pub struct Dram {
     block_owners: &'static [AtomicU64],
     /// Where what lies.
     pub layout: DramLayout,
-    /// The memory.
-    pub region: Region<Direct>,
+    /// The memory. Nobody takes it out: the tables are of it.
+    region: Region<Direct>,
 }
 
 /// The element of a table; or what is wrong with its index.
@@ -201,7 +201,7 @@ impl Dram {
         let inode_words = (layout.inode_links - layout.inode_bits) / 8;
         let inode_links = (layout.block_shares - layout.inode_links) / 4;
         let block_shares = (layout.block_owners - layout.block_shares) / 4;
-        // SAFETY: the tables are private to what is made here, which has the region, and are lent out for as long as that is borrowed only.
+        // SAFETY: the tables are private to what is made here, as is the region, which stays in it; they are lent out for as long as that is borrowed only.
         unsafe {
             Ok(Dram {
                 slots: table(&region, layout.slots, SLOTS_MAX)?,
@@ -219,6 +219,12 @@ impl Dram {
                 region,
             })
         }
+    }
+
+    /// The memory.
+    #[inline]
+    pub fn region(&self) -> &Region<Direct> {
+        &self.region
     }
 
     /// The header.

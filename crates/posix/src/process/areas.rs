@@ -11,7 +11,7 @@ use crate::open_file::OpenFile;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use engine::Fs;
-use engine::dram::{Dram, UPPER_BYTES, UPPER_FILE_BYTES};
+use engine::dram::{UPPER_BYTES, UPPER_FILE_BYTES};
 use pmem::{Layout, Memory, Pm};
 
 /// Processes at a time.
@@ -367,7 +367,7 @@ fn entry<T>(table: &[T], index: u32) -> Result<&T> {
 
 impl<'f> Areas<'f> {
     pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<Areas<'f>> {
-        let Dram { region, layout, .. } = fs.dram();
+        let (region, layout) = (fs.dram().region(), &fs.dram().layout);
         if RECORDS_AT + layout.cachelets_max * UPPER_FILE_BYTES > layout.upper_bytes {
             return Err(Errno::EIO);
         }
