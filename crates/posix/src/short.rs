@@ -34,8 +34,6 @@ struct Path<'p> {
     way: &'p [u8],
     /// The last component.
     name: &'p [u8],
-    /// Bytes of all.
-    length: usize,
 }
 
 impl<'p> Path<'p> {
@@ -50,7 +48,7 @@ impl<'p> Path<'p> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || is_dots(name) || path.len() >= PATH_BYTES_MAX {
             return None;
         }
-        Some(Path { start, way, name, length: path.len() })
+        Some(Path { start, way, name })
     }
 }
 
@@ -133,21 +131,21 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// As [`Caller::short_parent`], of a call's second path: what the thread keeps stays.
     #[inline]
     pub(crate) fn short_parent_beside<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
-        let path = Path::new(place, path)?;
-        if path.name.len() == path.length {
-            return Some((Held::borrowed(self.thread, place.start), path.name));
+        let parts = Path::new(place, path)?;
+        if parts.name.len() == path.len() {
+            return Some((Held::borrowed(self.thread, place.start), path));
         }
         let visit = self.thread.visit();
-        let directory = self.along(&visit, &path)?;
+        let directory = self.along(&visit, &parts)?;
         // A symbolic link may lead to one.
         if visit.protection(directory).ok()?.mode & libc::S_IFMT != libc::S_IFDIR {
             return None;
         }
         if self.parent.is_some_and(|parent| parent.node() == Some(directory.node())) {
-            return Some((Held::borrowed(self.thread, directory.node()), path.name));
+            return Some((Held::borrowed(self.thread, directory.node()), parts.name));
         }
         let node = visit.take(directory)?;
-        Some((Held::owned(self.thread, node), path.name))
+        Some((Held::owned(self.thread, node), parts.name))
     }
 
     /// The file of a path, with its attributes, for as long as `call` lasts.
