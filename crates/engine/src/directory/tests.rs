@@ -65,6 +65,12 @@ const LONG_AGO_NS: i64 = 1_000_000_000;
 const TICK_NS: i64 = 4_000_000;
 const MADE_NS: i64 = 1_700_000_000_000_000_000;
 
+/// Attaches an image whose clock stands still.
+fn attach_at(now_ns: i64, image: &Memory, platform: &'static TestPlatform) -> Attached {
+    platform.now_ns.store(now_ns, Relaxed);
+    Attached::with(image, platform, &AttachOptions::default(), 1).expect("attaches")
+}
+
 /// Times of what has one of two names.
 fn times(image: &Memory, platform: &'static TestPlatform) -> (i64, i64) {
     let again = Attached::with(image, platform, &AttachOptions::default(), 1).expect("attaches");
@@ -81,8 +87,7 @@ fn a_name_that_comes_in_the_tick_of_another_change_of_its_directory_counts() {
     for (what, explicit) in EXPLICIT {
         for name_before in [false, true] {
             let image = new_image(4 << 20, 0);
-            PLATFORM.now_ns.store(MADE_NS, Relaxed);
-            let attached = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+            let attached = attach_at(MADE_NS, &image, &PLATFORM);
             let thread = attached.enter().expect("enters");
             let root = thread.root().expect("a root");
             let directory =
@@ -118,8 +123,7 @@ fn a_name_that_comes_in_the_tick_of_another_change_of_its_directory_counts() {
 fn an_exchange_changes_both_files() {
     static PLATFORM: TestPlatform = TestPlatform::new();
     let image = new_image(4 << 20, 0);
-    PLATFORM.now_ns.store(MADE_NS, Relaxed);
-    let attached = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+    let attached = attach_at(MADE_NS, &image, &PLATFORM);
     let thread = attached.enter().expect("enters");
     let root = thread.root().expect("a root");
     let make = |name, kind| thread.create(root, name, &new_node(kind)).expect("makes");
@@ -172,8 +176,7 @@ fn a_name_counts_whenever_while_it_comes_its_directory_is_changed_otherwise() {
 fn links_that_change_in_the_tick_of_a_sync_are_on_the_image_after_a_clean_end() {
     static PLATFORM: TestPlatform = TestPlatform::new();
     let image = new_image(4 << 20, 0);
-    PLATFORM.now_ns.store(MADE_NS, Relaxed);
-    let attached = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+    let attached = attach_at(MADE_NS, &image, &PLATFORM);
     let thread = attached.enter().expect("enters");
     let root = thread.root().expect("a root");
     let make = |name| thread.release(thread.create(root, name, &new_node(FileKind::Directory)).expect("makes"), 1);
@@ -188,7 +191,7 @@ fn links_that_change_in_the_tick_of_a_sync_are_on_the_image_after_a_clean_end() 
     drop(thread);
     attached.detach().expect("detaches");
 
-    let again = Attached::with(&image, &PLATFORM, &AttachOptions::default(), 1).expect("attaches");
+    let again = attach_at(MADE_NS, &image, &PLATFORM);
     let thread = again.enter().expect("enters");
     let root = thread.root().expect("a root");
     assert_eq!((links, thread.stat(root).expect("stats").links), (4, 4));
