@@ -3,7 +3,8 @@
 mod support;
 
 use engine::format::FileKind;
-use engine::{Error, NewNode, RenameFlags};
+use engine::{Corruption, Error, NewNode, RenameFlags};
+use pmem::Direct;
 use std::collections::{BTreeMap, HashSet};
 use support::*;
 
@@ -339,6 +340,30 @@ fn a_scan_gives_every_lasting_name_once_while_others_come_and_go_and_the_log_is_
     assert_eq!(lasting.iter().collect::<HashSet<_>>().len(), 3000);
     let other = seen.iter().filter(|name| *name != "temporary");
     assert_eq!(other.clone().collect::<HashSet<_>>().len(), other.count(), "a name was given twice");
+}
+
+#[test]
+fn a_damaged_name_is_not_listed_but_told() {
+    const NAME: &[u8] = b"it has this name";
+    let image = Image::new(16 * MIB);
+    let attached = image.attach();
+    let thread = attached.enter();
+    touch(&thread, thread.root().unwrap(), "it has this name");
+    drop(thread);
+    attached.detach();
+
+    let region = image.region(Direct);
+    let mut bytes = vec![0; 16 * MIB as usize];
+    region.read_bytes(0, &mut bytes).unwrap();
+    let place = bytes.windows(NAME.len()).position(|window| window == NAME).expect("the name is on the image");
+    region.write_bytes(place as u64, b"at").unwrap().unflushed();
+
+    // Nobody has looked anything up, so the names come from the image.
+    let attached = image.attach();
+    let thread = attached.enter();
+    let root = thread.root().unwrap();
+    let read = thread.read_directory(root, 0, &mut Default::default(), &mut |entry| panic!("{:?}", entry.name));
+    assert!(matches!(read, Err(Error::Corrupt(Corruption::Dentry(_)))), "{read:?}");
 }
 
 #[test]

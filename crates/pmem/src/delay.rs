@@ -42,6 +42,18 @@ impl Spin {
         static TICKS_PER_1024_NS: OnceLock<u64> = OnceLock::new();
         Spin { ticks_per_1024_ns: *TICKS_PER_1024_NS.get_or_init(calibrate) }
     }
+
+    /// What the counter says now.
+    #[inline]
+    pub fn now_ticks(&self) -> u64 {
+        ticks()
+    }
+
+    /// By how much the counter goes on in `ns` nanoseconds.
+    #[inline]
+    pub fn ticks_of(&self, ns: u64) -> u64 {
+        ((ns as u128 * self.ticks_per_1024_ns as u128) >> 10) as u64
+    }
 }
 
 impl Default for Spin {
@@ -53,7 +65,7 @@ impl Default for Spin {
 impl Wait for Spin {
     fn wait(&self, ns: u64) {
         let start = ticks();
-        let ticks_to_wait = ((ns as u128 * self.ticks_per_1024_ns as u128) >> 10) as u64;
+        let ticks_to_wait = self.ticks_of(ns);
         // If the thread moves to a processor whose counter is behind, the difference wraps and the wait ends early.
         while ticks().wrapping_sub(start) < ticks_to_wait {
             hint::spin_loop();

@@ -18,6 +18,9 @@ pub trait Memory: Send + Sync + 'static {
     fn fenced(&self);
     /// `length` bytes at `offset` are about to be read from the medium.
     fn read(&self, offset: u64, length: u64);
+    /// The processor was asked to bring the line of `offset`: whoever reads it later waits for what is left of its way only.
+    #[inline(always)]
+    fn prefetched(&self, _offset: u64) {}
     /// The structure at `offset` is about to be looked at, or changed.
     #[inline(always)]
     fn reached(&self, _offset: u64) {}
@@ -64,5 +67,13 @@ impl<M: Memory> Memory for std::sync::Arc<M> {
     #[inline(always)]
     fn read(&self, offset: u64, length: u64) {
         (**self).read(offset, length);
+    }
+    #[inline(always)]
+    fn prefetched(&self, offset: u64) {
+        (**self).prefetched(offset);
+    }
+    #[inline(always)]
+    fn reached(&self, offset: u64) {
+        (**self).reached(offset);
     }
 }

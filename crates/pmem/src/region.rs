@@ -367,6 +367,9 @@ impl<M: Memory> Region<M> {
         if offset < self.length {
             // SAFETY: a prefetch of any address is harmless; this one is in bounds.
             unsafe { core::arch::x86_64::_mm_prefetch::<HINT>(self.base.add(offset as usize).cast()) }
+            if M::WATCHED {
+                self.memory.prefetched(offset);
+            }
         }
     }
 

@@ -5,18 +5,19 @@
 //! - Whoever is pinned and sees Indexed may rely on it until it unpins: eviction waits for a grace period after announcing itself.
 
 use super::log::Tail;
+use super::read::LINE_SLOTS;
 use crate::dram::{Cachelet, DirectoryState, References};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPageKind, NAME_BYTES_MAX, Valid,
-    slot_address, slot_tag,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, NAME_BYTES_MAX,
+    Valid, slot_address, slot_tag,
 };
 use crate::fs::{Fs, Node, Thread};
 use crate::grace::Pin;
 use crate::mindex::{NameHash, Target};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{Memory, Pm};
+use pmem::{BLOCK_BYTES, Memory, Pm};
 
 /// How far ahead of the insertion names are hashed and buckets are asked for.
 const AHEAD: usize = 16;
@@ -30,6 +31,14 @@ struct Pending {
     hash: Option<NameHash>,
     dentry: u64,
     inode: u64,
+}
+
+/// What a directory's log has.
+#[derive(Default)]
+struct Found {
+    names: u64,
+    holes: u64,
+    subdirectories: u32,
 }
 
 impl DirectoryState {
@@ -129,7 +138,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn index_log(&self, directory: &'f Cachelet) -> Result<()> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
-        let (mut names, mut holes, mut subdirectories) = (0u64, 0u64, 0u32);
+        let mut found = Found::default();
         let mut tail = Tail(0);
         let mut pages = 0;
         let mut pending = [Pending::default(); AHEAD];
@@ -139,23 +148,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Corruption::LogPage(offset).into());
             }
             let (page, kind) = self.fs.log_page(offset, number)?;
-            self.fs.pm.note_read(offset, 4096);
-            let mut end = 0;
-            for (index, slot) in page.slots.iter().enumerate() {
-                let word = slot.load_acquire();
-                if let Some(ahead) = page.slots.get(index + AHEAD) {
-                    self.fs.pm.prefetch(slot_address(ahead.load()));
-                }
-                if word != 0 {
-                    end = index as u64 + 1;
-                }
-                if let Some(kind) = self.index_slot(word, number, &mut pending[index % AHEAD])? {
-                    names += 1;
-                    subdirectories += u32::from(kind == FileKind::Directory);
-                } else if word != 0 {
-                    holes += 1;
-                }
-            }
+            self.fs.pm.note_read(offset, BLOCK_BYTES);
+            let end = self.index_page(page, number, &mut pending, &mut found)?;
             // Slots that nobody will claim any more.
             let usable = if kind == LogPageKind::Append { end } else { LOG_SLOTS };
             tail = Tail::new(offset, usable);
@@ -165,9 +159,36 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.index_pending(waiting)?;
         }
         directory.root.store(tail.0, Relaxed);
-        directory.set_names(names, holes);
-        self.count_links(directory, 2 + subdirectories);
+        directory.set_names(found.names, found.holes);
+        self.count_links(directory, 2 + found.subdirectories);
         Ok(())
+    }
+
+    /// Queues the names of a page; where its last used slot ends.
+    fn index_page(&self, page: &LogPage, owner: u64, pending: &mut [Pending; AHEAD], found: &mut Found) -> Result<u64> {
+        let mut end = 0;
+        // Whether this line and the next one name anything.
+        let mut names_any = [self.ask_for_names(page, 0), self.ask_for_names(page, 1)];
+        for line in 0..page.slots.len() / LINE_SLOTS {
+            let is_empty = !names_any[0];
+            names_any = [names_any[1], self.ask_for_names(page, line + 2)];
+            if is_empty {
+                continue;
+            }
+            for index in line * LINE_SLOTS..(line + 1) * LINE_SLOTS {
+                let word = page.slots[index].load_acquire();
+                if word != 0 {
+                    end = index as u64 + 1;
+                }
+                if let Some(kind) = self.index_slot(word, owner, &mut pending[index % AHEAD])? {
+                    found.names += 1;
+                    found.subdirectories += u32::from(kind == FileKind::Directory);
+                } else if word != 0 {
+                    found.holes += 1;
+                }
+            }
+        }
+        Ok(end)
     }
 
     /// Corrects a directory's links, unless it is removed.

@@ -7,13 +7,15 @@ use super::young::YoungNames;
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone, slot_address};
+use crate::format::{
+    Dentry, DentryFacts, FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone, slot_address,
+};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Commit64, LINE_BYTES, Memory};
 
 /// Slots of a cache line. The dentries that the next line names are asked for while one is read.
-const LINE_SLOTS: usize = LINE_BYTES as usize / size_of::<Commit64>();
+pub(super) const LINE_SLOTS: usize = LINE_BYTES as usize / size_of::<Commit64>();
 
 /// A scan under way.
 struct Scan {
@@ -173,6 +175,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if first >= end {
             return Ok(None);
         }
+        let used_bytes = core::mem::offset_of!(LogPage, slots) + end * size_of::<Commit64>();
+        self.fs.pm.note_read(self.fs.pm.offset_of(page), used_bytes as u64);
         let mut names_any = self.ask_for_names(page, first / LINE_SLOTS);
         for line in first / LINE_SLOTS..end.div_ceil(LINE_SLOTS) {
             let is_empty = !core::mem::replace(&mut names_any, self.ask_for_names(page, line + 1));
@@ -191,16 +195,16 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Asks for the dentries that a line of a page's slots names. Whether it names any.
     #[inline]
-    fn ask_for_names(&self, page: &LogPage, line: usize) -> bool {
+    pub(super) fn ask_for_names(&self, page: &LogPage, line: usize) -> bool {
         let slots = page.slots.get(line * LINE_SLOTS..).unwrap_or_default();
-        let mut words = 0;
-        for slot in slots.iter().take(LINE_SLOTS) {
-            let word = slot.load();
-            words |= word;
+        let slots = slots.get(..LINE_SLOTS).unwrap_or(slots);
+        // Most lines of a small directory's page name nothing, so that is asked first.
+        let names_any = slots.iter().fold(0, |words, slot| words | slot.load()) != 0;
+        if names_any {
             // Of a slot that names nothing this is the superblock, which is always near.
-            self.fs.pm.prefetch(slot_address(word));
+            slots.iter().for_each(|slot| self.fs.pm.prefetch(slot_address(slot.load())));
         }
-        words != 0
+        names_any
     }
 
     /// Gives the name of a slot if it comes after the scan's cookie, and moves that on; whether the scan stops at it.
@@ -212,22 +216,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         scan: &mut Scan,
         entry: &mut (impl FnMut(DirectoryEntry<'_>) -> bool + ?Sized),
     ) -> Result<Option<Stop>> {
-        let (offset, facts, valid) = loop {
+        let (named, valid, is_verified) = loop {
             let word = slot.load_acquire();
             if word == 0 || is_gone(word) {
                 return Ok(None);
             }
             let named = self.fs.dentry_of_slot(word, node.number)?;
-            let whole = || named.is_some_and(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
             let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
             // The names of an indexed directory were verified then. Where it is not, nobody is creating: what is not whole is damaged.
-            if !is_indexed() && !whole() && !is_indexed() {
+            let was_indexed = is_indexed();
+            let is_verified = !was_indexed && self.is_certified(named, &mut scan.name)?;
+            if !was_indexed && !is_verified && !is_indexed() {
                 return Err(Corruption::Dentry(slot_address(word)).into());
             }
-            let Some((dentry, offset, facts)) = named else { return Ok(None) };
-            let valid = Valid::from_word(dentry.valid.load_acquire());
+            let Some(named) = named else { return Ok(None) };
+            let valid = Valid::from_word(named.0.valid.load_acquire());
             if valid.valid {
-                break (offset, facts, valid);
+                break (named, valid, is_verified);
             }
             // Has another dentry got its place, before this one went?
             if slot.load_acquire() == word {
@@ -236,16 +241,32 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Ok(is_moved.then_some(Stop::Moved));
             }
         };
+        let (_, offset, facts) = named;
         if facts.cookie <= scan.cookie {
             return Ok(None);
         }
-        let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?;
+        // What was verified was whole already. Otherwise its maker may have been at the name until it was valid.
+        let name = match is_verified {
+            true => &scan.name[..facts.name_length as usize],
+            false => crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?,
+        };
         if !self.is_settled((node, directory), &mut scan.young, valid, name)? {
             return Ok(None);
         }
         scan.cookie = facts.cookie;
         let goes_on = entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name });
         Ok((!goes_on).then_some(Stop::Enough))
+    }
+
+    /// Whether a dentry's seal certifies it and its name, which is then in `name`.
+    fn is_certified(
+        &self,
+        named: Option<(&Dentry, u64, DentryFacts)>,
+        name: &mut [u8; NAME_BYTES_MAX + 1],
+    ) -> Result<bool> {
+        let Some((dentry, offset, facts)) = named else { return Ok(false) };
+        let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, name)?;
+        Ok(dentry.certifies(offset, &facts, name))
     }
 
     /// The target of a symbolic link, copied into `target` and cut there; its length as far as it was copied.

@@ -88,7 +88,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         name: &[u8],
     ) -> Result<bool> {
         let threads = self.fs.header()?.slots_high.load(Relaxed);
-        if young.announced.is_none() && young.looked_up * THREADS_A_LOOKUP >= threads {
+        if young.announced.is_none() && (young.looked_up + 1) * THREADS_A_LOOKUP >= threads {
             let announced = self.announced_names(node.cachelet)?;
             if announced.count == 0 {
                 young.settled_before_ns = young.began_ns & MOMENT_BITS;

@@ -137,13 +137,17 @@ impl Dentry {
     pub fn verified<M: Memory>(&self, pm: &Region<M>) -> Option<DentryFacts> {
         let facts = self.facts()?;
         let offset = pm.offset_of(self);
-        if offset % BLOCK_BYTES + dentry_lines(facts.name_length as usize) * LINE_BYTES > BLOCK_BYTES {
-            return None;
-        }
         let mut name = [0u8; NAME_BYTES_MAX];
         let name = &mut name[..facts.name_length as usize];
         pm.read_bytes(offset + DENTRY_HEADER_BYTES, name).ok()?;
-        (self.seal.load() == facts.seal(name)).then_some(facts)
+        self.certifies(offset, &facts, name).then_some(facts)
+    }
+
+    /// Whether the seal certifies what the dentry at `offset` says and this name, and the dentry lies within one block.
+    #[inline]
+    pub(crate) fn certifies(&self, offset: u64, facts: &DentryFacts, name: &[u8]) -> bool {
+        let lines = dentry_lines(facts.name_length as usize);
+        offset % BLOCK_BYTES + lines * LINE_BYTES <= BLOCK_BYTES && self.seal.load() == facts.seal(name)
     }
 }
 

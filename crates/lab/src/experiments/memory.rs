@@ -6,19 +6,20 @@
 //! - A line that is read waits only if it is not in an emulated cache. That has the size of the last-level cache of the DirectFS paper's machine and is empty after each
 //!   mount. Stores and flushes (CLWB) leave their lines in it, streaming past the cache takes them out.
 //! - Lines of one read, and streamed lines, wait ten at a time: a core has that many buffers for lines on their way. Reads that depend on each other are reads of their own.
+//! - A line that is asked for ahead (PREFETCH) comes while its thread goes on, ten at a time; who reads it waits for what is left of its way.
 //! - Flushed lines wait one after the other, at the next fence: so do the papers that emulate memory.
 //! - A store costs nothing, whether its line is in the cache or not.
 //!
 //! What waits is counted, too, by thread: numbers that no clock disturbs.
 
 use pmem::{Delays, LINE_BYTES, Memory, Spin, Wait};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Lines that a core has under way at once: the fill buffers of the papers' processors.
-const AT_ONCE: u64 = 10;
+const AT_ONCE: usize = 10;
 /// Sets of the emulated cache; with [`WAYS`] lines each it holds 32 MiB.
 const SETS: u64 = 1 << 17;
 /// Lines of a set: numbers beside one another in a word, the newest lowest.
@@ -45,6 +46,7 @@ thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { read: 0, flushed: 0, streamed: 0, fences: 0 }) };
     /// Lines flushed and lines streamed since the last fence.
     static OWED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    static UNDER_WAY: RefCell<UnderWay> = const { RefCell::new(UnderWay::new()) };
 }
 
 /// What the calling thread did to slowed images since it last asked.
@@ -58,6 +60,47 @@ fn count(change: impl FnOnce(&mut Counts)) {
     COUNTS.set(counts);
 }
 
+/// A line of an image: where what is known of the image lies, and the line's number.
+type Line = (usize, u64);
+
+/// Lines that a thread asked for ahead and has not read since, each in a buffer of its core. Times are those of a counter.
+#[derive(Debug)]
+struct UnderWay {
+    buffers: [(Option<Line>, u64); AT_ONCE],
+    /// The buffer that was taken longest ago.
+    oldest: usize,
+    /// Buffers whose line was not read yet.
+    unread: usize,
+}
+
+impl UnderWay {
+    const fn new() -> UnderWay {
+        UnderWay { buffers: [(None, 0); AT_ONCE], oldest: 0, unread: 0 }
+    }
+
+    /// Sends for a line, whose way takes `way`, as soon as there is a buffer; when that is.
+    fn ask(&mut self, line: Line, now: u64, way: u64) -> u64 {
+        let buffer = &mut self.buffers[self.oldest];
+        let begin = now.max(buffer.1);
+        self.unread += usize::from(buffer.0.is_none());
+        *buffer = (Some(line), begin + way);
+        self.oldest = (self.oldest + 1) % AT_ONCE;
+        begin
+    }
+
+    /// When a line that is read arrives or has arrived, if it was asked for and not read since.
+    #[inline]
+    fn arrival(&mut self, line: Line) -> Option<u64> {
+        if self.unread == 0 {
+            return None;
+        }
+        let buffer = self.buffers.iter_mut().find(|buffer| buffer.0 == Some(line))?;
+        buffer.0 = None;
+        self.unread -= 1;
+        Some(buffer.1)
+    }
+}
+
 /// The lines that a range touches.
 fn lines(offset: u64, length: u64) -> Range<u64> {
     let end = if length == 0 { offset / LINE_BYTES } else { (offset + length).div_ceil(LINE_BYTES) };
@@ -67,12 +110,13 @@ fn lines(offset: u64, length: u64) -> Range<u64> {
 /// Which lines of an image are in the cache. In a set the oldest goes. Threads share it without order: who loses a race brings a line once more.
 #[derive(Debug)]
 struct Cache {
-    sets: Box<[AtomicU64]>,
+    sets: Box<[AtomicU64; SETS as usize]>,
 }
 
 impl Cache {
     fn new() -> Cache {
-        Cache { sets: (0..SETS).map(|_| AtomicU64::new(0)).collect() }
+        let sets: Box<[AtomicU64]> = (0..SETS).map(|_| AtomicU64::new(0)).collect();
+        Cache { sets: sets.try_into().expect("as many as there are sets") }
     }
 
     fn place(&self, line: u64) -> (&AtomicU64, u64) {
@@ -136,6 +180,17 @@ impl Emulated {
         if self.read_ns.load(Relaxed) == 0 { None } else { self.cache.get() }
     }
 
+    /// How others call the line.
+    fn line(&self, line: u64) -> Line {
+        (std::ptr::from_ref(self).addr(), line)
+    }
+
+    fn wait_until(&self, ticks: u64) {
+        while self.wait.now_ticks() < ticks {
+            std::hint::spin_loop();
+        }
+    }
+
     #[inline]
     fn is_slow_to_write(&self) -> bool {
         self.write_ns.load(Relaxed) > 0
@@ -183,18 +238,40 @@ impl Memory for Emulated {
                 counts.streamed += streamed;
                 counts.fences += 1;
             });
-            self.wait.wait((flushed + streamed.div_ceil(AT_ONCE)) * self.write_ns.load(Relaxed));
+            self.wait.wait((flushed + streamed.div_ceil(AT_ONCE as u64)) * self.write_ns.load(Relaxed));
         }
     }
 
     #[inline]
     fn read(&self, offset: u64, length: u64) {
-        if let Some(cache) = self.cache() {
-            let brought = lines(offset, length).filter(|line| cache.bring(*line)).count() as u64;
-            if brought > 0 {
-                count(|counts| counts.read += brought);
-                self.wait.wait(brought.div_ceil(AT_ONCE) * self.read_ns.load(Relaxed));
+        let Some(cache) = self.cache() else { return };
+        let (mut brought, mut arrival) = (0, 0);
+        UNDER_WAY.with_borrow_mut(|under_way| {
+            for line in lines(offset, length) {
+                if cache.bring(line) {
+                    brought += 1;
+                } else if let Some(at) = under_way.arrival(self.line(line)) {
+                    arrival = arrival.max(at);
+                }
             }
+        });
+        if brought > 0 {
+            count(|counts| counts.read += brought);
+            self.wait.wait(brought.div_ceil(AT_ONCE as u64) * self.read_ns.load(Relaxed));
+        }
+        if arrival > 0 {
+            self.wait_until(arrival);
+        }
+    }
+
+    #[inline]
+    fn prefetched(&self, offset: u64) {
+        let line = offset / LINE_BYTES;
+        if self.cache().is_some_and(|cache| cache.bring(line)) {
+            count(|counts| counts.read += 1);
+            let way = self.wait.ticks_of(self.read_ns.load(Relaxed));
+            let begin = UNDER_WAY.with_borrow_mut(|lines| lines.ask(self.line(line), self.wait.now_ticks(), way));
+            self.wait_until(begin);
         }
     }
 }
@@ -242,6 +319,29 @@ mod tests {
         let round = |memory: &Emulated, count: u64| (0..count).for_each(|at| memory.read(at * SETS * LINE_BYTES, 1));
         assert_eq!(counts(|memory| (0..3).for_each(|_| round(memory, 4))).read, 4);
         assert_eq!(counts(|memory| (0..3).for_each(|_| round(memory, 5))).read, 15);
+    }
+
+    #[test]
+    fn a_line_asked_for_ahead_is_brought_once() {
+        let ahead = |memory: &Emulated| {
+            memory.prefetched(64);
+            memory.prefetched(100);
+            memory.read(64, 64);
+        };
+        assert_eq!(counts(ahead).read, 1);
+    }
+
+    #[test]
+    fn lines_asked_for_ahead_are_under_way_at_once_as_far_as_there_are_buffers() {
+        let mut lines = UnderWay::new();
+        let begins: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|line| lines.ask((1, line), 1000 + line, 300)).collect();
+        assert_eq!(begins[..AT_ONCE], (1000..1010).collect::<Vec<_>>());
+        assert_eq!(begins[AT_ONCE..], [1300, 1301], "it waits until the first one has come");
+        assert_eq!(lines.arrival((1, 5)), Some(1305));
+        assert_eq!(lines.arrival((1, 5)), None, "it is in the cache");
+        assert_eq!(lines.arrival((2, 6)), None, "that is another image's");
+        assert_eq!(lines.arrival((1, 0)), None, "its buffer has another line since, so it has come");
+        assert_eq!(lines.arrival((1, 11)), Some(1601));
     }
 
     #[test]
