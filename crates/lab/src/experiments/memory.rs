@@ -63,41 +63,42 @@ fn count(change: impl FnOnce(&mut Counts)) {
 /// A line of an image: where what is known of the image lies, and the line's number.
 type Line = (usize, u64);
 
-/// Lines that a thread asked for ahead and has not read since, each in a buffer of its core. Times are those of a counter.
+/// Lines that a thread asked for ahead, each in a buffer of its core. Times are those of a counter.
 #[derive(Debug)]
 struct UnderWay {
     buffers: [(Option<Line>, u64); AT_ONCE],
     /// The buffer that was taken longest ago.
     oldest: usize,
-    /// Buffers whose line was not read yet.
-    unread: usize,
+    /// When the last one arrives; zero where all are known to be there.
+    last: u64,
 }
 
 impl UnderWay {
     const fn new() -> UnderWay {
-        UnderWay { buffers: [(None, 0); AT_ONCE], oldest: 0, unread: 0 }
+        UnderWay { buffers: [(None, 0); AT_ONCE], oldest: 0, last: 0 }
     }
 
     /// Sends for a line, whose way takes `way`, as soon as there is a buffer; when that is.
     fn ask(&mut self, line: Line, now: u64, way: u64) -> u64 {
         let buffer = &mut self.buffers[self.oldest];
         let begin = now.max(buffer.1);
-        self.unread += usize::from(buffer.0.is_none());
         *buffer = (Some(line), begin + way);
+        self.last = self.last.max(begin + way);
         self.oldest = (self.oldest + 1) % AT_ONCE;
         begin
     }
 
-    /// When a line that is read arrives or has arrived, if it was asked for and not read since.
+    /// When a line that is read arrives, if it is under way.
     #[inline]
-    fn arrival(&mut self, line: Line) -> Option<u64> {
-        if self.unread == 0 {
+    fn arrival(&mut self, line: Line, now: impl FnOnce() -> u64) -> Option<u64> {
+        if self.last == 0 {
             return None;
         }
-        let buffer = self.buffers.iter_mut().find(|buffer| buffer.0 == Some(line))?;
-        buffer.0 = None;
-        self.unread -= 1;
-        Some(buffer.1)
+        if now() >= self.last {
+            self.last = 0;
+            return None;
+        }
+        self.buffers.iter().find(|buffer| buffer.0 == Some(line)).map(|buffer| buffer.1)
     }
 }
 
@@ -250,7 +251,7 @@ impl Memory for Emulated {
             for line in lines(offset, length) {
                 if cache.bring(line) {
                     brought += 1;
-                } else if let Some(at) = under_way.arrival(self.line(line)) {
+                } else if let Some(at) = under_way.arrival(self.line(line), || self.wait.now_ticks()) {
                     arrival = arrival.max(at);
                 }
             }
@@ -337,11 +338,11 @@ mod tests {
         let begins: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|line| lines.ask((1, line), 1000 + line, 300)).collect();
         assert_eq!(begins[..AT_ONCE], (1000..1010).collect::<Vec<_>>());
         assert_eq!(begins[AT_ONCE..], [1300, 1301], "it waits until the first one has come");
-        assert_eq!(lines.arrival((1, 5)), Some(1305));
-        assert_eq!(lines.arrival((1, 5)), None, "it is in the cache");
-        assert_eq!(lines.arrival((2, 6)), None, "that is another image's");
-        assert_eq!(lines.arrival((1, 0)), None, "its buffer has another line since, so it has come");
-        assert_eq!(lines.arrival((1, 11)), Some(1601));
+        assert_eq!(lines.arrival((1, 5), || 1100), Some(1305));
+        assert_eq!(lines.arrival((2, 6), || 1100), None, "that is another image's");
+        assert_eq!(lines.arrival((1, 0), || 1310), None, "its buffer has another line since, so it has come");
+        assert_eq!(lines.arrival((1, 11), || 1310), Some(1601));
+        assert_eq!(lines.arrival((1, 11), || 1601), None, "all have come");
     }
 
     #[test]
