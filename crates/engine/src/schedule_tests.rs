@@ -9,7 +9,6 @@
 mod contests;
 mod operations;
 
-use crate::Footing;
 use crate::attach::AttachOptions;
 use crate::error::Result;
 use crate::format::FileKind;
@@ -17,10 +16,11 @@ use crate::fs::{Fs, Node, Thread};
 use crate::reap_tests::{check_cachelets, room};
 use crate::testing::schedule::{self, On, Race, Scheduled};
 use crate::testing::{Memory, PLATFORM, new_image};
-use contests::CONTESTS;
+use crate::{Footing, RenameFlags};
+use contests::{CONTESTS, a_log_with_a_hole};
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
-use operations::{directory, summary};
+use operations::{compact, directory, rename, summary, unlink};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
 use std::boxed::Box;
@@ -263,10 +263,7 @@ fn number(name: &str) -> Option<u64> {
 fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize {
     // A schedule that failed before never ended.
     schedule::switch_off();
-    let bytes = Arc::new({
-        let image = new_image(IMAGE_BYTES, 0);
-        image.bytes()
-    });
+    let bytes = Arc::new(new_image(IMAGE_BYTES, 0).bytes());
     let mut all = Vec::new();
     orders(&mut contest.threads.iter().map(|each| each.len()).collect::<Vec<_>>(), &mut Vec::new(), &mut all);
     let serial: Arc<Vec<_>> =
@@ -279,6 +276,11 @@ fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize
             assert!(explained, "{}: no order gives {outcome:#?} {moments:?}", contest.name);
         }
     };
+    explore(schedules, body)
+}
+
+/// Runs `body` in as many schedules of each kind; how many those were.
+fn explore(schedules: usize, body: impl Fn() + Clone + Send + Sync + 'static) -> usize {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config.max_steps = MaxSteps::FailAfter(2_000_000);
@@ -290,6 +292,50 @@ fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize
     let seed = number("SCHEDULES_SEED").unwrap_or(1);
     run_with(Box::new(RandomScheduler::new_from_seed(seed, schedules)))
         + run_with(Box::new(PctScheduler::new_from_seed(seed, 3, schedules)))
+}
+
+/// Takes a name out of a directory while another thread compacts the log, and cuts the power right after: the directory has the time of that.
+fn cut_after_a_removal(bytes: &[u8], remove: fn(&Hand<'_>) -> Result<()>) {
+    let world = World::new(bytes);
+    let nothing = BTreeMap::new();
+    {
+        let hand = world.hand(&nothing);
+        a_log_with_a_hole(&hand).expect("prepared");
+        hand.drain().expect("drains");
+    }
+    let cut = Mutex::new(None);
+    {
+        let _on = On::new(None);
+        let (world, nothing, cut) = (&world, &nothing, &cut);
+        shuttle::thread::scope(|scope| {
+            scope.spawn(move || compact(&world.hand(nothing), "/d").expect("compacts"));
+            scope.spawn(move || {
+                let hand = world.hand(nothing);
+                let directory = directory(&hand, "/d").expect("a directory");
+                remove(&hand).expect("removes");
+                let modified_ns = hand.stat(directory).expect("stats").modified_ns;
+                *cut.lock().expect("nobody panics") = Some((world.image.bytes(), modified_ns));
+                hand.release(directory, 1);
+            });
+        });
+    }
+    let (left, modified_ns) = cut.into_inner().expect("nobody panics").expect("it came so far");
+    let after = World::new(&left);
+    let hand = after.hand(&nothing);
+    let directory = directory(&hand, "/d").expect("a directory");
+    assert_eq!(hand.stat(directory).expect("stats").modified_ns, modified_ns);
+}
+
+#[test]
+fn a_removal_beside_a_compaction_is_in_its_directorys_times_after_a_crash() {
+    schedule::switch_off();
+    let bytes = Arc::new(new_image(IMAGE_BYTES, 0).bytes());
+    let removals: [fn(&Hand<'_>) -> Result<()>; 2] =
+        [|hand| unlink(hand, "/d/1"), |hand| rename(hand, "/d/1", "/elsewhere", RenameFlags::default())];
+    for remove in removals {
+        let bytes = Arc::clone(&bytes);
+        explore(number("SCHEDULES").unwrap_or(300) as usize, move || cut_after_a_removal(&bytes, remove));
+    }
 }
 
 #[test]

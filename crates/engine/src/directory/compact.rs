@@ -2,7 +2,8 @@
 //! others is recycled.
 //!
 //! Nobody is kept out: an append page is opened first, so that all later claims land behind it; once those who were inside have left, nothing in
-//! front of it is being written, and only that part is copied. Removals meanwhile change dentries, not slots.
+//! front of it is being written, and only that part is copied. Removals meanwhile change dentries, not slots; those that were met are waited for before the log
+//! without them counts, since the directory's times are all that is left of them then.
 //!
 //! Invariants
 //! - The head of the log changes by one store, after the new pages and the directory's times are durable.
@@ -93,7 +94,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         self.wait_for_grace()?;
         let old_head = inode.log.load_acquire();
-        let mut chain = match self.copy_names(number, old_head, boundary) {
+        let copied = self.copy_names(number, old_head, boundary);
+        // A name that was not copied carries the moment of its removal. Who removed it is pinned until the directory has that, too, which is what stays.
+        let copied = copied.and_then(|chain| match self.wait_for_grace() {
+            Ok(()) => Ok(chain),
+            Err(error) => Err((chain, error)),
+        });
+        let mut chain = match copied {
             Ok(chain) => chain,
             Err((chain, error)) => {
                 self.free_chain(number, &chain)?;

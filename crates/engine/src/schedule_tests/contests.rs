@@ -28,7 +28,7 @@ fn two_files_apart(hand: &Hand<'_>) -> Result<()> {
     make(hand, "/d/y", FileKind::Regular, b"yy")
 }
 
-fn a_log_with_a_hole(hand: &Hand<'_>) -> Result<()> {
+pub(super) fn a_log_with_a_hole(hand: &Hand<'_>) -> Result<()> {
     mkdir(hand, "/d")?;
     (0..4).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
     unlink(hand, "/d/0")
