@@ -156,6 +156,7 @@ fn a_directory_alone_gets_a_table_and_is_left_as_it_was() {
         "999 of 1000",
         "~",
         "floor P",
+        "2 threads that share nothing do",
     ] {
         assert!(said.contains(part), "{part} is missing: {said}");
     }

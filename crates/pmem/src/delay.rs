@@ -54,6 +54,16 @@ impl Spin {
     pub fn ticks_of(&self, ns: u64) -> u64 {
         ((ns as u128 * self.ticks_per_1024_ns as u128) >> 10) as u64
     }
+
+    /// Returns when the counter has gone on by `count`.
+    #[inline]
+    pub fn wait_ticks(&self, count: u64) {
+        let start = ticks();
+        // If the thread moves to a processor whose counter is behind, the difference wraps and the wait ends early.
+        while ticks().wrapping_sub(start) < count {
+            hint::spin_loop();
+        }
+    }
 }
 
 impl Default for Spin {
@@ -64,12 +74,7 @@ impl Default for Spin {
 
 impl Wait for Spin {
     fn wait(&self, ns: u64) {
-        let start = ticks();
-        let ticks_to_wait = self.ticks_of(ns);
-        // If the thread moves to a processor whose counter is behind, the difference wraps and the wait ends early.
-        while ticks().wrapping_sub(start) < ticks_to_wait {
-            hint::spin_loop();
-        }
+        self.wait_ticks(self.ticks_of(ns));
     }
 }
 
@@ -99,7 +104,7 @@ fn calibrate() -> u64 {
 ///   charge writes. It rewards few lines and few fences; work between flush and fence is not set off against the wait,
 ///   which real hardware would do, so an operation that overlaps well comes out too slow rather than too fast. A line
 ///   that is flushed twice is charged twice.
-/// - A plain store costs nothing: it goes to the cache.
+/// - A plain store costs nothing: it goes to the cache. Asking for a line ahead saves nothing.
 ///
 /// What is charged belongs to the thread, not to the region, as with the fence itself: a fence on one region waits
 /// for the flushes that the same thread made on another.

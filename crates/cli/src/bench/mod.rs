@@ -76,6 +76,7 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     }
     let machine = Machine::look();
     let floor = engine::floor::measure()?;
+    let scaling = plan.members_max().map(engine::threads::measure);
     let timer_ns = measure::timer_ns();
     let mut meter = Meter::start(plan.steps(subjects.len()));
     let measured = plan.sections.iter().map(|section| measure_section(section, &mut subjects, &mut meter));
@@ -93,6 +94,7 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
         version: env!("CARGO_PKG_VERSION"),
         machine,
         floor,
+        scaling,
         timer_ns,
         subjects: subjects.iter().map(SubjectReport::of).collect(),
         absent,

@@ -109,6 +109,13 @@ const QUICK: Scale = Scale {
 };
 
 impl Plan {
+    /// The most members that are set beside one; none if nothing is.
+    pub fn members_max(&self) -> Option<u32> {
+        let scaled = self.sections.iter().filter(|section| section.scaling);
+        let most = scaled.flat_map(|section| &section.tasks).map(|task| task.crew.members).max();
+        most.filter(|members| *members > 1)
+    }
+
     /// From what the user asked for. What cannot be done is refused here, before anything is measured.
     pub fn make(arguments: &Bench) -> Result<Plan> {
         let mut maker = Maker::new(arguments);

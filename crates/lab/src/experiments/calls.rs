@@ -63,8 +63,10 @@ fn populate(machine: &dyn Machine, paths: &Paths) -> Result<()> {
 const COLD_STATS: [&str; 3] = ["stat", "stat_2", "stat_3"];
 const WARM_STATS: [&str; 3] = ["stat_c", "stat_2_c", "stat_3_c"];
 
-/// How many times in a row a warm call is measured in a round: it lasts a few milliseconds, so that what else the machine does may fall on all of one time.
-const WARM_TIMES: usize = 4;
+/// How many times warm calls are measured in a round. One time lasts some milliseconds, so that what else the machine does may fall on all of it.
+const WARM_LOOKS: usize = 4;
+/// The same for those that change something, which take longer.
+const WARM_CHANGES: usize = 2;
 
 /// One round of everything: each call first cold, right after mounting, then warm.
 fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mut Measured) -> Result<()> {
@@ -72,13 +74,13 @@ fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mu
     for ((paths, cold), warm) in paths.by_level.iter().zip(COLD_STATS).zip(WARM_STATS) {
         machine.remount(delays)?;
         measured.act(cold, machine, paths, order, stat)?;
-        for _ in 0..WARM_TIMES {
+        for _ in 0..WARM_LOOKS {
             measured.act(warm, machine, paths, order, stat)?;
         }
     }
     machine.remount(delays)?;
     measured.act("access", machine, &paths.by_level[0], order, access)?;
-    for _ in 0..WARM_TIMES {
+    for _ in 0..WARM_LOOKS {
         measured.act("access_c", machine, &paths.by_level[0], order, access)?;
     }
     let pairs: [(Act, Act, &[u64], [&'static str; 4]); 2] = [
@@ -91,7 +93,7 @@ fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mu
         measured.act(cold_make, machine, names, None, make)?;
         machine.remount(delays)?;
         measured.act(cold_remove, machine, names, order, remove)?;
-        for _ in 0..WARM_TIMES {
+        for _ in 0..WARM_CHANGES {
             measured.act(warm_make, machine, names, None, make)?;
             measured.act(warm_remove, machine, names, order, remove)?;
         }

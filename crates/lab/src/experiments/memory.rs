@@ -187,9 +187,7 @@ impl Emulated {
     }
 
     fn wait_until(&self, ticks: u64) {
-        while self.wait.now_ticks() < ticks {
-            std::hint::spin_loop();
-        }
+        self.wait.wait_ticks(ticks.saturating_sub(self.wait.now_ticks()));
     }
 
     #[inline]

@@ -51,6 +51,9 @@ fn head(report: &Report) -> String {
         duration(report.timer_ns as f64),
         duration(report.took_s * 1e9)
     );
+    if let Some(words) = report.scaling_words() {
+        let _ = write!(text, "<p class=dim>{words}</p>");
+    }
     if let Some(load) = report.machine.load_before.filter(|&load| load > LOAD_QUIET) {
         let _ = write!(
             text,

@@ -7,6 +7,7 @@ mod table;
 pub use html::page;
 pub use table::print;
 
+use super::engine::threads::Scaling;
 use super::engine::{self, Scale, Written};
 use super::plan::{Section, times_wanted};
 use super::statistics::{Figure, Repeats, Summary, TaskRepeats};
@@ -31,6 +32,8 @@ pub struct Report {
     pub machine: Machine,
     /// The floor P: one store, flush and fence.
     pub floor: Summary,
+    /// What several threads gain that share nothing, where several are measured: no file system lets them gain more.
+    pub scaling: Option<Scaling>,
     /// What reading the clock twice costs in this process: taken off.
     pub timer_ns: u64,
     /// What was measured.
@@ -45,6 +48,16 @@ pub struct Report {
     pub load_after: Option<f64>,
     /// How long it took.
     pub took_s: f64,
+}
+
+impl Report {
+    /// What several threads gain at most, in words.
+    fn scaling_words(&self) -> Option<String> {
+        let Scaling { threads, median, least, most } = self.scaling?;
+        Some(format!(
+            "{threads} threads that share nothing do {median:.2} times as much as one ({least:.2} to {most:.2}): more is not to be had"
+        ))
+    }
 }
 
 /// The machine, to set figures in relation.

@@ -36,6 +36,9 @@ fn print_head(report: &Report) {
         bold(duration(report.floor.median_ns)),
         duration(report.timer_ns as f64)
     );
+    if let Some(words) = report.scaling_words() {
+        anstream::println!("{words}");
+    }
     for subject in &report.subjects {
         anstream::println!("{}", format_args!("{}: {}", bold(&subject.name), subject.place));
     }

@@ -1,0 +1,96 @@
+//! What several threads gain that share nothing: no file system lets them gain more, and on a machine whose processors are halves of one core, or wanted by others,
+//! it is less than their number.
+
+use serde::Serialize;
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Words that a thread walks through: more than the nearest cache holds, less than the second one does.
+const WORDS: usize = 16 << 10;
+const STEPS: u64 = 500_000;
+const ROUNDS: usize = 21;
+
+/// How many times as much several threads do as one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Scaling {
+    /// How many threads.
+    pub threads: u32,
+    /// The median of some rounds.
+    pub median: f64,
+    /// The round in which they did least.
+    pub least: f64,
+    /// The round in which they did most.
+    pub most: f64,
+}
+
+/// Measures it: in each round one thread works alone, then all do at once.
+pub fn measure(threads: u32) -> Scaling {
+    let barrier = Barrier::new(threads as usize);
+    let rounds: Vec<Vec<[f64; 2]>> = std::thread::scope(|scope| {
+        let work = |first: bool| {
+            let barrier = &barrier;
+            move || {
+                let words = chain();
+                (0..ROUNDS)
+                    .map(|_| {
+                        barrier.wait();
+                        let alone = if first { walk(&words) } else { 0.0 };
+                        barrier.wait();
+                        [alone, walk(&words)]
+                    })
+                    .collect()
+            }
+        };
+        let members: Vec<_> = (0..threads).map(|index| scope.spawn(work(index == 0))).collect();
+        members.into_iter().map(|member| member.join().expect("it only counts")).collect()
+    });
+    let mut gains: Vec<f64> =
+        (0..ROUNDS).map(|round| rounds.iter().map(|member| rounds[0][round][0] / member[round][1]).sum()).collect();
+    gains.sort_by(f64::total_cmp);
+    Scaling { threads, median: gains[ROUNDS / 2], least: gains[0], most: gains[ROUNDS - 1] }
+}
+
+/// Each word says which one comes next; all are on one way.
+fn chain() -> Vec<u32> {
+    // Odd and far from small multiples of a line: the next word is on another line.
+    const STRIDE: usize = 5077;
+    let mut words = vec![0; WORDS];
+    for index in 0..WORDS {
+        words[index * STRIDE % WORDS] = ((index + 1) * STRIDE % WORDS) as u32;
+    }
+    words
+}
+
+/// Walks, and computes a little at each step; how long that took, in nanoseconds.
+fn walk(words: &[u32]) -> f64 {
+    let started = Instant::now();
+    let (mut at, mut sum) = (0, 1u64);
+    for _ in 0..STEPS {
+        at = words[at] as usize;
+        sum = sum.rotate_left(7) ^ at as u64;
+    }
+    std::hint::black_box(sum);
+    started.elapsed().as_nanos().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_leads_through_all_words() {
+        let words = chain();
+        let (mut at, mut seen) = (0, vec![false; WORDS]);
+        while !std::mem::replace(&mut seen[at], true) {
+            at = words[at] as usize;
+        }
+        assert!(seen.into_iter().all(|seen| seen));
+    }
+
+    #[test]
+    fn one_thread_does_what_it_does() {
+        let Scaling { threads, median, least, most } = measure(1);
+        assert_eq!(threads, 1);
+        assert!(least > 0.0 && least <= median && median <= most, "{least} {median} {most}");
+    }
+}
