@@ -76,7 +76,8 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     }
     let machine = Machine::look();
     let floor = engine::floor::measure()?;
-    let scaling = plan.members_max().map(engine::threads::measure);
+    let threads = plan.members_max().min(machine.processors);
+    let scaling = (threads > 1).then(|| engine::threads::measure(threads));
     let timer_ns = measure::timer_ns();
     let mut meter = Meter::start(plan.steps(subjects.len()));
     let measured = plan.sections.iter().map(|section| measure_section(section, &mut subjects, &mut meter));

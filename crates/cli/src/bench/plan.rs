@@ -109,11 +109,10 @@ const QUICK: Scale = Scale {
 };
 
 impl Plan {
-    /// The most members that are set beside one; none if nothing is.
-    pub fn members_max(&self) -> Option<u32> {
+    /// The most members that are set beside one; zero if nothing is.
+    pub fn members_max(&self) -> u32 {
         let scaled = self.sections.iter().filter(|section| section.scaling);
-        let most = scaled.flat_map(|section| &section.tasks).map(|task| task.crew.members).max();
-        most.filter(|members| *members > 1)
+        scaled.flat_map(|section| &section.tasks).map(|task| task.crew.members).max().unwrap_or(0)
     }
 
     /// From what the user asked for. What cannot be done is refused here, before anything is measured.

@@ -78,27 +78,29 @@ impl UnderWay {
         UnderWay { buffers: [(None, 0); AT_ONCE], oldest: 0, last: 0 }
     }
 
-    /// Sends for a line, whose way takes `way`, as soon as there is a buffer; when that is.
+    /// Sends for a line, whose way takes `way`, as soon as there is a buffer; how long that takes.
     fn ask(&mut self, line: Line, now: u64, way: u64) -> u64 {
         let buffer = &mut self.buffers[self.oldest];
         let begin = now.max(buffer.1);
         *buffer = (Some(line), begin + way);
         self.last = self.last.max(begin + way);
         self.oldest = (self.oldest + 1) % AT_ONCE;
-        begin
+        begin - now
     }
 
-    /// When a line that is read arrives, if it is under way.
+    /// How much is left of the way of a line that is read.
     #[inline]
-    fn arrival(&mut self, line: Line, now: impl FnOnce() -> u64) -> Option<u64> {
+    fn left(&mut self, line: Line, now: impl FnOnce() -> u64) -> u64 {
         if self.last == 0 {
-            return None;
+            return 0;
         }
-        if now() >= self.last {
+        let now = now();
+        if now >= self.last {
             self.last = 0;
-            return None;
+            return 0;
         }
-        self.buffers.iter().find(|buffer| buffer.0 == Some(line)).map(|buffer| buffer.1)
+        let buffer = self.buffers.iter().find(|buffer| buffer.0 == Some(line));
+        buffer.map_or(0, |buffer| buffer.1.saturating_sub(now))
     }
 }
 
@@ -186,10 +188,6 @@ impl Emulated {
         (std::ptr::from_ref(self).addr(), line)
     }
 
-    fn wait_until(&self, ticks: u64) {
-        self.wait.wait_ticks(ticks.saturating_sub(self.wait.now_ticks()));
-    }
-
     #[inline]
     fn is_slow_to_write(&self) -> bool {
         self.write_ns.load(Relaxed) > 0
@@ -244,22 +242,22 @@ impl Memory for Emulated {
     #[inline]
     fn read(&self, offset: u64, length: u64) {
         let Some(cache) = self.cache() else { return };
-        let (mut brought, mut arrival) = (0, 0);
+        let (mut brought, mut left) = (0, 0);
         UNDER_WAY.with_borrow_mut(|under_way| {
             for line in lines(offset, length) {
                 if cache.bring(line) {
                     brought += 1;
-                } else if let Some(at) = under_way.arrival(self.line(line), || self.wait.now_ticks()) {
-                    arrival = arrival.max(at);
+                } else {
+                    left = left.max(under_way.left(self.line(line), || self.wait.now_ticks()));
                 }
             }
         });
         if brought > 0 {
             count(|counts| counts.read += brought);
-            self.wait.wait(brought.div_ceil(AT_ONCE as u64) * self.read_ns.load(Relaxed));
+            left = left.max(self.wait.ticks_of(brought.div_ceil(AT_ONCE as u64) * self.read_ns.load(Relaxed)));
         }
-        if arrival > 0 {
-            self.wait_until(arrival);
+        if left > 0 {
+            self.wait.wait_ticks(left);
         }
     }
 
@@ -269,8 +267,11 @@ impl Memory for Emulated {
         if self.cache().is_some_and(|cache| cache.bring(line)) {
             count(|counts| counts.read += 1);
             let way = self.wait.ticks_of(self.read_ns.load(Relaxed));
-            let begin = UNDER_WAY.with_borrow_mut(|lines| lines.ask(self.line(line), self.wait.now_ticks(), way));
-            self.wait_until(begin);
+            let ask = |lines: &mut UnderWay| lines.ask(self.line(line), self.wait.now_ticks(), way);
+            let until_sent = UNDER_WAY.with_borrow_mut(ask);
+            if until_sent > 0 {
+                self.wait.wait_ticks(until_sent);
+            }
         }
     }
 }
@@ -333,14 +334,15 @@ mod tests {
     #[test]
     fn lines_asked_for_ahead_are_under_way_at_once_as_far_as_there_are_buffers() {
         let mut lines = UnderWay::new();
-        let begins: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|line| lines.ask((1, line), 1000 + line, 300)).collect();
-        assert_eq!(begins[..AT_ONCE], (1000..1010).collect::<Vec<_>>());
-        assert_eq!(begins[AT_ONCE..], [1300, 1301], "it waits until the first one has come");
-        assert_eq!(lines.arrival((1, 5), || 1100), Some(1305));
-        assert_eq!(lines.arrival((2, 6), || 1100), None, "that is another image's");
-        assert_eq!(lines.arrival((1, 0), || 1310), None, "its buffer has another line since, so it has come");
-        assert_eq!(lines.arrival((1, 11), || 1310), Some(1601));
-        assert_eq!(lines.arrival((1, 11), || 1601), None, "all have come");
+        let waits: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|line| lines.ask((1, line), 1000 + line, 300)).collect();
+        assert_eq!(waits[..AT_ONCE], [0; AT_ONCE]);
+        assert_eq!(waits[AT_ONCE..], [1300 - 1010, 1301 - 1011], "until the first ones have come");
+        assert_eq!(lines.left((1, 5), || 1100), 205);
+        assert_eq!(lines.left((1, 5), || 1305), 0);
+        assert_eq!(lines.left((2, 6), || 1100), 0, "that is another image's");
+        assert_eq!(lines.left((1, 0), || 1310), 0, "its buffer has another line since, so it has come");
+        assert_eq!(lines.left((1, 11), || 1310), 291);
+        assert_eq!(lines.left((1, 11), || 1601), 0, "all have come");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What several threads gain that share nothing: no file system lets them gain more, and on a machine whose processors are halves of one core, or wanted by others,
-//! it is less than their number.
+//! What several threads gain that share nothing, to set beside what they gain in a file system: on a machine whose processors are halves of one core, or wanted by
+//! others, it is less than their number.
 
 use serde::Serialize;
 use std::sync::Barrier;

@@ -32,7 +32,7 @@ pub struct Report {
     pub machine: Machine,
     /// The floor P: one store, flush and fence.
     pub floor: Summary,
-    /// What several threads gain that share nothing, where several are measured: no file system lets them gain more.
+    /// What several threads gain that share nothing, where several are measured: as many as there are processors at most.
     pub scaling: Option<Scaling>,
     /// What reading the clock twice costs in this process: taken off.
     pub timer_ns: u64,
@@ -51,11 +51,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// What several threads gain at most, in words.
+    /// What several threads gain that share nothing, in words.
     fn scaling_words(&self) -> Option<String> {
         let Scaling { threads, median, least, most } = self.scaling?;
         Some(format!(
-            "{threads} threads that share nothing do {median:.2} times as much as one ({least:.2} to {most:.2}): more is not to be had"
+            "{threads} threads that share nothing do {median:.2} times as much as one ({least:.2} to {most:.2}): what the machine gives"
         ))
     }
 }
