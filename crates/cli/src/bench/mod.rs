@@ -28,6 +28,7 @@ mod session;
 mod statistics;
 mod subject;
 mod task;
+mod threads;
 mod worker;
 mod workloads;
 
@@ -76,8 +77,8 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     }
     let machine = Machine::look();
     let floor = engine::floor::measure()?;
-    let threads = plan.members_max().min(machine.processors);
-    let scaling = (threads > 1).then(|| engine::threads::measure(threads));
+    let members = plan.members_max().min(machine.processors);
+    let scaling = if members > 1 { threads::measure(members) } else { None };
     let timer_ns = measure::timer_ns();
     let mut meter = Meter::start(plan.steps(subjects.len()));
     let measured = plan.sections.iter().map(|section| measure_section(section, &mut subjects, &mut meter));

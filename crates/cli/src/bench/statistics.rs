@@ -29,14 +29,19 @@ impl Rounds {
 
     /// The summary, if there was one.
     pub fn summary(&self) -> Option<Summary> {
-        let mut sorted = self.values.clone();
-        sorted.sort_by(f64::total_cmp);
-        let (first, last) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median_ns =
-            if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
-        Some(Summary { median_ns, min_ns: first, max_ns: last })
+        let [min_ns, median_ns, max_ns] = spread(&self.values)?;
+        Some(Summary { median_ns, min_ns, max_ns })
     }
+}
+
+/// The least of some values, their median, and the greatest.
+pub fn spread(values: &[f64]) -> Option<[f64; 3]> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (first, last) = (*sorted.first()?, *sorted.last()?);
+    let middle = sorted.len() / 2;
+    let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
+    Some([first, median, last])
 }
 
 /// The repeats of one phase on one file system.

@@ -8,7 +8,6 @@ mod directory;
 pub mod floor;
 mod memory;
 mod scale;
-pub mod threads;
 
 pub use counting::Written;
 pub use scale::Scale;

@@ -7,12 +7,12 @@ mod table;
 pub use html::page;
 pub use table::print;
 
-use super::engine::threads::Scaling;
 use super::engine::{self, Scale, Written};
 use super::plan::{Section, times_wanted};
 use super::statistics::{Figure, Repeats, Summary, TaskRepeats};
 use super::subject::Subject;
 use super::task::{Crew, CrewKind, What};
+use super::threads::Scaling;
 use super::workloads::calls::Call;
 use super::workloads::data;
 use crate::arguments::BenchGroup;
