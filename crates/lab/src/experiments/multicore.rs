@@ -11,9 +11,9 @@ use super::machine::{Plan, Result, Subject, machine_for};
 use super::threads::{Crowd, Deed, Site, files, path};
 use super::{Bench, Experiment, Failure, MEMORIES, Size};
 use crate::calls::Calls;
-use crate::multicore::calibrate::{self, Distance};
+use crate::multicore::calibrate::{self, Content, Distance};
 use crate::multicore::coherence::{Costs, Outcome, PROCESSORS_MAX, Program, replay};
-use crate::multicore::events::{Code, Event, Kind, Mode, events, keep_shared};
+use crate::multicore::events::{Code, Event, Kind, Mode, bring_own, events, keep_shared};
 use crate::multicore::places::{Place, describe};
 use crate::multicore::record::record;
 use std::collections::HashMap;
@@ -47,9 +47,9 @@ fn processors(size: Size) -> usize {
     size.pick(4, 8, PROCESSORS_MAX as u64) as usize
 }
 
-/// Calls of each kind that a thread records.
+/// Calls of each kind that a thread records: more than one, so that what is a call's own differs from what is its thread's.
 fn calls_recorded(size: Size) -> u64 {
-    size.pick(1, 1, 4)
+    size.pick(2, 2, 4)
 }
 
 /// Calls of a processor in a replay.
@@ -139,20 +139,22 @@ fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
         warm_up(threads, count, &told)?;
         for deed in RECORDED {
             let mut of_threads = vec![Program::new(); threads];
-            for (thread, program) in of_threads.iter_mut().enumerate() {
-                bench.step(&format!("{}, {}, thread {} of {threads}", subject.name(), deed.name(), thread + 1))?;
-                for file in thread as u64 * calls..(thread as u64 + 1) * calls {
-                    program.extend(told(thread, Order { deed, file, recorded: true })?);
+            // In turn, as calls of threads at work come: what one appends to lies beside what another one has appended.
+            for call in 0..calls {
+                bench.step(&format!("{}, {}, {} of {calls} calls recorded", subject.name(), deed.name(), call + 1))?;
+                for (thread, program) in of_threads.iter_mut().enumerate() {
+                    program.extend(told(thread, Order { deed, file: thread as u64 * calls + call, recorded: true })?);
                 }
-                if program.is_empty() {
-                    let what = format!("all calls of {} take more than {STEPS_MAX} instructions", deed.name());
-                    return Err(std::io::Error::other(what).into());
-                }
+            }
+            if of_threads.iter().any(Program::is_empty) {
+                let what = format!("all calls of {} take more than {STEPS_MAX} instructions", deed.name());
+                return Err(std::io::Error::other(what).into());
             }
             programs.insert(deed, of_threads);
         }
         Ok(())
     })?;
+    programs.values_mut().for_each(|programs| bring_own(programs));
     let stats = programs[&Deed::Stat].iter().skip(1).cloned();
     let beside_a_rename = programs[&Deed::Rename].iter().take(1).cloned().chain(stats).collect();
     programs.insert(Deed::StatRenaming, beside_a_rename);
@@ -231,53 +233,36 @@ fn typical(rounds: Vec<Round>) -> Option<Round> {
 }
 
 /// What a call consists of, on average.
-#[derive(Debug, Clone, Copy, Default)]
-struct Content {
-    instructions: f64,
-    exchanges: f64,
-    flushes: f64,
-    fences: f64,
+fn content_of(programs: &[Program]) -> Content {
+    let mut content = Content::default();
+    let calls: usize = programs.iter().map(Vec::len).sum();
+    let each = 1.0 / calls.max(1) as f64;
+    for event in programs.iter().flatten().flatten() {
+        match event.kind {
+            Kind::Work => content.instructions += event.count as f64 * each,
+            Kind::Bring => content.brought += each,
+            Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => content.exchanges += each,
+            Kind::Flush => content.flushes += each,
+            Kind::Fence => content.fences += each,
+            Kind::Load | Kind::Store | Kind::Release(_, false) => {}
+        }
+    }
+    content
 }
 
-impl Content {
-    fn of(programs: &[Program]) -> Content {
-        let mut content = Content::default();
-        let calls: usize = programs.iter().map(Vec::len).sum();
-        for event in programs.iter().flatten().flatten() {
-            match event.kind {
-                Kind::Work => content.instructions += event.count as f64,
-                Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => content.exchanges += 1.0,
-                Kind::Flush => content.flushes += 1.0,
-                Kind::Fence => content.fences += 1.0,
-                Kind::Load | Kind::Store | Kind::Release(_, false) => {}
-            }
-        }
-        let each = |sum: f64| sum / calls.max(1) as f64;
-        Content {
-            instructions: each(content.instructions),
-            exchanges: each(content.exchanges),
-            flushes: each(content.flushes),
-            fences: each(content.fences),
-        }
-    }
-
-    fn sentence(&self, subject: Subject, deed: Deed, costs: &Costs) -> String {
-        format!(
-            "{}, {}: {:.0} instructions a call ({:.2} ns each), {:.1} locked ones, {:.1} flushes, {:.1} fences.",
-            deed.name(),
-            subject.name(),
-            self.instructions,
-            costs.instruction_ns,
-            self.exchanges,
-            self.flushes,
-            self.fences
-        )
-    }
-
-    /// Nanoseconds of all but the instructions.
-    fn rest_ns(&self, costs: &Costs) -> f64 {
-        self.exchanges * costs.exchange_ns + self.flushes * costs.flush_ns + self.fences * costs.fence_ns
-    }
+fn content_sentence(content: &Content, subject: Subject, deed: Deed, costs: &Costs) -> String {
+    format!(
+        "{}, {}: {:.0} instructions a call ({:.2} ns each), {:.1} lines from memory ({:.0} ns each), {:.1} locked instructions, {:.1} flushes, {:.1} fences.",
+        deed.name(),
+        subject.name(),
+        content.instructions,
+        costs.instruction_ns,
+        content.brought,
+        costs.memory_ns,
+        content.exchanges,
+        content.flushes,
+        content.fences
+    )
 }
 
 /// Replays programs on so many processors at a time, all of them in turn: the mean rate, and what came out for the last.
@@ -394,10 +379,10 @@ fn one_subject(
     for deed in SHOWN {
         // Beside a rename a stat is a stat.
         let alone = if deed == Deed::StatRenaming { Deed::Stat } else { deed };
-        let content = Content::of(&programs[&alone]);
+        let content = content_of(&programs[&alone]);
         let real = &measured[&alone];
         let measured_ns = 1e3 / real.one;
-        let costs = calibrate::fit(costs, measured_ns, content.instructions, content.rest_ns(costs));
+        let costs = calibrate::fit(costs, measured_ns, &content);
         let duration_ns = measured_ns * calls_replayed(bench.size);
         let replays = Replays { bench, deed, costs, duration_ns, places: &places };
         replays.scale(subject.name(), &programs[&deed], findings)?;
@@ -421,7 +406,7 @@ fn one_subject(
                 let subject = subject.name().to_owned();
                 findings.measures.push(Measure { row, subject, paper: None, here: vec![Some(rate)] });
             }
-            findings.notes.push(content.sentence(subject, deed, &costs));
+            findings.notes.push(content_sentence(&content, subject, deed, &costs));
         }
     }
     Ok(())
@@ -500,8 +485,11 @@ pub const MULTICORE: Experiment = Experiment {
     name: "multicore",
     question: "How would calls in one directory scale on up to 64 processors?",
     source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
-    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records calls of its own, every instruction with the memory that it touches (but for calls of more than 60,000 instructions, which write a directory's log anew); the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and handed over, who waits does not sleep. What one processor takes is measured here, as are a line's way between two processors, the handover of a lock, a locked instruction, a flush and a fence; memory is not slowed. The processors of a virtual machine are now neighbours and now not, so how far they are apart is measured before and after each round of two threads, each right after a round of one; rounds in which that changed, or which ran on halves of one core, do not count. Of the others that in the middle counts, by what a second thread gains, and the model of two processors that is set beside it has its distance. The curves have the long distance, since many processors do not share one cache. Time stands still while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in each of them. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. Judged at 24 processors, or as many as there are in the size: \"scales\" means at least half as many times one processor's rate as there are processors, \"does not\" at most a sixth.",
-    needs_bytes: |size| Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes() * 2,
+    method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records calls of its own, every instruction with the memory that it touches (but for calls of more than 60,000 instructions, which write a directory's log anew); the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and handed over, who waits does not sleep. A line that no other recorded call touches comes from memory, where the call touches it first. What one processor takes is measured here, as are a line's way between two processors and from memory, the handover of a lock, a locked instruction, a flush and a fence; memory is not slowed. The processors of a virtual machine are now neighbours and now not, so how far they are apart is measured before and after each round of two threads, each right after a round of one; rounds in which that changed, or which ran on halves of one core, do not count. Of the others that in the middle counts, by what a second thread gains, and the model of two processors that is set beside it has its distance. The curves have the long distance, since many processors do not share one cache. Time stands still while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in each of them. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. Judged at 24 processors, or as many as there are in the size: \"scales\" means at least half as many times one processor's rate as there are processors, \"does not\" at most a sixth.",
+    needs_bytes: |size| {
+        let image_bytes = Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes();
+        calibrate::BYTES.max(image_bytes * 2)
+    },
     run: |bench| {
         let mut findings = Findings::new("million calls/s", &MEMORIES[..1]);
         bench.step("what a flush costs")?;
@@ -512,8 +500,8 @@ pub const MULTICORE: Experiment = Experiment {
         }
         let (short, long) = calibrate::short_and_long(&distances).ok_or(Failure::Call(posix::Errno::EIO))?;
         findings.notes.push(format!(
-            "Measured on this machine: a line's way to another processor {:.0} to {:.0} ns and a lock's handover {:.0} to {:.0} ns, by where the processors were; a locked instruction {:.1} ns, a flush {:.1} ns, a fence {:.1} ns.",
-            short.transfer_ns, long.transfer_ns, short.handover_ns, long.handover_ns, costs.exchange_ns, costs.flush_ns, costs.fence_ns
+            "Measured on this machine: a line's way to another processor {:.0} to {:.0} ns and a lock's handover {:.0} to {:.0} ns, by where the processors were; a line's way from memory at most {:.0} ns, a locked instruction {:.1} ns, a flush {:.1} ns, a fence {:.1} ns.",
+            short.transfer_ns, long.transfer_ns, short.handover_ns, long.handover_ns, costs.memory_ns, costs.exchange_ns, costs.flush_ns, costs.fence_ns
         ));
         let costs = long.costs(&costs);
         for subject in SUBJECTS {

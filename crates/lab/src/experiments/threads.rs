@@ -95,21 +95,35 @@ impl Crowd<'_> {
     }
 
     fn one_turn(&self, calls: &dyn Calls, thread: u64) -> Result<()> {
-        let count = self.one.len() as u64;
-        let own = thread * count / self.threads..(thread + 1) * count / self.threads;
-        match self.deed {
-            Deed::Create => own.clone().try_for_each(|at| calls.create(&self.one[at as usize], 0o644))?,
-            Deed::Remove => own.clone().try_for_each(|at| calls.unlink(&self.one[at as usize]))?,
-            Deed::Rename => {
-                own.clone().try_for_each(|at| calls.rename(&self.one[at as usize], &self.two[at as usize], 0))?;
-            }
-            Deed::Stat | Deed::StatCold | Deed::StatRenaming => {
-                for step in own {
-                    calls.stat(&self.one[self.order[step as usize] as usize])?;
+        for file in self.part_of(thread) {
+            match self.deed {
+                Deed::Create => calls.create(&self.one[file], 0o644)?,
+                Deed::Remove => calls.unlink(&self.one[file])?,
+                Deed::Rename => calls.rename(&self.one[file], &self.two[file], 0)?,
+                Deed::Stat | Deed::StatCold | Deed::StatRenaming => {
+                    calls.stat(&self.one[file])?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// The files of a thread, in the order in which it comes to them.
+    fn part_of(&self, thread: u64) -> impl Iterator<Item = usize> {
+        let count = self.one.len() as u64;
+        let looks = matches!(self.deed, Deed::Stat | Deed::StatCold | Deed::StatRenaming);
+        let file = move |step: u64| if looks { self.order[step as usize] } else { step };
+        (thread * count / self.threads..(thread + 1) * count / self.threads).map(move |step| file(step) as usize)
+    }
+
+    /// Looks at a thread's part before it is timed, unless all is to be cold: so that its names are in memory, those that are not there yet, too, and no thread begins with
+    /// what another one has in its processor's cache.
+    fn warm_up(&self, calls: &dyn Calls, thread: u64) {
+        if self.deed != Deed::StatCold {
+            self.part_of(thread).for_each(|file| {
+                let _ = calls.stat(&self.one[file]);
+            });
+        }
     }
 
     /// Millions of calls a second, of all threads together: from when the first begins until the last has ended, by their own clocks. Whoever starts them
@@ -142,6 +156,7 @@ impl Crowd<'_> {
         let mut span = [Instant::now(); 2];
         let mut has_met = false;
         let done = machine.with(&mut |calls| {
+            self.warm_up(calls, thread);
             meet(arrived, self.threads);
             has_met = true;
             span[0] = Instant::now();
@@ -233,15 +248,9 @@ impl Site {
                 Deed::StatCold => self.machine.remount(delays)?,
                 _ => self.machine.slow_down(delays),
             }
+            // Whoever looks first builds the directory's index, alone.
             self.machine.with(&mut |calls| {
-                // Whoever looks first builds the directory's index, alone.
                 let _ = calls.stat(b"/shared/nothing");
-                if crowd.deed != Deed::StatCold {
-                    // What is not there yet is a name in memory, too.
-                    crowd.one.iter().for_each(|path| {
-                        let _ = calls.stat(path);
-                    });
-                }
                 Ok(())
             })?;
             most = most.max(crowd.rate(&*self.machine)?);

@@ -2,7 +2,7 @@
 
 use super::coherence::Costs;
 use crate::locks::lock;
-use pmem::{Direct, Mapping, Region};
+use pmem::{Direct, Mapping, Pm, Region};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -157,6 +157,33 @@ fn await_turn(word: &AtomicU64, turn: u64) {
     }
 }
 
+/// Memory that [`measure`] takes for itself: far more than caches hold.
+pub const BYTES: u64 = 256 << 20;
+
+/// Lines all over the memory, each of which says where the next one lies.
+fn memory_ns() -> Result<f64, pmem::MapError> {
+    const LINES: u64 = BYTES / LINE;
+    const COUNT: u64 = 2000;
+    // Multiplying by one more than a multiple of four, and adding an odd number, leads to each line once.
+    const NEXT: [u64; 2] = [0x9e37_79b1, 0x7f4a_7c15];
+    let mapping = Mapping::anonymous(BYTES)?;
+    // As the systems' memory is; where there are no huge pages there are small ones.
+    let _ = mapping.populate_huge(0..BYTES);
+    let region = Arc::new(mapping).region(Direct)?;
+    // Line zero of a region is no place for a word: the way goes on from another one.
+    let word = |line: u64| region.get(Pm::<AtomicU64>::new(line.max(1) * LINE)).ok();
+    for line in 1..LINES {
+        let next = line.wrapping_mul(NEXT[0]).wrapping_add(NEXT[1]) % LINES;
+        word(line).into_iter().for_each(|word| word.store(next, Ordering::Relaxed));
+    }
+    let mut line = 1;
+    Ok(shortest_ns(COUNT, || {
+        for _ in 0..COUNT {
+            line = word(line).map_or(1, |word| word.load(Ordering::Relaxed));
+        }
+    }))
+}
+
 /// What a fence costs, and each line that was flushed before it.
 fn persist_ns(region: &Region<Direct>) -> Option<(f64, f64)> {
     let mut both = [0.0; 2];
@@ -179,8 +206,8 @@ fn persist_ns(region: &Region<Direct>) -> Option<(f64, f64)> {
 pub fn measure() -> Result<Costs, pmem::MapError> {
     let region = Arc::new(Mapping::anonymous(1 << 20)?).region(Direct)?;
     let (flush_ns, fence_ns) = persist_ns(&region).unwrap_or_default();
-    let exchange_ns = exchange_ns();
-    Ok(Costs { instruction_ns: 0.0, exchange_ns, transfer_ns: 0.0, handover_ns: 0.0, flush_ns, fence_ns })
+    let (memory_ns, exchange_ns) = (memory_ns()?, exchange_ns());
+    Ok(Costs { instruction_ns: 0.0, memory_ns, exchange_ns, transfer_ns: 0.0, handover_ns: 0.0, flush_ns, fence_ns })
 }
 
 /// Of distances that were measured at different times: what a tenth were shorter than, and what a tenth were longer than. Those within a core count only if there are no
@@ -199,12 +226,37 @@ pub fn short_and_long(measured: &[Distance]) -> Option<(Distance, Distance)> {
     Some((of(transfer.0, handover.0), of(transfer.1, handover.1)))
 }
 
-/// Chooses the time of an instruction so that an operation takes as long on one processor as was measured. The least is that of a processor at its best: then
-/// the rest takes longer in the model than it did.
-pub fn fit(costs: &Costs, measured_ns: f64, instructions: f64, rest_ns: f64) -> Costs {
-    const LEAST_NS: f64 = 0.05;
-    let instruction_ns = ((measured_ns - rest_ns) / instructions.max(1.0)).max(LEAST_NS);
-    Costs { instruction_ns, ..*costs }
+/// What one processor does in an operation.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Content {
+    /// Instructions.
+    pub instructions: f64,
+    /// Lines that come from memory.
+    pub brought: f64,
+    /// Locked instructions.
+    pub exchanges: f64,
+    /// Flushes.
+    pub flushes: f64,
+    /// Fences.
+    pub fences: f64,
+}
+
+impl Content {
+    /// Nanoseconds of locked instructions, flushes and fences.
+    fn fixed_ns(&self, costs: &Costs) -> f64 {
+        self.exchanges * costs.exchange_ns + self.flushes * costs.flush_ns + self.fences * costs.fence_ns
+    }
+}
+
+/// Chooses the time of an instruction so that an operation takes as long on one processor as was measured. The least is that of a processor at its best. Where that is
+/// still too long, lines came together or were asked for ahead, and took less each than they do one by one; beyond that the rest takes longer in the model than it did.
+pub fn fit(costs: &Costs, measured_ns: f64, content: &Content) -> Costs {
+    const LEAST_NS: f64 = 0.1;
+    let (instructions, left_ns) = (content.instructions.max(1.0), measured_ns - content.fixed_ns(costs));
+    let most_ns = (left_ns - instructions * LEAST_NS).max(0.0) / content.brought.max(1.0);
+    let memory_ns = costs.memory_ns.min(most_ns);
+    let instruction_ns = ((left_ns - content.brought * memory_ns) / instructions).max(LEAST_NS);
+    Costs { instruction_ns, memory_ns, ..*costs }
 }
 
 #[cfg(test)]
@@ -227,13 +279,20 @@ mod tests {
     fn the_time_of_an_instruction_is_what_the_other_costs_leave() {
         let costs = Costs {
             instruction_ns: 0.0,
+            memory_ns: 100.0,
             exchange_ns: 5.0,
             transfer_ns: 50.0,
             handover_ns: 80.0,
             flush_ns: 10.0,
             fence_ns: 100.0,
         };
-        assert_eq!(fit(&costs, 500.0, 1000.0, 200.0).instruction_ns, 0.3);
-        assert_eq!(fit(&costs, 100.0, 1000.0, 200.0).instruction_ns, 0.05);
+        let content = Content { instructions: 1000.0, brought: 2.0, exchanges: 4.0, flushes: 3.0, fences: 1.0 };
+        let of = |measured_ns| {
+            let fitted = fit(&costs, measured_ns, &content);
+            (fitted.instruction_ns, fitted.memory_ns)
+        };
+        assert_eq!(of(150.0 + 200.0 + 300.0), (0.3, 100.0));
+        assert_eq!(of(150.0 + 120.0 + 100.0), (0.1, 60.0), "lines came together");
+        assert_eq!(of(100.0), (0.1, 0.0));
     }
 }

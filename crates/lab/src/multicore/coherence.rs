@@ -5,6 +5,7 @@
 //! - Bringing a line from another processor's cache, or taking it away from those that have it, costs a *transfer*. A line makes one transfer for writing at a time,
 //!   so processors that write one line queue for it. Readers of a line that nobody writes are served at the same time.
 //! - A store does not wait for its line: it goes to a buffer that drains in order. A locked instruction and a fence wait until that is empty.
+//! - A line of a call's own comes from memory, in the same time for all: under a lock the others wait for that, too.
 //! - Everything else takes the time that it takes one processor alone.
 //!
 //! Locks: a lock that is taken is waited for in order of arrival, and handed over in the time that it takes between two threads; who waits spins, at no cost to
@@ -21,8 +22,10 @@ pub const PROCESSORS_MAX: usize = 64;
 /// What things cost, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// An instruction, on average over those of an operation, with its share of what misses the caches of one processor alone.
+    /// An instruction, on average over those of an operation, with its share of what misses the nearest cache.
     pub instruction_ns: f64,
+    /// A line's way from memory to a processor.
+    pub memory_ns: f64,
     /// A locked instruction on a line that the processor has.
     pub exchange_ns: f64,
     /// A line's way from one processor's cache to another's.
@@ -186,6 +189,7 @@ impl Replay<'_> {
         processor.event += 1;
         match step.kind {
             Kind::Work => processor.now += step.count as f64 * self.costs.instruction_ns,
+            Kind::Bring => processor.now += self.costs.memory_ns,
             Kind::Load => self.load(index, step),
             Kind::Store => self.store(index, step),
             Kind::Exchange => self.exchange(index, step),
@@ -323,6 +327,7 @@ mod tests {
 
     const COSTS: Costs = Costs {
         instruction_ns: 1.0,
+        memory_ns: 200.0,
         exchange_ns: 5.0,
         transfer_ns: 50.0,
         handover_ns: 80.0,
@@ -412,6 +417,20 @@ mod tests {
             // The store that leaves it is buffered.
             assert_about(rate(processors, locked(Mode::Exclusive, 200, 800)), 1e3 / (200.0 + 80.0));
         }
+    }
+
+    #[test]
+    fn what_comes_from_memory_under_a_lock_is_waited_for_by_all() {
+        let brought = |place: usize| {
+            move |processor: u64| {
+                let mut events = locked(Mode::Exclusive, 100, 100)(processor);
+                events.insert(place, event(Kind::Bring, 64_000 + processor * 64));
+                events
+            }
+        };
+        assert_about(rate(1, brought(1)), 1e3 / (200.0 + 5.0 + 200.0));
+        assert_about(rate(16, brought(1)), 1e3 / (100.0 + 200.0 + 80.0));
+        assert_about(rate(16, brought(4)), 1e3 / (100.0 + 80.0));
     }
 
     #[test]

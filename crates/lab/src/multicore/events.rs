@@ -39,6 +39,8 @@ pub enum Kind {
     Load,
     /// A line is written.
     Store,
+    /// A line comes from memory, since no other call touches it ([`bring_own`]).
+    Bring,
     /// A locked instruction.
     Exchange,
     /// A line is flushed.
@@ -293,12 +295,38 @@ fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
     None
 }
 
+/// Notes in each call where lines come from memory: those that no other call of these programs touches, where it touches them first. Each call has files of its own, and
+/// there are more of them than caches hold.
+pub fn bring_own(programs: &mut [Program]) {
+    let is_touch = |event: &Event| !matches!(event.kind, Kind::Work | Kind::Fence | Kind::Bring);
+    let mut calls: HashMap<u64, u32> = HashMap::new();
+    for call in programs.iter().flatten() {
+        let lines: HashSet<u64> =
+            call.iter().filter(|event| is_touch(event)).map(|event| event.address / LINE_BYTES).collect();
+        lines.into_iter().for_each(|line| *calls.entry(line).or_default() += 1);
+    }
+    for call in programs.iter_mut().flatten() {
+        let mut brought = HashSet::new();
+        let mut events = Vec::with_capacity(call.len());
+        for event in call.drain(..) {
+            let line = event.address / LINE_BYTES;
+            if is_touch(&event) && calls[&line] == 1 && brought.insert(line) {
+                events.push(Event { kind: Kind::Bring, ..event });
+            }
+            events.push(event);
+        }
+        *call = events;
+    }
+}
+
 /// Leaves of programs that run together what they could feel of each other: loads and stores of lines that only one processor touches, or that none writes, take
-/// no longer than when it is alone. Locked instructions, flushes and fences cost in any case.
+/// no longer than when it is alone. What comes from memory, locked instructions, flushes and fences cost in any case.
 pub fn keep_shared(programs: &mut [Program]) {
     let (mut users, mut written): (HashMap<u64, HashSet<usize>>, HashSet<u64>) = Default::default();
     for (processor, program) in programs.iter().enumerate() {
-        for event in program.iter().flatten().filter(|event| !matches!(event.kind, Kind::Work | Kind::Fence)) {
+        for event in
+            program.iter().flatten().filter(|event| !matches!(event.kind, Kind::Work | Kind::Fence | Kind::Bring))
+        {
             let line = event.address / LINE_BYTES;
             users.entry(line).or_default().insert(processor);
             if !matches!(event.kind, Kind::Load | Kind::Flush) {
@@ -321,7 +349,8 @@ pub fn keep_shared(programs: &mut [Program]) {
                     }
                     true
                 }
-                Kind::Flush | Kind::Fence | Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => true,
+                Kind::Bring | Kind::Flush | Kind::Fence | Kind::Exchange => true,
+                Kind::Acquire(_) | Kind::Release(_, true) => true,
                 Kind::Load | Kind::Store | Kind::Release(_, false) => is_felt(&event),
             };
             // A lock that nobody else takes is an exchange.
@@ -450,6 +479,20 @@ mod tests {
         });
         assert_eq!(events.iter().filter(|event| event.kind == Kind::Flush).count(), 2);
         assert!(events.iter().any(|event| event.kind == Kind::Fence));
+    }
+
+    #[test]
+    fn a_line_that_one_call_alone_touches_comes_from_memory_once() {
+        let event = |kind, address| Event { kind, address, count: 0 };
+        let call = |own: u64| vec![event(Kind::Load, 640), event(Kind::Store, own), event(Kind::Load, own + 8)];
+        let mut programs = vec![vec![call(6400), call(12_800)], vec![call(64_000)]];
+        bring_own(&mut programs);
+        for (call, own) in programs.iter().flatten().zip([6400, 12_800, 64_000]) {
+            let brought = event(Kind::Bring, own);
+            assert_eq!(call[..], [call[0], brought, event(Kind::Store, own), event(Kind::Load, own + 8)]);
+        }
+        keep_shared(&mut programs);
+        assert!(programs.iter().flatten().all(|call| call.iter().any(|event| event.kind == Kind::Bring)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!   record      single-steps a call in this process: every instruction with the registers it found
 //!   events      what of that matters between processors: lines read and written, locked instructions, flushes, fences, locks taken and left
 //!   coherence   replays the events of 1 to 64 processors against a model of their caches and of the locks
-//!   calibrate   what a line's way to another processor, a locked instruction, a flush and a fence cost on this machine
+//!   calibrate   what a line's way from memory and to another processor, a locked instruction, a flush and a fence cost on this machine
 //!   places      whose line an address is, for people
 //! ```
 //!
