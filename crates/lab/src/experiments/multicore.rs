@@ -232,24 +232,7 @@ fn typical(rounds: Vec<Round>) -> Option<Round> {
     counted.get(counted.len() / 2).copied()
 }
 
-/// What a call consists of, on average.
-fn content_of(programs: &[Program]) -> Content {
-    let mut content = Content::default();
-    let calls: usize = programs.iter().map(Vec::len).sum();
-    let each = 1.0 / calls.max(1) as f64;
-    for event in programs.iter().flatten().flatten() {
-        match event.kind {
-            Kind::Work => content.instructions += event.count as f64 * each,
-            Kind::Bring => content.brought += each,
-            Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => content.exchanges += each,
-            Kind::Flush => content.flushes += each,
-            Kind::Fence => content.fences += each,
-            Kind::Load | Kind::Store | Kind::Release(_, false) => {}
-        }
-    }
-    content
-}
-
+/// What a call consists of.
 fn content_sentence(content: &Content, subject: Subject, deed: Deed, costs: &Costs) -> String {
     format!(
         "{}, {}: {:.0} instructions a call ({:.2} ns each), {:.1} lines from memory ({:.0} ns each), {:.1} locked instructions, {:.1} flushes, {:.1} fences.",
@@ -379,7 +362,7 @@ fn one_subject(
     for deed in SHOWN {
         // Beside a rename a stat is a stat.
         let alone = if deed == Deed::StatRenaming { Deed::Stat } else { deed };
-        let content = content_of(&programs[&alone]);
+        let content = Content::of(&programs[&alone]);
         let real = &measured[&alone];
         let measured_ns = 1e3 / real.one;
         let costs = calibrate::fit(costs, measured_ns, &content);
@@ -488,7 +471,7 @@ pub const MULTICORE: Experiment = Experiment {
     method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records calls of its own, every instruction with the memory that it touches (but for calls of more than 60,000 instructions, which write a directory's log anew); the recordings are replayed on 1 to 64 virtual processors, in virtual time. Between processors lines cost their way, locks are waited for in order and handed over, who waits does not sleep. A line that no other recorded call touches comes from memory, where the call touches it first. What one processor takes is measured here, as are a line's way between two processors and from memory, the handover of a lock, a locked instruction, a flush and a fence; memory is not slowed. The processors of a virtual machine are now neighbours and now not, so how far they are apart is measured before and after each round of two threads, each right after a round of one; rounds in which that changed, or which ran on halves of one core, do not count. Of the others that in the middle counts, by what a second thread gains, and the model of two processors that is set beside it has its distance. The curves have the long distance, since many processors do not share one cache. Time stands still while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in each of them. \"DirectFS, locked log\" is DirectFS's recording with a lock about each append to the directory's log, held until the call's last fence. Not in the model: the bandwidth of memory, distances between sockets, exchanges and readings that fail and are tried again, background threads. Judged at 24 processors, or as many as there are in the size: \"scales\" means at least half as many times one processor's rate as there are processors, \"does not\" at most a sixth.",
     needs_bytes: |size| {
         let image_bytes = Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes();
-        calibrate::BYTES.max(image_bytes * 2)
+        calibrate::MEMORY_BYTES.max(image_bytes * 2)
     },
     run: |bench| {
         let mut findings = Findings::new("million calls/s", &MEMORIES[..1]);

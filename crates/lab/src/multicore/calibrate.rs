@@ -1,6 +1,7 @@
 //! What the model's parts cost on this machine: the shortest of many short tries, since whatever else the machine does only adds.
 
-use super::coherence::Costs;
+use super::coherence::{Costs, Program};
+use super::events::Kind;
 use crate::locks::lock;
 use pmem::{Direct, Mapping, Pm, Region};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -158,17 +159,17 @@ fn await_turn(word: &AtomicU64, turn: u64) {
 }
 
 /// Memory that [`measure`] takes for itself: far more than caches hold.
-pub const BYTES: u64 = 256 << 20;
+pub const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Lines all over the memory, each of which says where the next one lies.
 fn memory_ns() -> Result<f64, pmem::MapError> {
-    const LINES: u64 = BYTES / LINE;
+    const LINES: u64 = MEMORY_BYTES / LINE;
     const COUNT: u64 = 2000;
     // Multiplying by one more than a multiple of four, and adding an odd number, leads to each line once.
     const NEXT: [u64; 2] = [0x9e37_79b1, 0x7f4a_7c15];
-    let mapping = Mapping::anonymous(BYTES)?;
+    let mapping = Mapping::anonymous(MEMORY_BYTES)?;
     // As the systems' memory is; where there are no huge pages there are small ones.
-    let _ = mapping.populate_huge(0..BYTES);
+    let _ = mapping.populate_huge(0..MEMORY_BYTES);
     let region = Arc::new(mapping).region(Direct)?;
     // Line zero of a region is no place for a word: the way goes on from another one.
     let word = |line: u64| region.get(Pm::<AtomicU64>::new(line.max(1) * LINE)).ok();
@@ -226,7 +227,7 @@ pub fn short_and_long(measured: &[Distance]) -> Option<(Distance, Distance)> {
     Some((of(transfer.0, handover.0), of(transfer.1, handover.1)))
 }
 
-/// What one processor does in an operation.
+/// What one processor does in an operation, on average.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Content {
     /// Instructions.
@@ -242,6 +243,24 @@ pub struct Content {
 }
 
 impl Content {
+    /// Of all operations of some programs.
+    pub fn of(programs: &[Program]) -> Content {
+        let mut content = Content::default();
+        let operations: usize = programs.iter().map(Vec::len).sum();
+        let each = 1.0 / operations.max(1) as f64;
+        for event in programs.iter().flatten().flatten() {
+            match event.kind {
+                Kind::Work => content.instructions += event.count as f64 * each,
+                Kind::Bring => content.brought += each,
+                Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => content.exchanges += each,
+                Kind::Flush => content.flushes += each,
+                Kind::Fence => content.fences += each,
+                Kind::Load | Kind::Store | Kind::Release(_, false) => {}
+            }
+        }
+        content
+    }
+
     /// Nanoseconds of locked instructions, flushes and fences.
     fn fixed_ns(&self, costs: &Costs) -> f64 {
         self.exchanges * costs.exchange_ns + self.flushes * costs.flush_ns + self.fences * costs.fence_ns
