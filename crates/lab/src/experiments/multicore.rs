@@ -141,8 +141,9 @@ fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
             let mut of_threads = vec![Program::new(); threads];
             // In turn, as calls of threads at work come: what one appends to lies beside what another one has appended.
             for call in 0..calls {
-                bench.step(&format!("{}, {}, {} of {calls} calls recorded", subject.name(), deed.name(), call + 1))?;
                 for (thread, program) in of_threads.iter_mut().enumerate() {
+                    let what = format!("{}, {}, call {} of {calls}", subject.name(), deed.name(), call + 1);
+                    bench.step(&format!("{what}, thread {} of {threads}", thread + 1))?;
                     program.extend(told(thread, Order { deed, file: thread as u64 * calls + call, recorded: true })?);
                 }
             }
