@@ -64,6 +64,14 @@ pub struct Event {
     pub count: u32,
 }
 
+impl Event {
+    /// The line that it reads, writes or flushes.
+    fn line(&self) -> Option<u64> {
+        let touches = !matches!(self.kind, Kind::Work | Kind::Fence | Kind::Bring);
+        touches.then_some(self.address / LINE_BYTES)
+    }
+}
+
 /// How an instruction changes a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
@@ -298,19 +306,16 @@ fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
 /// Notes in each call where lines come from memory: those that no other call of these programs touches, where it touches them first. Each call has files of its own, and
 /// there are more of them than caches hold.
 pub fn bring_own(programs: &mut [Program]) {
-    let is_touch = |event: &Event| !matches!(event.kind, Kind::Work | Kind::Fence | Kind::Bring);
     let mut calls: HashMap<u64, u32> = HashMap::new();
     for call in programs.iter().flatten() {
-        let lines: HashSet<u64> =
-            call.iter().filter(|event| is_touch(event)).map(|event| event.address / LINE_BYTES).collect();
+        let lines: HashSet<u64> = call.iter().filter_map(Event::line).collect();
         lines.into_iter().for_each(|line| *calls.entry(line).or_default() += 1);
     }
     for call in programs.iter_mut().flatten() {
         let mut brought = HashSet::new();
         let mut events = Vec::with_capacity(call.len());
         for event in call.drain(..) {
-            let line = event.address / LINE_BYTES;
-            if is_touch(&event) && calls[&line] == 1 && brought.insert(line) {
+            if event.line().is_some_and(|line| calls[&line] == 1 && brought.insert(line)) {
                 events.push(Event { kind: Kind::Bring, ..event });
             }
             events.push(event);
@@ -324,10 +329,7 @@ pub fn bring_own(programs: &mut [Program]) {
 pub fn keep_shared(programs: &mut [Program]) {
     let (mut users, mut written): (HashMap<u64, HashSet<usize>>, HashSet<u64>) = Default::default();
     for (processor, program) in programs.iter().enumerate() {
-        for event in
-            program.iter().flatten().filter(|event| !matches!(event.kind, Kind::Work | Kind::Fence | Kind::Bring))
-        {
-            let line = event.address / LINE_BYTES;
+        for (event, line) in program.iter().flatten().filter_map(|event| Some((event, event.line()?))) {
             users.entry(line).or_default().insert(processor);
             if !matches!(event.kind, Kind::Load | Kind::Flush) {
                 written.insert(line);
