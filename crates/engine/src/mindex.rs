@@ -30,8 +30,9 @@ use pmem::{Memory, Pm};
 
 /// Chains longer than this are not the mindex's: somebody scribbled over the DRAM region.
 const CHAIN_MAX: usize = 4096;
-/// Names per bucket on average, above which the table grows.
-const NAMES_PER_BUCKET: u64 = 2;
+/// Buckets for so many names on average, below which the table grows: of a bucket's three entries half are used, so that few chains go on. Of buckets with two
+/// names on average one in five did, and each costs a line from memory more, also those who look for a name that is not there.
+const BUCKETS_PER_NAMES: (u64, u64) = (2, 3);
 /// Names that a thread makes before it reports them and grows the table by as much.
 const REPORT_NAMES: i64 = 64;
 
@@ -234,12 +235,13 @@ impl<M: Memory> Fs<M> {
                 patience.lose(self)?;
                 continue;
             }
-            let found = self.search(main, parent, name, hash)?;
+            let found = self.search(main, parent, name, hash);
             fence(Acquire);
+            // What was read of a chain that changed meanwhile, also that it has no end, says nothing.
             if main.version.load(Relaxed) != version {
                 continue;
             }
-            match found {
+            match found? {
                 Some((_, hit)) => return Ok(Some(hit)),
                 None if self.still_leads(hash, header, index) => return Ok(None),
                 None => continue,
@@ -248,9 +250,15 @@ impl<M: Memory> Fs<M> {
     }
 
     /// The cachelet of a name that lies in its main bucket, with nothing in its way: as nearly all names that are looked up again. None: it is not told like this. The
-    /// caller is pinned.
+    /// caller is pinned. `ask` is told the cachelet's index as soon as it is likely: what belongs to the file can be asked for beside dentry and cachelet.
     #[inline(always)]
-    pub(crate) fn find_near(&self, parent: u64, name: &[u8], hash: NameHash) -> Option<(u32, &Cachelet, u64)> {
+    pub(crate) fn find_near(
+        &self,
+        parent: u64,
+        name: &[u8],
+        hash: NameHash,
+        ask: impl Fn(u32),
+    ) -> Option<(u32, &Cachelet, u64)> {
         let main = self.dram.bucket(self.bucket_of(hash, self.header().ok()?)).ok()?;
         let quick = self.has_quick_path();
         let version = main.version.load(Acquire);
@@ -262,6 +270,7 @@ impl<M: Memory> Fs<M> {
             let (index, dentry_offset) = (value as u32, (key & LOW_40) << 6);
             if quick {
                 self.dram.prefetch_cachelet(index);
+                ask(index);
             }
             let dentry = self.pm.get(Pm::<Dentry>::new(dentry_offset)).ok()?;
             if (quick && value & IS_INODE != 0) || !self.names(dentry, dentry_offset, parent, name) {
@@ -442,11 +451,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<Option<Target>> {
         let Some(entry) = self.entry_of(held, hash, dentry_offset)? else { return Ok(None) };
         let target = Target::from_value(entry.value.load(Relaxed));
+        let is_in_main = held.bucket.entries.as_ptr_range().contains(&core::ptr::from_ref(entry));
         held.change(|| {
             entry.key.store(0, Relaxed);
             step();
             entry.value.store(0, Relaxed);
-        });
+            // Else all who look for a name that is not there would look at it from now on.
+            if is_in_main { Ok(()) } else { self.trim_chain(held.bucket) }
+        })?;
         self.count_names(-1);
         Ok(Some(target))
     }
@@ -586,6 +598,9 @@ pub(crate) fn check_names<M: Memory>(fs: &Fs<M>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::FileKind;
+    use crate::testing::{Attached, new_image, new_node};
+    use std::{format, string::String, vec::Vec};
 
     #[test]
     fn every_hash_has_exactly_one_bucket_and_moves_only_to_the_bucket_that_is_split_off() {
@@ -597,6 +612,30 @@ mod tests {
                 assert!(before == after || (after == buckets && before == buckets - level));
             }
         }
+    }
+
+    #[test]
+    fn names_that_are_gone_leave_no_chain_behind() {
+        let image = new_image(32 << 20, 0);
+        let attached = Attached::new(&image).expect("attaches");
+        let thread = attached.enter().expect("enters");
+        let root = thread.root().expect("a root");
+        let header = attached.header().expect("a header");
+        let chains = || {
+            let main = (0..header.buckets.load(Relaxed)).map(|index| attached.dram.bucket(index).expect("a bucket"));
+            main.filter(|bucket| bucket.overflow.load(Relaxed) != 0).count()
+        };
+        let names: Vec<String> = (0..5000).map(|number| format!("file {number}")).collect();
+        for name in &names {
+            let file = thread.create(root, name.as_bytes(), &new_node(FileKind::Regular)).expect("makes");
+            thread.release(file, 1);
+        }
+        let crowded = chains();
+        assert!(crowded > 50, "{crowded} of {} buckets have more names than entries", header.buckets.load(Relaxed));
+        for name in &names {
+            thread.unlink(root, name.as_bytes(), |_| Ok(())).expect("removes");
+        }
+        assert_eq!(chains(), 0);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub enum Variant {
     LockedLog,
 }
 
-/// Names in a bucket, as in the engine's hash table.
+/// Names in a bucket, about as in the engine's hash table.
 const NAMES_PER_BUCKET: u64 = 2;
 /// Bits of a level of the radix tree.
 const LEVEL_BITS: u32 = 6;

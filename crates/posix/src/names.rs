@@ -386,6 +386,22 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         with_name(&parent.last, |name| self.link(node, directory, name, unnamed)).map(Outcome::Inside)
     }
 
+    /// link by paths that are short ways both, of a file that is not looked for behind a symbolic link; none if they are not.
+    #[inline]
+    pub fn link_short(
+        &self,
+        (from_place, from): (&Place, &[u8]),
+        (to_place, to): (&Place, &[u8]),
+    ) -> Option<Result<()>> {
+        let (directory, name) = self.short_parent(to_place, to)?;
+        // The line that the new name needs comes from memory while the old one is looked up.
+        self.thread.ask_for_name(directory.node(), name);
+        match self.take_short(from_place, from, LastLink::Stay, |_| {})? {
+            Ok((file, ..)) => Some(self.link(file.node(), directory.node(), name, false)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// unlink by path.
     pub fn unlink_path(&self, place: &Place, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
         if let Some((directory, name)) = self.short_parent(place, path) {

@@ -6,7 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::names::Making;
 use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
-use crate::process::{Processes, Program};
+use crate::process::{Processes, Program, ask_for_record};
 use engine::format::FileKind;
 use engine::{Attributes, NewNode, Node};
 use libc::{
@@ -205,7 +205,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
         if flags & O_TMPFILE != O_TMPFILE
-            && let Some(found) = self.take_short(place, path, last_link)
+            && let Some(found) =
+                self.take_short(place, path, last_link, |cachelet| ask_for_record(self.thread.fs(), cachelet))
         {
             let (found, attributes, directory) = found?;
             let file = self.open_seen(found, &attributes, flags)?;
@@ -222,6 +223,36 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(Outcome::Inside(Opened { file, created: false }))
     }
 
+    /// The directory and name of a path at which a file may be about to be made, if the path is a short way. What that needs is asked for: it comes from memory
+    /// while the caller does something else.
+    #[inline]
+    pub fn spot<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
+        let (directory, name) = self.short_parent(place, path)?;
+        self.thread.ask_for_name(directory.node(), name);
+        if let Some(cachelet) = self.thread.cachelet_ahead() {
+            ask_for_record(self.thread.fs(), cachelet);
+        }
+        Some((directory, name))
+    }
+
+    /// Opens what is at a spot, with O_CREAT. None: it is a symbolic link, so [`Caller::open_path`] is to be asked, and nothing was done.
+    #[inline]
+    pub fn open_at_spot(
+        &self,
+        (directory, name): &(Held<'t, 'f, M>, &[u8]),
+        flags: i32,
+        (mode, umask): (u32, u32),
+    ) -> Result<Option<Opened>> {
+        let flags = open_flags_valid(flags)?;
+        if flags & O_CREAT == 0 {
+            return Ok(None);
+        }
+        match self.open_or_make(directory.node(), name, flags, mode, umask)? {
+            Found::File(opened) => Ok(Some(opened)),
+            Found::Link(_) => Ok(None),
+        }
+    }
+
     /// With O_CREAT a last symbolic link is followed to where it points, and the file is made there.
     fn create_path(
         &self,
@@ -231,8 +262,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (mode, umask): (u32, u32),
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Opened>> {
-        if let Some((directory, name)) = self.short_parent(place, path)
-            && let Found::File(opened) = self.open_or_make(directory.node(), name, flags, mode, umask)?
+        if let Some(spot) = self.short_parent(place, path)
+            && let Some(opened) = self.open_at_spot(&spot, flags, (mode, umask))?
         {
             return Ok(Outcome::Inside(opened));
         }

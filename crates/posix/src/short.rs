@@ -148,13 +148,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Some((Held::owned(self.thread, node), parts.name))
     }
 
-    /// The file of a path, with its attributes, for as long as `call` lasts.
+    /// The file of a path, with its attributes, for as long as `call` lasts. `ask` as for [`Visit::find_asking`].
     #[inline]
     fn at_short<T>(
         &self,
         place: &Place,
         path: &[u8],
         last_link: LastLink,
+        ask: impl Fn(u32),
         call: impl FnOnce(&Visit<'t, 'f, M>, Seen<'f>, Seen<'f>, &Attributes) -> Option<Result<T>>,
     ) -> Option<Result<T>> {
         let path = Path::new(place, path)?;
@@ -163,7 +164,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if !self.plainly_searches(&visit.protection(directory).ok()?) {
             return None;
         }
-        let file = match visit.find(directory, path.name) {
+        let file = match visit.find_asking(directory, path.name, ask) {
             Ok(found) => found?,
             Err(Error::NotFound) => return Some(Err(Errno::ENOENT)),
             Err(_) => return None,
@@ -187,20 +188,26 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         last_link: LastLink,
         call: impl FnOnce(Node, &Attributes) -> Result<T>,
     ) -> Option<Result<Outcome<T>>> {
-        self.at_short(place, path, last_link, |_, _, file, attributes| {
-            Some(call(file.node(), attributes).map(Outcome::Inside))
-        })
+        self.at_short(
+            place,
+            path,
+            last_link,
+            |_| {},
+            |_, _, file, attributes| Some(call(file.node(), attributes).map(Outcome::Inside)),
+        )
     }
 
-    /// The file of a path with a reference, its attributes, and the number of the directory in which its name was found.
+    /// The file of a path with a reference, its attributes, and the number of the directory in which its name was found. `ask` as for
+    /// [`Visit::find_asking`].
     #[inline]
     pub(crate) fn take_short(
         &self,
         place: &Place,
         path: &[u8],
         last_link: LastLink,
+        ask: impl Fn(u32),
     ) -> Option<Result<(Held<'t, 'f, M>, Attributes, u64)>> {
-        self.at_short(place, path, last_link, |visit, directory, file, attributes| {
+        self.at_short(place, path, last_link, ask, |visit, directory, file, attributes| {
             let node = visit.take(file)?;
             Some(Ok((Held::owned(self.thread, node), *attributes, directory.node().number)))
         })

@@ -36,6 +36,19 @@ impl<M: Memory> Thread<'_, M> {
         Err(Error::NoMemory)
     }
 
+    /// The index of the cachelet that the next file made by this thread gets, if nothing comes between: for who wants to ask for what belongs to it. None: it
+    /// is not known yet.
+    #[inline]
+    pub fn cachelet_ahead(&self) -> Option<u32> {
+        match self.slot.cachelet_list.load(Relaxed) {
+            0 => {
+                let next = self.slot.cachelet_next.load(Relaxed);
+                (next < self.slot.cachelet_end.load(Relaxed)).then_some(next)
+            }
+            first => Some(first),
+        }
+    }
+
     /// Gives a cachelet back at once.
     pub(crate) fn free_cachelet(&self, index: u32) -> Result<()> {
         self.list_cachelet(index)?;

@@ -95,13 +95,20 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
     /// The file of a name; none if that cannot be told on the way: what is no directory is none, and the names of one may have to be read first.
     #[inline]
     pub fn find(&self, directory: Seen<'f>, name: &[u8]) -> Result<Option<Seen<'f>>> {
+        self.find_asking(directory, name, |_| {})
+    }
+
+    /// The same; `ask` is told the index of a cachelet that the name probably leads to while that is on its way from memory, so that what the layer above keeps
+    /// of the file can come beside it.
+    #[inline]
+    pub fn find_asking(&self, directory: Seen<'f>, name: &[u8], ask: impl Fn(u32)) -> Result<Option<Seen<'f>>> {
         let Seen { cachelet, node } = directory;
         if DirectoryState::of(cachelet) != DirectoryState::Indexed || name.len() > NAME_BYTES_MAX {
             return Ok(None);
         }
         cachelet.note_used();
         let hash = self.thread.fs.hash_name(node.number, name);
-        match self.thread.find_cachelet(node.number, name, hash) {
+        match self.thread.find_cachelet(node.number, name, hash, ask) {
             Ok((index, cachelet, number)) => Ok(Some(Seen { cachelet, node: Node { cachelet: index, number } })),
             // There is no room for its cachelet, or another one has it in hand: nobody can wait for others on the way.
             Err(Error::NoMemory | Error::Busy) => Ok(None),
@@ -154,6 +161,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Visit { thread: self, _pin: self.pin() }
     }
 
+    /// Asks for the line that decides about a name which is soon to be made, removed or replaced: for who has something else to do before.
+    #[inline]
+    pub fn ask_for_name(&self, directory: Node, name: &[u8]) {
+        self.fs.prefetch_bucket_to_change(self.fs.hash_name(directory.number, name));
+    }
+
     /// The file of a name, with a reference.
     pub fn lookup(&self, directory: Node, name: &[u8]) -> Result<Node> {
         check_name(name)?;
@@ -163,7 +176,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let (_pin, _) = self.pin_indexed(directory)?;
             let mut patience = Patience::new();
             loop {
-                let (index, cachelet, number) = self.find_cachelet(directory.number, name, hash)?;
+                let (index, cachelet, number) = self.find_cachelet(directory.number, name, hash, |_| {})?;
                 if self.reference(cachelet) {
                     return Ok(Node { cachelet: index, number });
                 }
@@ -179,7 +192,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.prefetch_bucket(hash);
         self.retry_when_held_up(|| {
             let (_pin, _) = self.pin_indexed(directory)?;
-            let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash)?;
+            let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash, |_| {})?;
             self.attributes(cachelet)
         })
     }
@@ -198,8 +211,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The cachelet of a name. Pinned; no reference is taken. `Busy` if the file is being moved or buried, and that takes long.
     #[inline(always)]
-    pub(super) fn find_cachelet(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
-        match self.fs.find_near(parent, name, hash) {
+    pub(super) fn find_cachelet(
+        &self,
+        parent: u64,
+        name: &[u8],
+        hash: NameHash,
+        ask: impl Fn(u32),
+    ) -> Result<(u32, &'f Cachelet, u64)> {
+        match self.fs.find_near(parent, name, hash, ask) {
             Some(found) => Ok(found),
             None => self.find_cachelet_anywhere(parent, name, hash),
         }

@@ -216,7 +216,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut patience = Patience::worn();
         loop {
             let (pin, parent) = self.pin_indexed(directory)?;
-            let (index, victim, number) = match self.find_cachelet(directory.number, name, hash) {
+            let (index, victim, number) = match self.find_cachelet(directory.number, name, hash, |_| {}) {
                 Err(Error::Busy) => {
                     drop(pin);
                     patience.lose(self.fs)?;

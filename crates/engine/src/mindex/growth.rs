@@ -1,6 +1,6 @@
 //! How the mindex grows: a main bucket at a time, and chains of overflow buckets behind them. The invariants are those of [`super`].
 
-use super::{CHAIN_MAX, HeldBucket, NAMES_PER_BUCKET, NameHash};
+use super::{BUCKETS_PER_NAMES, CHAIN_MAX, HeldBucket, NameHash};
 use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::fs::Thread;
@@ -13,7 +13,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Grows the table for a total of `names`, as far as the layout allows.
     pub(crate) fn grow(&self, names: u64) -> Result<()> {
         let header = self.fs.header()?;
-        let wanted = (names / NAMES_PER_BUCKET).min(self.fs.dram.layout.buckets_max);
+        let wanted =
+            (names.saturating_mul(BUCKETS_PER_NAMES.0) / BUCKETS_PER_NAMES.1).min(self.fs.dram.layout.buckets_max);
         if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || self.fs.tree().is_some() {
             return Ok(());
         }

@@ -107,16 +107,18 @@ fn to_theirs(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
     }
 }
 
-/// Renames where both paths are ours and lead to their ends without links. None: they are not, and nothing was done.
-#[allow(clippy::type_complexity)]
-fn rename_short(
+/// Where a path begins, and what is to be walked from there.
+type Way<'w> = (&'w Place, &'w [u8]);
+
+/// Runs `call` if both paths are ours. None: they are not, or `call` says that they do not lead to their ends without links; nothing was done then.
+fn both_short(
     server: &'static Server,
     who: &super::processes::Who<'_>,
     (from, to): (By, By),
     arguments: &[u64; 6],
     (path, second): (&mut [u8; PATH_ROOM_BYTES], &mut [u8; PATH_ROOM_BYTES]),
     host: &mut [u8; PATH_ROOM_BYTES],
-    flags: u32,
+    call: impl FnOnce(Way<'_>, Way<'_>) -> Option<Result<()>>,
 ) -> Result<Option<Result<()>>> {
     let mut spots = [None, None];
     for (index, (by, buffer)) in [(from, &mut *path), (to, &mut *second)].into_iter().enumerate() {
@@ -127,9 +129,9 @@ fn rename_short(
             spots[index] = Some((place, offset..end, retained));
         }
     }
-    let renamed = match &spots {
+    let done = match &spots {
         [Some((from_place, from, _)), Some((to_place, to, _))] => {
-            who.caller.rename_short((from_place, &path[from.clone()]), (to_place, &second[to.clone()]), flags)
+            call((from_place, &path[from.clone()]), (to_place, &second[to.clone()]))
         }
         _ => None,
     };
@@ -138,7 +140,7 @@ fn rename_short(
             who.caller.thread.release(node, 1);
         }
     }
-    Ok(renamed)
+    Ok(done)
 }
 
 fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdict> {
@@ -146,7 +148,8 @@ fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdic
     let Call { frame, server, context } = call;
     let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
     let caller = who.caller;
-    if let Some(renamed) = rename_short(server, &who, (from, to), &arguments, (path, second), host, flags)? {
+    let short = |from: Way<'_>, to: Way<'_>| caller.rename_short(from, to, flags);
+    if let Some(renamed) = both_short(server, &who, (from, to), &arguments, (path, second), host, short)? {
         return renamed.map(|()| done(0));
     }
     let old: Side<Parent<'_, 'static, Direct>> =
@@ -190,6 +193,12 @@ fn link_by(call: &mut Call<'_>, from: By, to: By, flags: i32) -> Result<Verdict>
     let Call { frame, server, context } = call;
     let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
     let caller = who.caller;
+    if flags == 0 {
+        let short = |from: Way<'_>, to: Way<'_>| caller.link_short(from, to);
+        if let Some(linked) = both_short(server, &who, (from, to), &arguments, (path, second), host, short)? {
+            return linked.map(|()| done(0));
+        }
+    }
     let last_link = follow(flags, AT_SYMLINK_FOLLOW, LastLink::Follow);
     // Whether a file without names may get one, with the file.
     let old: Side<(Held<'_, 'static>, bool)> = if is_empty(flags, arguments[from.path])? {

@@ -365,6 +365,13 @@ fn entry<T>(table: &[T], index: u32) -> Result<&T> {
     table.get(index as usize).ok_or(Errno::EIO)
 }
 
+/// Asks for the record of a file that is soon to be held.
+#[inline]
+pub fn ask_for_record<M: Memory>(fs: &Fs<M>, cachelet: u32) {
+    let dram = fs.dram();
+    dram.region().prefetch_to_change(dram.layout.upper + RECORDS_AT + cachelet as u64 * UPPER_FILE_BYTES);
+}
+
 impl<'f> Areas<'f> {
     pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<Areas<'f>> {
         let (region, layout) = (fs.dram().region(), &fs.dram().layout);

@@ -26,6 +26,7 @@ mod recovery;
 mod transit;
 mod usage;
 
+pub(crate) use areas::ask_for_record;
 pub use programs::Program;
 pub use usage::Usage;
 
