@@ -30,8 +30,9 @@ const SHRED_BLOCKS: u64 = 16;
 /// So many groups are looked into before half as much is enough: where all free blocks are scattered, some twenty groups are tried, not all there are.
 const GROUPS_TRIED: u64 = 4;
 
-/// A group that has so many free blocks again is looked at next by whoever wants one: its pages are there already, those of groups that nobody had are not.
-const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 * 3 / 4;
+/// A group that has so many free blocks again is looked at next by whoever wants one: its pages are there already, those of groups that nobody had are not. With
+/// more, an image in memory takes up more beyond what is in it; with less, files that want long rows get shorter ones.
+const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 / 2;
 
 /// Owner word of blocks of dentries and inodes.
 pub(crate) const OWNED_FOR_GOOD: u64 = 1 << 61;

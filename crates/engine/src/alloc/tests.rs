@@ -57,6 +57,25 @@ fn a_file_that_grows_alone_stays_in_one_piece() {
 }
 
 #[test]
+fn what_comes_and_goes_keeps_to_the_part_of_the_image_that_it_has() {
+    let image = new_image(64 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    // A fifth of the image; then small pieces come and go, as many as there are.
+    let mut pieces: Vec<BlockRun> = (0..800).map(|_| thread.allocate_blocks(4).expect("blocks")).collect();
+    let first = pieces[0].first;
+    let mut random = 1u64;
+    for _ in 0..40_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (random >> 33) as usize % pieces.len();
+        thread.free_blocks(pieces[at]).expect("frees");
+        pieces[at] = thread.allocate_blocks(4).expect("blocks");
+        let reach = pieces[at].first + pieces[at].count - first;
+        assert!(reach <= 5600, "of 3200 blocks in use one is {reach} behind the first");
+    }
+}
+
+#[test]
 fn blocks_of_an_idle_shard_s_group_are_found_when_there_are_no_others() {
     let image = new_image(4 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
