@@ -1,6 +1,6 @@
 //! The block copies, at every alignment and length. Apart from the copies, because the bench includes their file.
 
-use crate::copy::{STRING_BYTES_MIN, StreamKind, equal, load_bytes, store_and_flush, stream, stream_by};
+use crate::copy::{STRING_BYTES_MIN, StreamKind, equal, load_bytes, store, store_and_flush, stream, stream_by};
 use crate::flush;
 
 const KINDS: [StreamKind; 3] = [StreamKind::Sse2, StreamKind::Avx512, StreamKind::Movdir64b];
@@ -95,6 +95,37 @@ fn loads_copy_exactly_their_range() {
         unsafe { load_bytes(source.as_ptr().wrapping_add(1), &mut into) };
         assert_eq!(into, source[1..=length]);
     }
+}
+
+/// A buffer at the start of a page.
+#[repr(align(4096))]
+struct Pages([u8; 20 << 12]);
+
+/// Runs `copy(to, from, length)` with the destination at every distance behind the source at which another way may be chosen, for lengths at which it may, too.
+fn at_every_distance(copy: impl Fn(*mut u8, *const u8, usize)) {
+    let mut source = Box::new(Pages([0; 20 << 12]));
+    source.0.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index % 251) as u8 | 1);
+    for length in [STRING_BYTES_MIN - 1, STRING_BYTES_MIN, 4097, 8191, 8192, 8193, 8447, 8448, 16384, 70_001] {
+        for distance in (0..36).chain([4095]) {
+            let mut into = Box::new(Pages([0; 20 << 12]));
+            copy(into.0[64 + distance..].as_mut_ptr(), source.0[64..].as_ptr(), length);
+            let (before, rest) = into.0.split_at(64 + distance);
+            let (copied, after) = rest.split_at(length);
+            assert!(copied == &source.0[64..64 + length], "distance {distance}, length {length}");
+            assert!(
+                before.iter().chain(after).all(|byte| *byte == 0),
+                "beside it, distance {distance}, length {length}"
+            );
+        }
+    }
+}
+
+#[test]
+fn long_copies_are_exact_at_every_distance() {
+    // SAFETY: `at_every_distance` gives ranges inside its buffers; the destination is a part of one that nothing else refers to now.
+    at_every_distance(|to, from, length| unsafe { load_bytes(from, core::slice::from_raw_parts_mut(to, length)) });
+    // SAFETY: as above.
+    at_every_distance(|to, from, length| unsafe { store(to, from, length) });
 }
 
 #[test]
