@@ -206,6 +206,16 @@ pub fn load_code() -> core::ops::Range<usize> {
 // to: rdi, from: rsi, length: rdx. Unaligned loads and stores, upwards; the last one of a size may overlap the one before it.
 core::arch::global_asm!(
     r#"
+    .macro pmem_load_line at
+    movdqu xmm0, xmmword ptr [rsi + \at]
+    movdqu xmm1, xmmword ptr [rsi + \at + 16]
+    movdqu xmm2, xmmword ptr [rsi + \at + 32]
+    movdqu xmm3, xmmword ptr [rsi + \at + 48]
+    movdqu xmmword ptr [rdi + \at], xmm0
+    movdqu xmmword ptr [rdi + \at + 16], xmm1
+    movdqu xmmword ptr [rdi + \at + 32], xmm2
+    movdqu xmmword ptr [rdi + \at + 48], xmm3
+    .endm
     .section .text.pmem_load,"ax",@progbits
     .p2align 5
     .globl pmem_load
@@ -219,14 +229,7 @@ pmem_load:
     lea r9, [rdi + rdx - 16]
 2:  cmp rdx, 64
     jb 3f
-    movdqu xmm0, xmmword ptr [rsi]
-    movdqu xmm1, xmmword ptr [rsi + 16]
-    movdqu xmm2, xmmword ptr [rsi + 32]
-    movdqu xmm3, xmmword ptr [rsi + 48]
-    movdqu xmmword ptr [rdi], xmm0
-    movdqu xmmword ptr [rdi + 16], xmm1
-    movdqu xmmword ptr [rdi + 32], xmm2
-    movdqu xmmword ptr [rdi + 48], xmm3
+    pmem_load_line 0
     add rsi, 64
     add rdi, 64
     sub rdx, 64
@@ -276,38 +279,10 @@ pmem_load_four:
     lea rax, [rcx * 4]
     sub rdx, rax
     mov r11, rcx
-9:  movdqu xmm0, xmmword ptr [rsi]
-    movdqu xmm1, xmmword ptr [rsi + 16]
-    movdqu xmm2, xmmword ptr [rsi + 32]
-    movdqu xmm3, xmmword ptr [rsi + 48]
-    movdqu xmmword ptr [rdi], xmm0
-    movdqu xmmword ptr [rdi + 16], xmm1
-    movdqu xmmword ptr [rdi + 32], xmm2
-    movdqu xmmword ptr [rdi + 48], xmm3
-    movdqu xmm0, xmmword ptr [rsi + rcx]
-    movdqu xmm1, xmmword ptr [rsi + rcx + 16]
-    movdqu xmm2, xmmword ptr [rsi + rcx + 32]
-    movdqu xmm3, xmmword ptr [rsi + rcx + 48]
-    movdqu xmmword ptr [rdi + rcx], xmm0
-    movdqu xmmword ptr [rdi + rcx + 16], xmm1
-    movdqu xmmword ptr [rdi + rcx + 32], xmm2
-    movdqu xmmword ptr [rdi + rcx + 48], xmm3
-    movdqu xmm0, xmmword ptr [rsi + rcx * 2]
-    movdqu xmm1, xmmword ptr [rsi + rcx * 2 + 16]
-    movdqu xmm2, xmmword ptr [rsi + rcx * 2 + 32]
-    movdqu xmm3, xmmword ptr [rsi + rcx * 2 + 48]
-    movdqu xmmword ptr [rdi + rcx * 2], xmm0
-    movdqu xmmword ptr [rdi + rcx * 2 + 16], xmm1
-    movdqu xmmword ptr [rdi + rcx * 2 + 32], xmm2
-    movdqu xmmword ptr [rdi + rcx * 2 + 48], xmm3
-    movdqu xmm0, xmmword ptr [rsi + r10]
-    movdqu xmm1, xmmword ptr [rsi + r10 + 16]
-    movdqu xmm2, xmmword ptr [rsi + r10 + 32]
-    movdqu xmm3, xmmword ptr [rsi + r10 + 48]
-    movdqu xmmword ptr [rdi + r10], xmm0
-    movdqu xmmword ptr [rdi + r10 + 16], xmm1
-    movdqu xmmword ptr [rdi + r10 + 32], xmm2
-    movdqu xmmword ptr [rdi + r10 + 48], xmm3
+9:  pmem_load_line 0
+    pmem_load_line rcx
+    pmem_load_line rcx*2
+    pmem_load_line r10
     add rsi, 64
     add rdi, 64
     sub r11, 64
@@ -320,6 +295,7 @@ pmem_load_four:
 pmem_load_end:
     .cfi_endproc
     .size pmem_load, . - pmem_load
+    .purgem pmem_load_line
     "#
 );
 
