@@ -30,8 +30,8 @@ use pmem::{Memory, Pm};
 
 /// Chains longer than this are not the mindex's: somebody scribbled over the DRAM region.
 const CHAIN_MAX: usize = 4096;
-/// Buckets for so many names on average, below which the table grows: of a bucket's three entries half are used, so that few chains go on. Of buckets with two
-/// names on average one in five did, and each costs a line from memory more, also those who look for a name that is not there.
+/// Buckets for so many names on average, below which the table grows: of a bucket's three entries half are used, so that few chains go on. By arithmetic, of
+/// buckets with two names on average one in seven to five would, and each costs a line from memory more, also those who look for a name that is not there.
 const BUCKETS_PER_NAMES: (u64, u64) = (2, 3);
 /// Names that a thread makes before it reports them and grows the table by as much.
 const REPORT_NAMES: i64 = 64;
@@ -452,15 +452,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         let Some(entry) = self.entry_of(held, hash, dentry_offset)? else { return Ok(None) };
         let target = Target::from_value(entry.value.load(Relaxed));
         let is_in_main = held.bucket.entries.as_ptr_range().contains(&core::ptr::from_ref(entry));
-        held.change(|| {
+        let trimmed = held.change(|| {
             entry.key.store(0, Relaxed);
             step();
             entry.value.store(0, Relaxed);
             // Else all who look for a name that is not there would look at it from now on.
             if is_in_main { Ok(()) } else { self.trim_chain(held.bucket) }
-        })?;
+        });
+        // The name is gone, whatever became of its bucket.
         self.count_names(-1);
-        Ok(Some(target))
+        trimmed.map(|()| Some(target))
     }
 
     /// Makes the entry of one dentry lead to another one, for a name that is replaced.
