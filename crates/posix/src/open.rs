@@ -226,7 +226,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// The directory and name of a path at which a file may be about to be made, if the path is a short way. What that needs is asked for: it comes from memory
     /// while the caller does something else.
     #[inline]
-    pub fn spot<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
+    pub fn name_ahead<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
         let (directory, name) = self.short_parent(place, path)?;
         self.thread.ask_for_name(directory.node(), name);
         if let Some(cachelet) = self.thread.cachelet_ahead() {
@@ -235,9 +235,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Some((directory, name))
     }
 
-    /// Opens what is at a spot, with O_CREAT. None: it is a symbolic link, so [`Caller::open_path`] is to be asked, and nothing was done.
+    /// Opens a name that was asked for by [`Caller::name_ahead`], with O_CREAT. None: it is a symbolic link, or the flags in force do not make
+    /// files, so [`Caller::open_path`] is to be asked, and nothing was done.
     #[inline]
-    pub fn open_at_spot(
+    pub fn open_name_ahead(
         &self,
         (directory, name): &(Held<'t, 'f, M>, &[u8]),
         flags: i32,
@@ -262,8 +263,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (mode, umask): (u32, u32),
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Opened>> {
-        if let Some(spot) = self.short_parent(place, path)
-            && let Some(opened) = self.open_at_spot(&spot, flags, (mode, umask))?
+        if let Some(ahead) = self.short_parent(place, path)
+            && let Some(opened) = self.open_name_ahead(&ahead, flags, (mode, umask))?
         {
             return Ok(Outcome::Inside(opened));
         }

@@ -196,12 +196,12 @@ fn open_at(
     }
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     let cloexec = flags & O_CLOEXEC != 0;
-    let spot = if flags & O_CREAT != 0 { caller.spot(&place, path) } else { None };
+    let ahead = if flags & O_CREAT != 0 { caller.name_ahead(&place, path) } else { None };
     // Before a file is made there must be a number for it: nobody can unmake it afterwards.
     let early = if makes { Some(Placeholder::new(who, cloexec)?) } else { None };
     let umask = if makes { who.process.umask() } else { 0 };
-    let opened = match spot {
-        Some(spot) => caller.open_at_spot(&spot, flags, (mode, umask))?,
+    let opened = match ahead {
+        Some(ahead) => caller.open_name_ahead(&ahead, flags, (mode, umask))?,
         None => None,
     };
     let opened = match opened {
