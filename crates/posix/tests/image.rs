@@ -4,10 +4,11 @@ mod common;
 
 use common::{ROOT, Scratch, Session, options_in};
 use engine::format::SuperblockError;
-use posix::image::{Closed, Image, ImageError, MakeOptions, OpenImage, make};
+use posix::image::{Closed, Image, ImageError, MakeOptions, OpenImage, make, make_watched};
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 fn touch(image: &Image, name: &str) {
     let thread = image.fs().enter().unwrap();
@@ -221,6 +222,64 @@ fn mkfs_overwrites_nothing_unasked() {
     assert!(make(&fresh, &too_large).is_err());
     assert!(!fresh.exists(), "no ruins");
     assert!(!make(&fresh, &MakeOptions { sparse: true, ..plain }).unwrap().reserved);
+}
+
+#[test]
+fn an_image_in_memory_has_huge_pages_from_the_start() {
+    if !huge_pages_can_be_had() {
+        eprintln!(
+            "SKIPPED an_image_in_memory_has_huge_pages_from_the_start: this kernel makes none of a file in memory (MADV_COLLAPSE)"
+        );
+        return;
+    }
+    let Scratch { path, image: _used, directory: _directory, .. } = Scratch::new();
+    assert!(huge_bytes(&path) > 0, "smaps shows none where the image is mapped");
+}
+
+/// How much of a file is mapped into this process by huge pages.
+fn huge_bytes(path: &Path) -> u64 {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut here = false;
+    let mut kib = 0;
+    for line in maps.lines() {
+        if let Some(count) = line.strip_prefix("ShmemPmdMapped:") {
+            kib += if here { count.trim().trim_end_matches(" kB").parse::<u64>().unwrap() } else { 0 };
+        } else if line.as_bytes()[0].is_ascii_hexdigit() && line.split(' ').next().unwrap().contains('-') {
+            here = line.ends_with(path.to_str().unwrap());
+        }
+    }
+    kib << 10
+}
+
+/// Whether the kernel makes a huge page of a file beside the images.
+fn huge_pages_can_be_had() -> bool {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("probe");
+    fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
+    let probe = pmem::Mapping::open(&path, pmem::Access::ReadWrite).unwrap();
+    let address = probe.address().map_addr(|address| address.next_multiple_of(2 << 20));
+    engine::Platform::provide_huge(&posix::host::PLATFORM, address, 2 << 20);
+    // SAFETY: mapped, and the collapsed page is mapped as one from the first access on.
+    unsafe { address.read_volatile() };
+    huge_bytes(&path) > 0
+}
+
+#[test]
+fn an_image_that_is_not_wanted_any_more_while_it_is_made_is_not_there() {
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let path = directory.path().join("image");
+    let options = MakeOptions { length: 256 << 20, force: true, ..MakeOptions::default() };
+    let mut heard = Vec::new();
+    let stopped = make_watched(&path, &options, &mut |done, total| {
+        heard.push((done, total));
+        heard.len() < 2
+    });
+    assert!(matches!(stopped, Err(ImageError::Stopped { .. })));
+    assert_eq!(heard, [(64 << 20, 256 << 20), (128 << 20, 256 << 20)]);
+    assert!(!path.exists(), "a new one is removed");
+    fs::write(&path, b"precious").unwrap();
+    assert!(matches!(make_watched(&path, &options, &mut |_, _| false), Err(ImageError::Stopped { .. })));
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "nothing remains set aside in a file that was there");
 }
 
 #[test]

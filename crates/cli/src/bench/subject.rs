@@ -5,8 +5,9 @@ use super::plan::Needs;
 use super::scratch::{Room, Scratch, require_memory};
 use super::session::Session;
 use super::task::{Crew, Outcome, Task, Work};
+use crate::commands::mkfs::make_shown;
 use anyhow::{Context, Result, ensure};
-use posix::image::{Image, MakeOptions, OpenImage, make};
+use posix::image::{Image, MakeOptions, OpenImage};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -134,7 +135,7 @@ impl Subject {
         }
     }
 
-    /// Makes the image, if it has one, and says whether changes are flushed there. Its blocks are taken as they are used.
+    /// Makes the image, if it has one, as mkfs would: it has all its blocks, as persistent memory has. Says whether changes are flushed there.
     pub fn prepare(&mut self, needs: &Needs) -> Result<()> {
         if let Front::Run { image, always_flush } = &self.front {
             let Room { bytes, files } = needs.image();
@@ -142,10 +143,12 @@ impl Subject {
                 length: bytes.next_multiple_of(2 << 20),
                 label: "benchmark".into(),
                 inodes_max: files,
-                sparse: true,
                 ..MakeOptions::default()
             };
-            let made = make(image, &options).context("cannot make an image to measure")?;
+            let made = make_shown(image, &options).context("cannot make an image to measure")?;
+            if made.reserved {
+                self.place += ", its blocks set aside before as mkfs does";
+            }
             self.place += match *always_flush || made.backing.needs_flushes() {
                 true => "; changes are flushed from the processor's caches",
                 false => "; nothing is flushed there, since that would make nothing safer (--always-flush)",

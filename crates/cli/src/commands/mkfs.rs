@@ -1,10 +1,11 @@
 //! `directfs mkfs`.
 
 use crate::arguments::Mkfs;
-use crate::terminal::{bold, print_fact};
+use crate::interrupt;
+use crate::terminal::{Progress, bold, print_fact};
 use crate::units;
 use anyhow::{Result, ensure};
-use posix::image::{MakeOptions, make};
+use posix::image::{ImageError, Made, MakeOptions, make_watched};
 use serde::Serialize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -44,7 +45,8 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         ..MakeOptions::default()
     };
     check_inodes(&options)?;
-    let made = make(path, &options)?;
+    interrupt::catch()?;
+    let made = make_shown(path, &options)?;
     let summary = Summary {
         image: path,
         uuid: units::uuid(&made.uuid),
@@ -60,6 +62,20 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         summary.print();
     }
     Ok(())
+}
+
+/// Makes an image, and shows how far that is where it takes long. An interrupt (where it is caught) ends it, and no image is left.
+pub fn make_shown(path: &Path, options: &MakeOptions) -> Result<Made> {
+    let mut progress =
+        Progress::quiet(&format!("setting {} aside (MiB)", units::size(options.length)), options.length >> 20);
+    let made = make_watched(path, options, &mut |done, _| {
+        progress.at(done >> 20);
+        interrupt::check().is_ok()
+    });
+    match made {
+        Err(ImageError::Stopped { .. }) => Err(interrupt::Interrupted.into()),
+        made => Ok(made?),
+    }
 }
 
 /// Makes an image of a system of the lab.

@@ -127,6 +127,12 @@ pub enum ImageError {
         /// What is needed.
         needed: u64,
     },
+    /// Whoever wanted it made thought better of it.
+    #[error("{} is not made: that was stopped; make it again when it is wanted", path.display())]
+    Stopped {
+        /// The file.
+        path: PathBuf,
+    },
     /// A size that no image has.
     #[error("an image of {length} bytes is not possible: it has at least {least} bytes; choose a larger size")]
     Size {

@@ -3,6 +3,7 @@
 use super::locks::{Byte, Held, Lock};
 use super::{ImageError, MEMORY_NAME, lock_error};
 use crate::host::{PLATFORM, now_ns};
+use engine::dram::HUGE_PAGE_BYTES;
 use engine::format::{Geometry, MAGIC};
 use engine::{MkfsOptions, Platform};
 use pmem::{Access, Backing, Direct, MapError, Mapping, Region};
@@ -10,6 +11,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// So much is set aside at once: little enough to hear of it several times a second.
+const RESERVED_AT_ONCE_BYTES: u64 = 64 << 20;
 
 /// What to make.
 #[derive(Debug, Clone)]
@@ -64,13 +68,21 @@ pub struct Made {
     pub reserved: bool,
 }
 
+/// Hears, while an image is made, of how many bytes out of how many the blocks are set aside, and says whether to go on.
+pub type Watch<'w> = &'w mut dyn FnMut(u64, u64) -> bool;
+
 /// Makes an image in a new file, in an empty one, or (with `force`) in place of what is there.
 pub fn make(path: impl AsRef<Path>, options: &MakeOptions) -> Result<Made, ImageError> {
+    make_watched(path, options, &mut |_, _| true)
+}
+
+/// The same for who wants to hear how far it is: large images in memory take seconds. Where it is not to go on, what was there is gone as well.
+pub fn make_watched(path: impl AsRef<Path>, options: &MakeOptions, watch: Watch<'_>) -> Result<Made, ImageError> {
     let path = path.as_ref();
     let label = label_bytes(&options.label)?;
     let uuid = options.uuid.unwrap_or_else(random_uuid);
     let target = Target::open(path, options)?;
-    let made = target.make(options, uuid, label);
+    let made = target.make(options, uuid, label, watch);
     if made.is_err() && target.is_new {
         let _ = std::fs::remove_file(path);
     }
@@ -85,7 +97,7 @@ pub(super) fn make_in_memory(options: &MakeOptions) -> Result<File, ImageError> 
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let file = rustix::fs::memfd_create("directfs-image", flags).map_err(|errno| error(errno.into()))?;
     let target = Target { file: File::from(file), path: MEMORY_NAME.into(), is_new: false, is_device: false };
-    target.make(&MakeOptions { sparse: true, ..options.clone() }, uuid, label)?;
+    target.make(&MakeOptions { sparse: true, ..options.clone() }, uuid, label, &mut |_, _| true)?;
     Ok(target.file)
 }
 
@@ -137,15 +149,24 @@ impl Target {
         move |source| ImageError::File { action, path, source }
     }
 
-    fn make(&self, options: &MakeOptions, uuid: [u8; 16], label: [u8; 64]) -> Result<Made, ImageError> {
+    fn make(
+        &self,
+        options: &MakeOptions,
+        uuid: [u8; 16],
+        label: [u8; 64],
+        watch: Watch<'_>,
+    ) -> Result<Made, ImageError> {
         let _attaching = self.lock(Byte::Attaching)?;
         let _attached = self.lock(Byte::Attached)?;
         if !options.force {
             self.refuse_overwriting()?;
         }
-        let reserved = if self.is_device { true } else { self.size(options)? };
+        if !self.is_device {
+            self.size(options)?;
+        }
         let file = self.file.try_clone().map_err(self.error("open"))?;
         let mapping = Mapping::from_file(file, &self.path, Access::ReadWrite)?;
+        let reserved = self.is_device || !options.sparse && self.reserve(&mapping, watch)?;
         let mkfs = MkfsOptions {
             uuid,
             label,
@@ -193,8 +214,8 @@ impl Target {
         Err(ImageError::WouldOverwrite { path: self.path.clone(), what })
     }
 
-    /// Gives the file its size, all zeros, and its blocks unless it is to be sparse. Whether they are set aside.
-    fn size(&self, options: &MakeOptions) -> Result<bool, ImageError> {
+    /// Gives the file its size, all zeros.
+    fn size(&self, options: &MakeOptions) -> Result<(), ImageError> {
         let length = options.length / pmem::BLOCK_BYTES * pmem::BLOCK_BYTES;
         if length < Geometry::LENGTH_MIN {
             return Err(ImageError::Size { length: options.length, least: Geometry::LENGTH_MIN });
@@ -203,21 +224,38 @@ impl Target {
             self.check_space(length)?;
         }
         self.file.set_len(0).map_err(self.error("empty"))?;
-        self.file.set_len(length).map_err(self.error("size"))?;
-        if options.sparse {
-            return Ok(false);
-        }
-        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, length) {
-            Ok(()) => Ok(true),
-            Err(rustix::io::Errno::NOSPC) => {
-                let error = self.no_space(length);
-                let _ = self.file.set_len(0);
-                Err(error)
+        self.file.set_len(length).map_err(self.error("size"))
+    }
+
+    /// Gives the file its blocks, in huge pages where it is in memory and they can be had. Whether it could.
+    fn reserve(&self, mapping: &Mapping, watch: Watch<'_>) -> Result<bool, ImageError> {
+        let total = mapping.length();
+        let mut done = 0;
+        while done < total {
+            let bytes = RESERVED_AT_ONCE_BYTES.min(total - done);
+            if mapping.backing() == Backing::Tmpfs {
+                // What the kernel refuses here, it is asked for again in the next line.
+                let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+                PLATFORM.provide_huge(mapping.address().wrapping_add(done as usize), whole as usize);
             }
-            // The file system cannot set blocks aside.
-            Err(rustix::io::Errno::OPNOTSUPP) => Ok(false),
-            Err(errno) => Err(self.error("reserve blocks for")(errno.into())),
+            match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), done, bytes) {
+                Ok(()) => done += bytes,
+                Err(rustix::io::Errno::NOSPC) => return Err(self.given_up(self.no_space(total))),
+                // The file system cannot set blocks aside.
+                Err(rustix::io::Errno::OPNOTSUPP) => return Ok(false),
+                Err(errno) => return Err(self.error("reserve blocks for")(errno.into())),
+            }
+            if !watch(done, total) {
+                return Err(self.given_up(ImageError::Stopped { path: self.path.clone() }));
+            }
         }
+        Ok(true)
+    }
+
+    /// The reason, once what was set aside is free again.
+    fn given_up(&self, reason: ImageError) -> ImageError {
+        let _ = self.file.set_len(0);
+        reason
     }
 
     /// What is free, together with what the file has already.

@@ -17,7 +17,7 @@ mod users;
 pub use alone::Alone;
 pub use error::ImageError;
 pub use lend::{Lent, Loan};
-pub use make::{Made, MakeOptions, make};
+pub use make::{Made, MakeOptions, Watch, make, make_watched};
 pub use users::{Users, users};
 
 use crate::host::PLATFORM;
