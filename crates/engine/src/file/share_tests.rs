@@ -165,8 +165,11 @@ fn a_mapping_has_no_blocks_that_others_share() {
     thread.write(one, 0, &[1; 10_000]).expect("writes");
     thread.share_range((one, 0), (other, 0), None).expect("shares");
     thread.set_mapped(other, true).expect("maps");
+    let past = crate::Changes { modified_ns: Some(1_000_000_000), ..Default::default() };
+    thread.change(other, |_| Ok(past)).expect("times");
     let mut seen = Vec::new();
     thread.map_extents(other, 0, 10_000, false, &mut |extent| seen.push(extent)).expect("extents");
+    assert_eq!(thread.stat(other).expect("attributes").modified_ns, 1_000_000_000, "who maps it changes nothing");
     let mapped = seen[0].address.expect("a block");
     thread.write(other, 0, b"in place").expect("writes");
     let mut bytes = [0; 8];
