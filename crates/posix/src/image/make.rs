@@ -233,17 +233,20 @@ impl Target {
         let mut done = 0;
         while done < total {
             let bytes = RESERVED_AT_ONCE_BYTES.min(total - done);
-            if mapping.backing() == Backing::Tmpfs {
+            let address = mapping.address().wrapping_add(done as usize);
+            if mapping.backing() == Backing::Tmpfs && (address as u64).is_multiple_of(HUGE_PAGE_BYTES) {
                 // What the kernel refuses here, it is asked for again in the next line.
                 let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-                PLATFORM.provide_huge(mapping.address().wrapping_add(done as usize), whole as usize);
+                PLATFORM.provide_huge(address, whole as usize);
             }
             match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), done, bytes) {
                 Ok(()) => done += bytes,
                 Err(rustix::io::Errno::NOSPC) => return Err(self.given_up(self.no_space(total))),
                 // The file system cannot set blocks aside.
                 Err(rustix::io::Errno::OPNOTSUPP) => return Ok(false),
-                Err(errno) => return Err(self.error("reserve blocks for")(errno.into())),
+                // A signal that somebody catches; whether that is the end, `watch` says.
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(self.given_up(self.error("reserve blocks for")(errno.into()))),
             }
             if !watch(done, total) {
                 return Err(self.given_up(ImageError::Stopped { path: self.path.clone() }));
