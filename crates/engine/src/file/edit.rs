@@ -352,11 +352,9 @@ impl<M: Memory> Thread<'_, M> {
         let target = map.target(map.root(property.root)?, &blocks, size_after != property.size_bytes)?;
         let (supply, flushed) = (Supply::EMPTY, Flushed::nothing());
         let placed = Placed::NONE;
-        // Blocks that a mapping needs read as before: nothing has changed for anybody.
-        let keeps_times = matches!(edit.change, Change::Materialise);
         let mut builder = Builder { thread: self, map, edit, supply, added: 0, removed: 0, flushed, placed };
         let built = builder.build_all(&target);
-        let Builder { mut supply, added, removed, flushed, .. } = builder;
+        let Builder { mut supply, added, removed, flushed, edit, .. } = builder;
         let new = match built {
             Ok(new) => new,
             Err(error) => {
@@ -366,7 +364,11 @@ impl<M: Memory> Thread<'_, M> {
         };
         let durable = self.fs.pm.fence(flushed);
         self.mark_difference((target.level, target.base), &blocks, target.tree, new)?;
-        let mut after = if keeps_times { *property } else { self.changed_now(property) };
+        let mut after = match edit.change {
+            // What a mapping needs reads as before: nothing has changed for anybody.
+            Change::Materialise => *property,
+            _ => self.changed_now(property),
+        };
         after.size_bytes = size_after;
         after.blocks = (property.blocks + added).saturating_sub(removed);
         match target.slot {
