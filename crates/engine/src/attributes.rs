@@ -236,6 +236,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.publish_property(cachelet, &property);
         if let Some(modified_ns) = changes.modified_ns {
             cachelet.modified_ns.store(modified_ns, Relaxed);
+            self.note_times_set(cachelet);
         }
         self.attributes(cachelet)
     }

@@ -16,7 +16,7 @@ pub enum Route {
     Path = 2,
     /// A directory's descriptor in the first argument, a path in the second.
     At = 3,
-    /// A descriptor in the fifth argument (mmap).
+    /// mmap: a descriptor in the fifth argument, or MAP_FIXED in the fourth while any descriptor is ours.
     FdFifth = 4,
     /// Descriptors in the first two arguments.
     FdFd = 5,
@@ -220,6 +220,8 @@ const fn table() -> [Route; NUMBERS] {
         SYS_mremap,
         SYS_remap_file_pages,
         SYS_munmap,
+        SYS_mprotect,
+        SYS_pkey_mprotect,
         SYS_msync,
         SYS_sync,
     ];

@@ -125,6 +125,19 @@ fn numbers_of_the_kernel_are_known_after_one_question() {
     assert!(expected.contains("known: 3 6"), "{expected}");
 }
 
+/// Stores into a mapping are seen in the file's times when the mapping ends, however it ends, and at msync; times that are set later stand. Whoever is
+/// killed is noticed by those who come later.
+#[test]
+fn what_is_stored_into_a_mapping_changes_the_times() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(stored) = program(scratch.path(), "stored") else { return };
+    let there = scratch.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let expected = told(output(Command::new(&stored).arg(&there)));
+    let system = FileSystem::new();
+    assert_eq!(told(output(system.command(&stored).arg(MOUNT))), expected);
+}
+
 /// Threads keep the directory that they used last. None keeps one that it has removed, and children answer for what they keep themselves.
 #[test]
 fn whoever_uses_directories_and_removes_them_leaves_none_behind() {

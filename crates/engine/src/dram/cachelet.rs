@@ -36,6 +36,9 @@ pub const MAPPED: u32 = 1;
 /// Bit of [`Cachelet::mapped`] of a file: blocks behind its end were kept where they are for the sake of mappings, and go with the last of them.
 pub const MAPPED_KEPT: u32 = 2;
 
+/// Bit of [`Cachelet::mapped`] of a file: its modification time was set since it was mapped, so that stores before do not count.
+pub const MAPPED_TIMES_SET: u32 = 4;
+
 /// In [`Cachelet::entries`] of a directory: the names are below this bit.
 const HOLES_SHIFT: u32 = 34;
 /// One hole.
@@ -147,7 +150,7 @@ pub struct Cachelet {
     pub flags: AtomicU32,
     /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
     pub directory: AtomicU32,
-    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`]. Directories: bit 1 used since the
+    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`], [`MAPPED_TIMES_SET`]. Directories: bit 1 used since the
     /// evicting hand passed; bit 2 its log seems worth a compaction; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
     pub mapped: AtomicU32,
 

@@ -12,9 +12,9 @@ use super::Extent;
 use super::edit::{Change, Edit};
 use super::map::Run;
 use super::release::{ClearMode, from_block};
-use crate::dram::{Cachelet, MAPPED, MAPPED_KEPT};
+use crate::dram::{Cachelet, MAPPED, MAPPED_KEPT, MAPPED_TIMES_SET};
 use crate::error::{Error, Result};
-use crate::format::Property;
+use crate::format::{FileKind, Property};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Flushed, Memory};
@@ -52,7 +52,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-        let mark = cachelet.mapped.fetch_and(!MAPPED, AcqRel);
+        let mark = cachelet.mapped.fetch_and(!(MAPPED | MAPPED_TIMES_SET), AcqRel);
         if mark & MAPPED_KEPT != 0 {
             let property = self.body_property(cachelet)?;
             let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
@@ -89,6 +89,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         let property = self.body_property(cachelet)?;
+        if allocate {
+            // Stores are to come.
+            cachelet.mapped.fetch_and(!MAPPED_TIMES_SET, Relaxed);
+        }
         if !self.fs.is_read_only() {
             self.clear_last_block(&property)?;
         }
@@ -124,6 +128,25 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.fs.pm.fence(Flushed::nothing());
         Ok(())
+    }
+
+    /// Notes that a program may have stored into a mapped file: its times are those of a change of content now, unless somebody has set its
+    /// modification time since it was mapped.
+    pub fn note_stores(&self, node: Node) -> Result<()> {
+        self.change_file(node, |cachelet, property| {
+            if cachelet.mapped.load(Relaxed) & MAPPED_TIMES_SET != 0 {
+                return Ok(());
+            }
+            self.finish_change(cachelet, &self.changed_now(property), self.nothing_new())
+        })
+    }
+
+    /// Under the lock, after the modification time was set: stores that came before do not count any more.
+    pub(crate) fn note_times_set(&self, cachelet: &Cachelet) {
+        let kind = FileKind::from_mode(cachelet.mode.load(Relaxed));
+        if kind == Some(FileKind::Regular) && is_mapped(cachelet) {
+            cachelet.mapped.fetch_or(MAPPED_TIMES_SET, Relaxed);
+        }
     }
 
     /// Under the lock: gives what is within the length blocks of its own, written, where it needs them.

@@ -165,6 +165,8 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_munmap, mapping::munmap),
         (SYS_mremap, mapping::mremap),
         (SYS_remap_file_pages, mapping::remap_file_pages),
+        (SYS_mprotect, mapping::mprotect),
+        (SYS_pkey_mprotect, mapping::mprotect),
         (SYS_msync, mapping::msync),
         // Processes.
         (SYS_fork, processes::fork),

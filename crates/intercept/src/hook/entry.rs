@@ -355,6 +355,9 @@ directfs_entry:
 3:  CHECK_PATH rsi, edi
     jmp 95f
 4:  CHECK_FD r8d
+    // What is mapped at a fixed place may take that of a mapping of ours.
+    test r10b, {map_fixed}
+    jnz 13f
     jmp 95f
 5:  CHECK_FD edi
     CHECK_FD esi
@@ -559,6 +562,7 @@ directfs_entry_native:
     words_bytes = const crate::hook::stack::WORDS_BYTES,
     fds = sym DIRECTFS_FDS,
     fd_count = sym DIRECTFS_FD_COUNT,
+    map_fixed = const libc::MAP_FIXED,
     parked = sym DIRECTFS_PARKED,
     cwd = sym DIRECTFS_CWD,
     all = sym DIRECTFS_ALL,

@@ -52,12 +52,12 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
     let [address, length, protection, flags, fd, offset] = call.arguments();
     let flags = flags as i32;
     if flags & MAP_ANONYMOUS != 0 {
-        return Ok(NATIVE);
+        return replace(call);
     }
     let server = call.server;
     let Inside { who, .. } = call.begin()?;
     let Some(file) = who.process.file(who.caller.thread, fd as u32) else {
-        return if super::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) };
+        return if super::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
     };
     let is_shared = check(&file, protection, flags)?;
     if length == 0 || offset % PAGE_BYTES != 0 {
@@ -173,6 +173,7 @@ fn by_blocks(
         node,
         shared: is_shared,
         writable: is_shared && writable,
+        stores: is_shared && request.protection & PROT_WRITE as u64 != 0,
     };
     let thread = who.caller.thread;
     let made =
@@ -223,14 +224,25 @@ fn fill(server: &Server, who: &Who<'_>, node: Node, request: &Request, start: u6
     Ok(())
 }
 
+/// mmap of what is not ours: it may come to be where a mapping of ours is.
+fn replace(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.r10 as i32;
+    if flags & MAP_FIXED == 0 || flags & libc::MAP_FIXED_NOREPLACE != 0 { Ok(NATIVE) } else { end_mappings(call) }
+}
+
 /// munmap(address, length).
 pub fn munmap(call: &mut Call<'_>) -> Result<Verdict> {
+    end_mappings(call)
+}
+
+/// Has the kernel do what ends the mappings of a range (address, length, ...).
+fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length) = (call.frame.rdi, call.frame.rsi);
     if !HAS_MAPPED.load(Relaxed) {
         return Ok(NATIVE);
     }
     let verdict = native_with(call.frame, call.arguments());
-    if verdict.result == 0 && !call.context.is_child() {
+    if verdict.result >= 0 && !call.context.is_child() {
         let who = call.begin()?.who;
         let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::EINVAL)?;
         who.process.remove_mappings(who.caller.thread, address, length)?;
@@ -263,7 +275,7 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     if flags & libc::MREMAP_MAYMOVE == 0 {
         return Err(Errno::ENOMEM);
     }
-    let protection = if found.writable { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
+    let protection = if found.stores { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
     let fixed = flags & libc::MREMAP_FIXED;
     let request = Request {
         address: if fixed != 0 { new_address } else { 0 },
@@ -297,9 +309,19 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
         .checked_mul(PAGE_BYTES)
         .filter(|offset| offset.checked_add(length).is_some_and(|end| end <= i64::MAX as u64));
     let (Some(_), Some(offset), true, 0) = (end, offset, found.shared, protection) else { return Err(Errno::EINVAL) };
-    let protection = if found.writable { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
+    let protection = if found.stores { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
     let request = Request { address, length, protection, flags: MAP_FIXED, offset };
     by_blocks(server, &who, found.node, &request, true, found.writable).map(|_| done(0))
+}
+
+/// mprotect(address, length, protection), pkey_mprotect(address, length, protection, key): who may store from now on.
+pub fn mprotect(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, length, protection) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
+    if protection & PROT_WRITE != 0 && HAS_MAPPED.load(Relaxed) {
+        let who = call.begin()?.who;
+        who.process.allow_stores(who.caller.thread, address, length)?;
+    }
+    Ok(NATIVE)
 }
 
 /// msync(address, length, flags).
@@ -309,20 +331,12 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     let verdict = native_with(call.frame, call.arguments());
-    if verdict.result < 0 || verdict.next != Next::Done || flags & libc::MS_SYNC == 0 {
+    if verdict.result < 0 || verdict.next != Next::Done {
         return Ok(verdict);
     }
+    let durable = flags & libc::MS_SYNC != 0;
     let who = call.begin()?.who;
-    let thread = who.caller.thread;
-    let end = address.saturating_add(length);
-    let mut at = address;
-    while at < end {
-        let Some(found) = who.process.mapping_at(thread, at)? else { break };
-        let stop = end.min(found.address + found.length);
-        thread.flush_mapped(found.node, found.offset + (at - found.address), stop - at)?;
-        at = stop;
-    }
-    if at > address {
+    if who.process.sync_mappings(who.caller.thread, address, length, durable)? && durable {
         environment::sync_image()?;
     }
     Ok(verdict)

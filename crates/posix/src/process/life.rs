@@ -382,7 +382,7 @@ impl<M: Memory> Actor<'_, '_, M> {
             let mut copied = Ok(());
             // What is added goes to another list than the one that is walked.
             super::lists::walk_mappings(areas, self.index, &mut |index, _| {
-                copied = areas.mapping(index).and_then(|node| self.add_mapping(child, &super::mappings::read(node)));
+                copied = self.inherit_mapping(child, index);
                 copied.is_ok()
             })?;
             copied?;

@@ -11,6 +11,7 @@ use pmem::Memory;
 
 const SHARED: u32 = 1;
 const WRITABLE: u32 = 2;
+const STORES: u32 = 4;
 
 pub(super) fn read(node: &MappingNode) -> FileMapping {
     let flags = node.flags.load(Relaxed);
@@ -21,7 +22,13 @@ pub(super) fn read(node: &MappingNode) -> FileMapping {
         node: Node { cachelet: node.cachelet.load(Relaxed), number: node.number.load(Relaxed) },
         shared: flags & SHARED != 0,
         writable: flags & WRITABLE != 0,
+        stores: flags & STORES != 0,
     }
+}
+
+fn flags_of(mapping: &FileMapping) -> u32 {
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    flag(mapping.shared, SHARED) | flag(mapping.writable, WRITABLE) | flag(mapping.stores, STORES)
 }
 
 impl FileMapping {
@@ -54,8 +61,7 @@ impl<M: Memory> Actor<'_, '_, M> {
         node.offset.store(mapping.offset, Relaxed);
         node.number.store(mapping.node.number, Relaxed);
         node.cachelet.store(mapping.node.cachelet, Relaxed);
-        let flags = if mapping.shared { SHARED } else { 0 } | if mapping.writable { WRITABLE } else { 0 };
-        node.flags.store(flags, Relaxed);
+        node.flags.store(flags_of(mapping), Relaxed);
         intent.record.store(mapping.node.cachelet, Release);
         self.take_record(ONE_MAPPING, Step::LinkMapping)?;
         self.go_on()
@@ -83,15 +89,30 @@ impl<M: Memory> Actor<'_, '_, M> {
             for rest in [mapping.part(0, from), mapping.part(to, u64::MAX)].into_iter().flatten() {
                 self.add_mapping(slot, &rest)?;
             }
-            self.drop_mapping(slot, index)?;
+            self.end_mapping(slot, index, &mapping)?;
         }
         Ok(())
     }
 
+    /// Forgets a mapping; if the process may have stored into it, the file's times say so.
+    fn end_mapping(&self, slot: u32, index: u32, mapping: &FileMapping) -> Result<()> {
+        if mapping.stores {
+            // An image without room for it leaves the times as they are: what ends cannot fail.
+            let _ = self.thread.note_stores(mapping.node);
+        }
+        self.drop_mapping(slot, index)
+    }
+
+    /// Gives a child a copy of a mapping. Who made it answers for the times: most children store nothing, and run another program at once.
+    pub(super) fn inherit_mapping(&self, child: u32, index: u32) -> Result<()> {
+        let mapping = read(self.areas().mapping(index)?);
+        self.add_mapping(child, &FileMapping { stores: false, ..mapping })
+    }
+
     /// Forgets all mappings of a slot.
     pub(super) fn drop_mappings(&self, slot: u32) -> Result<()> {
-        while let Some((index, _)) = self.find_mapping(slot, &mut |_| true)? {
-            self.drop_mapping(slot, index)?;
+        while let Some((index, mapping)) = self.find_mapping(slot, &mut |_| true)? {
+            self.end_mapping(slot, index, &mapping)?;
         }
         Ok(())
     }
@@ -114,12 +135,49 @@ impl<'f, M: Memory> Process<'f, M> {
         actor.add_mapping(self.index, mapping)
     }
 
+    /// Allows or refuses, *before* mprotect, that the process stores into the shared mappings of an address range. EACCES: one is of a file
+    /// that was not opened for writing.
+    pub fn allow_stores(&self, thread: &Thread<'f, M>, address: u64, length: u64) -> Result<()> {
+        let end = address.saturating_add(length);
+        let actor = self.all.act(thread, self.index)?;
+        let areas = actor.areas();
+        let is_meant = |mapping: &FileMapping| mapping.shared && mapping.part(address, end).is_some();
+        if actor.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.writable)?.is_some() {
+            return Err(Errno::EACCES);
+        }
+        while let Some((index, _)) =
+            actor.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.stores)?
+        {
+            areas.mapping(index)?.flags.fetch_or(STORES, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What msync adds to a range of addresses: the files' times change where the process may have stored, and if `durable`, so is what was stored. Whether
+    /// any of it is ours.
+    pub fn sync_mappings(&self, thread: &Thread<'f, M>, address: u64, length: u64, durable: bool) -> Result<bool> {
+        let end = address.saturating_add(length);
+        let mut at = address;
+        while at < end {
+            let Some(mapping) = self.mapping_at(thread, at)? else { break };
+            let part = mapping.part(at, end).ok_or(Errno::EIO)?;
+            if part.writable && !thread.fs().is_read_only() {
+                thread.note_stores(part.node)?;
+            }
+            if durable {
+                thread.flush_mapped(part.node, part.offset, part.length)?;
+            }
+            at = part.end();
+        }
+        Ok(at > address)
+    }
+
     /// Forgets the mappings of an address range, *after* it was unmapped or replaced; parts of a mapping outside stay. ENOMEM: too many.
     pub fn remove_mappings(&self, thread: &Thread<'f, M>, address: u64, length: u64) -> Result<()> {
         self.all.act(thread, self.index)?.cut(self.index, address, address.saturating_add(length))
     }
 
-    /// The mapping at an address, if it is of this file system (for faults, msync, mprotect, mremap).
+    /// The mapping at an address, if it is of this file system.
     pub fn mapping_at(&self, thread: &Thread<'f, M>, address: u64) -> Result<Option<FileMapping>> {
         let actor = self.all.act(thread, self.index)?;
         let found = actor.find_mapping(self.index, &mut |mapping| mapping.part(address, address + 1).is_some())?;

@@ -184,6 +184,8 @@ pub struct FileMapping {
     pub shared: bool,
     /// Stores reach the file: shared, and opened for writing (so mprotect may make it writable).
     pub writable: bool,
+    /// The process was given leave to store, by mmap or mprotect, so it may have: the file's times change when the mapping ends.
+    pub stores: bool,
 }
 
 impl<M: Memory> Clone for Processes<'_, M> {
