@@ -5,6 +5,7 @@ use super::scratch::Room;
 use super::task::{Crew, CrewKind, Task, What, Work};
 use super::workloads::filebench::SERVED_BYTES;
 use super::workloads::postmark::BYTES_MAX;
+use super::workloads::tree;
 use crate::arguments::{Bench, BenchGroup as Group};
 use crate::units::{count, counted};
 use anyhow::{Context, Result, ensure};
@@ -383,19 +384,12 @@ fn sorted<T: Ord>(mut numbers: Vec<T>) -> Vec<T> {
 
 /// Files and directories in a tree, and their bytes in blocks.
 fn size_of_tree(root: &Path) -> Result<(u64, u64)> {
-    let (mut names, mut bytes, mut left) = (0, 0, vec![root.to_owned()]);
-    while let Some(directory) = left.pop() {
-        let read = || format!("cannot read {}; name a tree that you may read with --tree", directory.display());
-        for entry in std::fs::read_dir(&directory).with_context(read)? {
-            let entry = entry.with_context(read)?;
-            let metadata = entry.metadata().with_context(read)?;
-            names += 1;
-            bytes += metadata.len().next_multiple_of(4096);
-            if metadata.is_dir() {
-                left.push(entry.path());
-            }
-        }
-    }
+    let (mut names, mut bytes) = (0, 0);
+    tree::walk(root, &mut |_, metadata| {
+        names += 1;
+        bytes += metadata.len().next_multiple_of(4096);
+        Ok(())
+    })?;
     Ok((names, bytes))
 }
 

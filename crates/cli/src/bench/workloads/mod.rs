@@ -14,7 +14,7 @@ pub mod filebench;
 mod mdtest;
 pub mod postmark;
 mod small_files;
-mod tree;
+pub mod tree;
 
 use super::crew::{self, Member};
 use super::task::{Crew, Task, Work};
