@@ -111,6 +111,16 @@ pub(crate) struct Hit<'f> {
     pub target: Target,
 }
 
+/// What the main bucket of a name alone tells.
+pub(crate) enum Near<'f> {
+    /// It leads to this cachelet of a file with that inode number, and nothing is in its way.
+    Found(u32, &'f Cachelet, u64),
+    /// There is no such name.
+    Absent,
+    /// Nothing: the chain is longer, or somebody is at it, or at the file.
+    Unclear,
+}
+
 /// A bucket that is held, found to lead to a given name.
 pub(crate) struct HeldBucket<'f> {
     bucket: &'f Bucket,
@@ -127,6 +137,19 @@ impl<'f> HeldBucket<'f> {
     pub(crate) fn bucket(&self) -> &'f Bucket {
         self.bucket
     }
+}
+
+/// Whether an entry is that of a name with this hash, or another one of the same hash.
+#[inline(always)]
+fn is_of(hash: NameHash, key: u64, value: u64) -> bool {
+    ((key ^ hash.key_bits()) | (value ^ hash.value_bits())) & !LOW_40 == 0 && key != 0
+}
+
+/// Whether what was read of a bucket since its version was read says something: nobody was at it.
+#[inline(always)]
+fn was_steady(bucket: &Bucket, version: u32) -> bool {
+    fence(Acquire);
+    version & 1 == 0 && bucket.version.load(Relaxed) == version
 }
 
 /// Multiplies to 128 bits and folds: the mixing step of wyhash.
@@ -249,22 +272,23 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The cachelet of a name that lies in its main bucket, with nothing in its way: as nearly all names that are looked up again. None: it is not told like this. The
-    /// caller is pinned. `ask` is told the cachelet's index as soon as it is likely: what belongs to the file can be asked for beside dentry and cachelet.
+    /// What the main bucket of a name alone tells of it: nearly always all. The caller is pinned. `ask` is told the cachelet's index as soon as it is likely: what
+    /// belongs to the file can be asked for beside dentry and cachelet.
     #[inline(always)]
-    pub(crate) fn find_near(
-        &self,
-        parent: u64,
-        name: &[u8],
-        hash: NameHash,
-        ask: impl Fn(u32),
-    ) -> Option<(u32, &Cachelet, u64)> {
-        let main = self.dram.bucket(self.bucket_of(hash, self.header().ok()?)).ok()?;
+    pub(crate) fn find_near(&self, parent: u64, name: &[u8], hash: NameHash, ask: impl Fn(u32)) -> Near<'_> {
+        self.look_near(parent, name, hash, ask).unwrap_or(Near::Unclear)
+    }
+
+    #[inline(always)]
+    fn look_near(&self, parent: u64, name: &[u8], hash: NameHash, ask: impl Fn(u32)) -> Option<Near<'_>> {
+        let header = self.header().ok()?;
+        let bucket = self.bucket_of(hash, header);
+        let main = self.dram.bucket(bucket).ok()?;
         let quick = self.has_quick_path();
         let version = main.version.load(Acquire);
         for entry in &main.entries {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
-            if (key ^ hash.key_bits()) & !LOW_40 != 0 || (value ^ hash.value_bits()) & !LOW_40 != 0 || key == 0 {
+            if !is_of(hash, key, value) {
                 continue;
             }
             let (index, dentry_offset) = (value as u32, (key & LOW_40) << 6);
@@ -281,11 +305,28 @@ impl<M: Memory> Fs<M> {
             let cachelet = self.dram.cachelet(index).ok()?;
             let gone = References::flag(FLAG_RENAMING | FLAG_DEAD | FLAG_EVICTED);
             let stands = cachelet.number.load(Acquire) == number && cachelet.references.load(Acquire) & gone == 0;
-            fence(Acquire);
-            let steady = version & 1 == 0 && main.version.load(Relaxed) == version;
-            return (stands && steady && index != 0).then_some((index, cachelet, number));
+            return (stands && index != 0 && was_steady(main, version)).then_some(Near::Found(index, cachelet, number));
         }
-        None
+        let is_all = main.overflow.load(Relaxed) == 0;
+        (is_all && was_steady(main, version) && self.still_leads(hash, header, bucket)).then_some(Near::Absent)
+    }
+
+    /// Whether a name is surely not there, as far as its main bucket alone tells. The caller is pinned.
+    #[inline]
+    pub(crate) fn is_absent(&self, hash: NameHash) -> bool {
+        let Ok(header) = self.header() else { return false };
+        let bucket = self.bucket_of(hash, header);
+        let Ok(main) = self.dram.bucket(bucket) else { return false };
+        let version = main.version.load(Acquire);
+        let has = main.entries.iter().any(|entry| is_of(hash, entry.key.load(Relaxed), entry.value.load(Relaxed)));
+        let is_all = main.overflow.load(Relaxed) == 0;
+        !has && is_all && was_steady(main, version) && self.still_leads(hash, header, bucket)
+    }
+
+    /// Whether there is such a name; made for those that there are not. The caller is pinned.
+    #[inline]
+    pub(crate) fn has(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<bool> {
+        Ok(!self.is_absent(hash) && self.find(parent, name, hash)?.is_some())
     }
 
     /// The entry of a name in a chain. Part of its callers: what it finds would else travel through memory, in pieces that do not match.
@@ -300,12 +341,8 @@ impl<M: Memory> Fs<M> {
         let mut bucket = main;
         for _ in 0..CHAIN_MAX {
             for entry in &bucket.entries {
-                let key = entry.key.load(Relaxed);
-                if key & !LOW_40 != hash.key_bits() || key == 0 {
-                    continue;
-                }
-                let value = entry.value.load(Relaxed);
-                if value & !LOW_40 != hash.value_bits() {
+                let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+                if !is_of(hash, key, value) {
                     continue;
                 }
                 let target = if self.has_quick_path() { Target::from_value(value) } else { Target::UNKNOWN };

@@ -138,8 +138,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     ) -> Result<Found<'t, 'f, M>> {
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
+        // Most names that files are made at are new. Whether the directory may be searched is looked at when the file is made, too.
+        let mut is_new = exclusive || flags & O_CREAT != 0 && self.thread.is_absent(directory, name);
         loop {
-            if !exclusive {
+            if !is_new {
                 match self.lookup(directory, name) {
                     Ok(file) => {
                         let found = self.open_existing(file, flags)?;
@@ -160,7 +162,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                     return Ok(Found::File(Opened { file, created: true }));
                 }
                 // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
-                Err(Errno::EEXIST) if !exclusive => {}
+                Err(Errno::EEXIST) if !exclusive => is_new = false,
                 Err(other) => return Err(other),
             }
         }

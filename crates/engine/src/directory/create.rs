@@ -83,7 +83,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn create_once(&self, directory: Node, name: &[u8], hash: NameHash, new: &NewNode<'_>) -> Result<Node> {
         let (_pin, parent) = self.pin_indexed(directory)?;
-        if self.fs.find(directory.number, name, hash)?.is_some() {
+        if self.fs.has(directory.number, name, hash)? {
             return Err(Error::Exists);
         }
         self.intend(IntentKind::Create, [directory.cachelet, 0], [hash, hash]);
@@ -461,7 +461,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if kind == FileKind::Directory {
             return Err(Error::IsADirectory);
         }
-        if self.fs.find(directory.number, name, hash)?.is_some() {
+        if self.fs.has(directory.number, name, hash)? {
             return Err(Error::Exists);
         }
         self.slot.intent.file.store(0, Relaxed);

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::NAME_BYTES_MAX;
 use crate::fs::{Node, Thread};
 use crate::grace::Pin;
-use crate::mindex::NameHash;
+use crate::mindex::{NameHash, Near};
 use crate::patience::Patience;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::Memory;
@@ -167,6 +167,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.prefetch_bucket_to_change(self.fs.hash_name(directory.number, name));
     }
 
+    /// Whether a name is surely not in a directory; no, where that cannot be told at once. Says nothing of who may know it.
+    #[inline]
+    pub fn is_absent(&self, directory: Node, name: &[u8]) -> bool {
+        let Ok(cachelet) = self.cachelet(directory) else { return false };
+        let _pin = self.pin();
+        DirectoryState::of(cachelet) == DirectoryState::Indexed
+            && self.fs.is_absent(self.fs.hash_name(directory.number, name))
+    }
+
     /// The file of a name, with a reference.
     pub fn lookup(&self, directory: Node, name: &[u8]) -> Result<Node> {
         check_name(name)?;
@@ -219,8 +228,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         ask: impl Fn(u32),
     ) -> Result<(u32, &'f Cachelet, u64)> {
         match self.fs.find_near(parent, name, hash, ask) {
-            Some(found) => Ok(found),
-            None => self.find_cachelet_anywhere(parent, name, hash),
+            Near::Found(index, cachelet, number) => Ok((index, cachelet, number)),
+            Near::Absent => Err(Error::NotFound),
+            Near::Unclear => self.find_cachelet_anywhere(parent, name, hash),
         }
     }
 
