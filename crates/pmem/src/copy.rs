@@ -27,6 +27,10 @@ pub(crate) const STREAM_BYTES_MIN_WITH_EDGES: usize = 512;
 /// 1024 equal at 21, at 4096 39 against 76. Chosen so, a load takes 4 ns for 8 bytes, 9 for 256, 27 for 1024 and 43 for
 /// 4096, all cached, where `memcpy` takes 3, 6, 21 and 44.
 pub(crate) const STRING_BYTES_MIN: usize = 1024;
+/// Bytes from which on Intel's processors copy otherwise than by strings (measured on Sapphire Rapids). They load by a loop: from memory 13 GB/s instead of 10, and
+/// shorter pieces that are cached would be slower. They store past the cache though nothing needs to be flushed: into memory 20 GB/s instead of 9, since the lines are
+/// not fetched first, and with a load of the same afterwards 5.8 instead of 5.7. Into lines that are cached that takes twice as long, but so many bytes seldom are.
+const INTEL_BYTES_MIN: usize = 256 << 10;
 /// Distances that a destination may lie behind its source, pages not counted, at which the string copy of AMD's Zen 4 waits for stores that it takes
 /// for what it is about to load: cached 3 GB/s up to 15 and 20 to 50 up to 31, instead of 50 to 100; from memory 3 and 8 instead of 12 to 16. A buffer of
 /// 128 KiB or more from the C library's allocator lies 16 bytes behind a page, and a file's blocks lie at pages.
@@ -58,6 +62,7 @@ const ASKED: u8 = 1;
 const HAS_AVX512: u8 = 2;
 const HAS_MOVDIR64B: u8 = 4;
 const HAS_FAST_STRINGS: u8 = 8;
+const IS_INTEL: u8 = 16;
 
 #[inline(always)]
 fn found() -> u8 {
@@ -70,7 +75,11 @@ fn found() -> u8 {
 #[cold]
 fn detect() -> u8 {
     let mut found = ASKED;
-    if !cfg!(miri) && __cpuid(0).eax >= 7 {
+    let first = if cfg!(miri) { None } else { Some(__cpuid(0)) };
+    if let Some(first) = first.filter(|first| first.eax >= 7) {
+        if [first.ebx, first.edx, first.ecx].map(u32::to_le_bytes) == [*b"Genu", *b"ineI", *b"ntel"] {
+            found |= IS_INTEL;
+        }
         let leaf = __cpuid_count(7, 0);
         #[cfg(feature = "std")]
         if leaf.ebx & (1 << 16) != 0 && system_saves_avx512() {
@@ -309,7 +318,15 @@ unsafe extern "C" {
 #[inline]
 fn best_as_string(to: *const u8, from: *const u8, length: usize) -> bool {
     let distance = (to as usize).wrapping_sub(from as usize) % PAGE_BYTES;
-    length >= STRING_BYTES_MIN && found() & HAS_FAST_STRINGS != 0 && !STRING_STALLS.contains(&distance)
+    length >= STRING_BYTES_MIN
+        && found() & HAS_FAST_STRINGS != 0
+        && (found() & IS_INTEL != 0 || !STRING_STALLS.contains(&distance))
+}
+
+/// Whether so many bytes are better copied otherwise: see [`INTEL_BYTES_MIN`].
+#[inline]
+fn is_long_on_intel(length: usize) -> bool {
+    length >= INTEL_BYTES_MIN && found() & IS_INTEL != 0
 }
 
 /// # Safety
@@ -317,10 +334,14 @@ fn best_as_string(to: *const u8, from: *const u8, length: usize) -> bool {
 #[inline]
 pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     let length = into.len();
-    let copy = match best_as_string(into.as_ptr(), from, length) {
-        true => pmem_load_strings,
-        false if FOUR_STREAMS.contains(&length) => pmem_load_four,
-        false => pmem_load,
+    let copy = if is_long_on_intel(length) {
+        pmem_load
+    } else if best_as_string(into.as_ptr(), from, length) {
+        pmem_load_strings
+    } else if FOUR_STREAMS.contains(&length) {
+        pmem_load_four
+    } else {
+        pmem_load
     };
     // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code.
     unsafe { copy(into.as_mut_ptr(), from, length) }
@@ -350,12 +371,16 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
     }
 }
 
-/// Copies through the cache, for memory that needs no flush.
+/// Copies the fastest way, for memory that needs no flush.
 ///
 /// # Safety
 /// As [`stream`].
 #[inline]
 pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
+    if is_long_on_intel(length) {
+        // SAFETY: by contract.
+        return unsafe { store_past_cache(to, from, length) };
+    }
     if best_as_string(to, from, length) {
         // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code. To the compiler it is
         // opaque, to the processor ordinary stores: others may look meanwhile.
@@ -389,6 +414,23 @@ pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
     }
     // SAFETY: the rest of both ranges.
     unsafe { store_bytes(to.add(whole), from.add(whole), length - whole) };
+}
+
+/// Whole lines past the cache, edges through it. What is stored later is seen later: no fence of the caller's need order it.
+///
+/// # Safety
+/// As [`stream`].
+pub(crate) unsafe fn store_past_cache(to: *mut u8, from: *const u8, length: usize) {
+    let head = to.align_offset(LINE_BYTES).min(length);
+    let lines = (length - head) / LINE_BYTES;
+    let tail = head + lines * LINE_BYTES;
+    // SAFETY: as in `stream_by`.
+    unsafe {
+        store_bytes(to, from, head);
+        stream_lines(StreamKind::best(), to.add(head), from.add(head), lines);
+        store_bytes(to.add(tail), from.add(tail), length - tail);
+    }
+    flush::store_fence();
 }
 
 /// Copies so that a fence makes the bytes durable: by stores and flushes when short, past the cache when long.

@@ -1,6 +1,8 @@
 //! The block copies, at every alignment and length. Apart from the copies, because the bench includes their file.
 
-use crate::copy::{STRING_BYTES_MIN, StreamKind, equal, load_bytes, store, store_and_flush, stream, stream_by};
+use crate::copy::{
+    STRING_BYTES_MIN, StreamKind, equal, load_bytes, store, store_and_flush, store_past_cache, stream, stream_by,
+};
 use crate::flush;
 
 const KINDS: [StreamKind; 3] = [StreamKind::Sse2, StreamKind::Avx512, StreamKind::Movdir64b];
@@ -80,6 +82,8 @@ fn every_line_of_a_store_is_flushed() {
 fn stores_copy_exactly_their_range() {
     // SAFETY: as above.
     at_every_place(|to, from, length| unsafe { store_and_flush(to, from, length) });
+    // SAFETY: as above.
+    at_every_place(|to, from, length| unsafe { store_past_cache(to, from, length) });
 }
 
 #[test]
@@ -99,15 +103,15 @@ fn loads_copy_exactly_their_range() {
 
 /// A buffer at the start of a page.
 #[repr(align(4096))]
-struct Pages([u8; 20 << 12]);
+struct Pages([u8; 80 << 12]);
 
 /// Runs `copy(to, from, length)` with the destination at every distance behind the source at which another way may be chosen, for lengths at which it may, too.
 fn at_every_distance(copy: impl Fn(*mut u8, *const u8, usize)) {
-    let mut source = Box::new(Pages([0; 20 << 12]));
+    let mut source = Box::new(Pages([0; 80 << 12]));
     source.0.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index % 251) as u8 | 1);
-    for length in [STRING_BYTES_MIN - 1, STRING_BYTES_MIN, 4097, 8191, 8192, 8193, 8447, 8448, 16384, 70_001] {
+    for length in [STRING_BYTES_MIN - 1, STRING_BYTES_MIN, 4097, 8191, 8192, 8193, 8447, 8448, 16384, 70_001, 300_001] {
         for distance in (0..36).chain([4095]) {
-            let mut into = Box::new(Pages([0; 20 << 12]));
+            let mut into = Box::new(Pages([0; 80 << 12]));
             copy(into.0[64 + distance..].as_mut_ptr(), source.0[64..].as_ptr(), length);
             let (before, rest) = into.0.split_at(64 + distance);
             let (copied, after) = rest.split_at(length);
