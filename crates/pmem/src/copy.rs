@@ -27,9 +27,9 @@ pub(crate) const STREAM_BYTES_MIN_WITH_EDGES: usize = 512;
 /// 1024 equal at 21, at 4096 39 against 76. Chosen so, a load takes 4 ns for 8 bytes, 9 for 256, 27 for 1024 and 43 for
 /// 4096, all cached, where `memcpy` takes 3, 6, 21 and 44.
 pub(crate) const STRING_BYTES_MIN: usize = 1024;
-/// Bytes from which on Intel's processors copy otherwise than by strings (measured on Sapphire Rapids). They load by a loop: from memory 13 GB/s instead of 10, and
+/// Bytes from which on Intel's processors copy otherwise than by strings (measured on a Xeon that has AMX). They load by a loop: from memory 13 GB/s instead of 10, and
 /// shorter pieces that are cached would be slower. They store past the cache though nothing needs to be flushed: into memory 20 GB/s instead of 9, since the lines are
-/// not fetched first, and with a load of the same afterwards 5.8 instead of 5.7. Into lines that are cached that takes twice as long, but so many bytes seldom are.
+/// not fetched first, and with a load of the same afterwards 6.0 instead of 5.9. Into lines that are cached that takes twice as long, but so many bytes seldom are.
 const INTEL_BYTES_MIN: usize = 256 << 10;
 /// Distances that a destination may lie behind its source, pages not counted, at which the string copy of AMD's Zen 4 waits for stores that it takes
 /// for what it is about to load: cached 3 GB/s up to 15 and 20 to 50 up to 31, instead of 50 to 100; from memory 3 and 8 instead of 12 to 16. A buffer of

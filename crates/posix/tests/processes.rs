@@ -407,7 +407,16 @@ fn a_full_table_of_tokens_is_an_error() {
 }
 
 fn mapping(node: Node, address: u64, length: u64) -> FileMapping {
-    FileMapping { address, length, offset: address - 0x10000, node, shared: true, writable: true, stores: true }
+    FileMapping {
+        address,
+        length,
+        offset: address - 0x10000,
+        node,
+        shared: true,
+        writable: true,
+        stores: true,
+        inherited: false,
+    }
 }
 
 #[test]

@@ -174,6 +174,7 @@ fn by_blocks(
         shared: is_shared,
         writable: is_shared && writable,
         stores: is_shared && request.protection & PROT_WRITE as u64 != 0,
+        inherited: false,
     };
     let thread = who.caller.thread;
     let made =

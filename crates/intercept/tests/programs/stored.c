@@ -51,6 +51,7 @@ static int in_child(void (*what)(char *), char *start) {
 static void store(char *start) { start[4096]++; }
 static void nothing(char *start) { (void)start; }
 static void other_program(char *start) { (void)start; execl("/bin/true", "true", (char *)0); }
+static void grow_and_store(char *start) { if ((start = mremap(start, BYTES, 2 * BYTES, MREMAP_MAYMOVE)) == MAP_FAILED) _exit(4); store(start); }
 static void map_and_store(char *start) { (void)start; store(map(PROT_READ | PROT_WRITE, MAP_SHARED)); }
 static void map_store_and_run(char *start) { map_and_store(start); other_program(start); }
 static void map_store_and_die(char *start) { map_and_store(start); raise(SIGKILL); }
@@ -93,6 +94,7 @@ int main(int count, char **arguments) {
     start = map_old(PROT_READ | PROT_WRITE);
     in_child(nothing, start), say("mapped, a child ends");
     in_child(other_program, start), say("mapped, a child runs a program");
+    printf("a child moves its copy and stores: %x\n", in_child(grow_and_store, start));
     store(start), munmap(start, BYTES), say("stored, unmapped");
 
     make_old();

@@ -12,6 +12,7 @@ use pmem::Memory;
 const SHARED: u32 = 1;
 const WRITABLE: u32 = 2;
 const STORES: u32 = 4;
+const INHERITED: u32 = 8;
 
 pub(super) fn read(node: &MappingNode) -> FileMapping {
     let flags = node.flags.load(Relaxed);
@@ -23,12 +24,16 @@ pub(super) fn read(node: &MappingNode) -> FileMapping {
         shared: flags & SHARED != 0,
         writable: flags & WRITABLE != 0,
         stores: flags & STORES != 0,
+        inherited: flags & INHERITED != 0,
     }
 }
 
 fn flags_of(mapping: &FileMapping) -> u32 {
     let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-    flag(mapping.shared, SHARED) | flag(mapping.writable, WRITABLE) | flag(mapping.stores, STORES)
+    flag(mapping.shared, SHARED)
+        | flag(mapping.writable, WRITABLE)
+        | flag(mapping.stores, STORES)
+        | flag(mapping.inherited, INHERITED)
 }
 
 impl FileMapping {
@@ -96,17 +101,17 @@ impl<M: Memory> Actor<'_, '_, M> {
 
     /// Forgets a mapping; if the process may have stored into it, the file's times say so.
     fn end_mapping(&self, slot: u32, index: u32, mapping: &FileMapping) -> Result<()> {
-        if mapping.stores {
+        if mapping.stores && !mapping.inherited {
             // An image without room for it leaves the times as they are: what ends cannot fail.
             let _ = self.thread.note_stores(mapping.node);
         }
         self.drop_mapping(slot, index)
     }
 
-    /// Gives a child a copy of a mapping. Who made it answers for the times: most children store nothing, and run another program at once.
+    /// Gives a child a copy of a mapping.
     pub(super) fn inherit_mapping(&self, child: u32, index: u32) -> Result<()> {
         let mapping = read(self.areas().mapping(index)?);
-        self.add_mapping(child, &FileMapping { stores: false, ..mapping })
+        self.add_mapping(child, &FileMapping { inherited: true, ..mapping })
     }
 
     /// Forgets all mappings of a slot.

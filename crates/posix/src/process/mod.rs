@@ -184,8 +184,10 @@ pub struct FileMapping {
     pub shared: bool,
     /// Stores reach the file: shared, and opened for writing (so mprotect may make it writable).
     pub writable: bool,
-    /// The process was given leave to store, by mmap or mprotect, so it may have: the file's times change when the mapping ends.
+    /// The process was given leave to store, by mmap or mprotect, so it may have.
     pub stores: bool,
+    /// A copy of the parent's. Who made the mapping answers for the file's times when it ends: most children store nothing, and run another program at once.
+    pub inherited: bool,
 }
 
 impl<M: Memory> Clone for Processes<'_, M> {
