@@ -416,14 +416,19 @@ pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
     unsafe { store_bytes(to.add(whole), from.add(whole), length - whole) };
 }
 
+/// How much of a range lies before its first whole line, how many whole lines it has, and where what is behind them begins.
+fn split_at_lines(to: *mut u8, length: usize) -> (usize, usize, usize) {
+    let head = to.align_offset(LINE_BYTES).min(length);
+    let lines = (length - head) / LINE_BYTES;
+    (head, lines, head + lines * LINE_BYTES)
+}
+
 /// Whole lines past the cache, edges through it. What is stored later is seen later: no fence of the caller's need order it.
 ///
 /// # Safety
 /// As [`stream`].
 pub(crate) unsafe fn store_past_cache(to: *mut u8, from: *const u8, length: usize) {
-    let head = to.align_offset(LINE_BYTES).min(length);
-    let lines = (length - head) / LINE_BYTES;
-    let tail = head + lines * LINE_BYTES;
+    let (head, lines, tail) = split_at_lines(to, length);
     // SAFETY: as in `stream_by`.
     unsafe {
         store_bytes(to, from, head);
@@ -467,9 +472,7 @@ pub(crate) unsafe fn store_and_flush(to: *mut u8, from: *const u8, length: usize
 /// # Safety
 /// As [`stream`], and the processor has `kind`.
 pub(crate) unsafe fn stream_by(kind: StreamKind, to: *mut u8, from: *const u8, length: usize) {
-    let head = to.align_offset(LINE_BYTES).min(length);
-    let lines = (length - head) / LINE_BYTES;
-    let tail = head + lines * LINE_BYTES;
+    let (head, lines, tail) = split_at_lines(to, length);
     // SAFETY: head, lines and tail split the range; the lines start at a multiple of their size.
     unsafe {
         if head > 0 {
