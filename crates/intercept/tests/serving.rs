@@ -78,16 +78,22 @@ fn told(output: Output) -> String {
     text(&output.stdout)
 }
 
+/// What a program says in a directory of the system, and what in the mount. It is told the directory, and its own file. None without a C compiler.
+fn told_in_both(name: &str) -> Option<(String, String)> {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = program(scratch.path(), name)?;
+    let there = scratch.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let expected = told(output(Command::new(&program).arg(&there).arg(&program)));
+    let system = FileSystem::new();
+    let served = told(output(system.command(&program).arg(MOUNT).arg(&program)));
+    Some((expected, served))
+}
+
 /// Every call of tests/programs/files.c gives the same result as in a directory of the system: names, descriptors, mappings, children, sockets.
 #[test]
 fn calls_give_what_they_give_elsewhere() {
-    let scratch = tempfile::tempdir().unwrap();
-    let Some(files) = program(scratch.path(), "files") else { return };
-    let there = scratch.path().join("there");
-    std::fs::create_dir(&there).unwrap();
-    let expected = told(output(Command::new(&files).arg(&there).arg(&files)));
-    let system = FileSystem::new();
-    let served = told(output(system.command(&files).arg(MOUNT).arg(&files)));
+    let Some((expected, served)) = told_in_both("files") else { return };
     for (expected, served) in expected.lines().zip(served.lines()) {
         // Numbers of inodes and bytes of directories are each file system's own; nothing else is.
         assert_eq!(expected, served);
@@ -98,13 +104,7 @@ fn calls_give_what_they_give_elsewhere() {
 /// Every descriptor gets the number that it would get elsewhere, whoever serves its neighbours; and a number that is free is nobody's.
 #[test]
 fn numbers_of_descriptors_are_the_lowest_that_are_free() {
-    let scratch = tempfile::tempdir().unwrap();
-    let Some(numbers) = program(scratch.path(), "numbers") else { return };
-    let there = scratch.path().join("there");
-    std::fs::create_dir(&there).unwrap();
-    let expected = told(output(Command::new(&numbers).arg(&there).arg(&numbers)));
-    let system = FileSystem::new();
-    let served = told(output(system.command(&numbers).arg(MOUNT).arg(&numbers)));
+    let Some((expected, served)) = told_in_both("numbers") else { return };
     for (line, (expected, served)) in expected.lines().zip(served.lines()).enumerate() {
         assert_eq!(expected, served, "line {line}");
     }
@@ -115,13 +115,8 @@ fn numbers_of_descriptors_are_the_lowest_that_are_free() {
 /// calls, so that one would end it.
 #[test]
 fn numbers_of_the_kernel_are_known_after_one_question() {
-    let scratch = tempfile::tempdir().unwrap();
-    let Some(beside) = program(scratch.path(), "beside") else { return };
-    let there = scratch.path().join("there");
-    std::fs::create_dir(&there).unwrap();
-    let expected = told(output(Command::new(&beside).arg(&there)));
-    let system = FileSystem::new();
-    assert_eq!(told(output(system.command(&beside).arg(MOUNT))), expected);
+    let Some((expected, served)) = told_in_both("beside") else { return };
+    assert_eq!(served, expected);
     assert!(expected.contains("known: 3 6"), "{expected}");
 }
 
@@ -129,13 +124,8 @@ fn numbers_of_the_kernel_are_known_after_one_question() {
 /// killed is noticed by those who come later.
 #[test]
 fn what_is_stored_into_a_mapping_changes_the_times() {
-    let scratch = tempfile::tempdir().unwrap();
-    let Some(stored) = program(scratch.path(), "stored") else { return };
-    let there = scratch.path().join("there");
-    std::fs::create_dir(&there).unwrap();
-    let expected = told(output(Command::new(&stored).arg(&there)));
-    let system = FileSystem::new();
-    assert_eq!(told(output(system.command(&stored).arg(MOUNT))), expected);
+    let Some((expected, served)) = told_in_both("stored") else { return };
+    assert_eq!(served, expected);
 }
 
 /// Threads keep the directory that they used last. None keeps one that it has removed, and children answer for what they keep themselves.
