@@ -1,6 +1,6 @@
 //! Programs into which nothing can be loaded: they see the image by a mount of their own, or are refused with a line.
 
-use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use crate::support::{can_mount, copy_program, directfs, image_in, scratch, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -68,7 +68,7 @@ fn so_does_a_program_of_another_c_library() {
     let directory = scratch();
     // The usual one by a name that nobody knows: as different as another one to whoever looks at the name.
     let loader = directory.path().join("ld-other.so.1");
-    let _ = fs::copy("/lib64/ld-linux-x86-64.so.2", &loader);
+    let _ = copy_program("/lib64/ld-linux-x86-64.so.2", &loader);
     let option = format!("-Wl,--dynamic-linker={}", loader.display());
     if can_mount("programs of another C library")
         && let Some(program) = compiled(directory.path(), &[&option])
@@ -86,7 +86,7 @@ fn as_nobody(directory: &Path, arguments: &[&str]) -> Option<Output> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
     let (binary, home) = (directory.join("directfs"), directory.join("home"));
     if !home.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_directfs"), &binary).unwrap();
+        assert!(copy_program(env!("CARGO_BIN_EXE_directfs"), &binary));
         fs::create_dir(&home).unwrap();
         std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY)).unwrap();
     }
@@ -268,7 +268,7 @@ fn a_program_below_another_root_is_refused_where_it_would_not_see_the_mount() {
     let root = directory.path().join("root");
     for file in ["bin/cat", "lib64/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu/libc.so.6"] {
         fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
-        if fs::copy(Path::new("/").join(file), root.join(file)).is_err() {
+        if !copy_program(&format!("/{file}"), &root.join(file)) {
             eprintln!("\n*** SKIPPED: /{file} is not on this machine ***\n");
             return;
         }
