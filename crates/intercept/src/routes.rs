@@ -17,7 +17,7 @@ pub enum Route {
     /// A directory's descriptor in the first argument, a path in the second.
     At = 3,
     /// mmap: a descriptor in the fifth argument, or MAP_FIXED in the fourth while any descriptor is ours.
-    FdFifth = 4,
+    Mmap = 4,
     /// Descriptors in the first two arguments.
     FdFd = 5,
     /// Paths in the first two arguments.
@@ -204,7 +204,7 @@ const fn table() -> [Route; NUMBERS] {
     set(&mut routes, Route::At, &at);
     set(&mut routes, Route::At, &[SETXATTRAT, GETXATTRAT, LISTXATTRAT, REMOVEXATTRAT]);
     set(&mut routes, Route::AtNumbers, &[SYS_openat, SYS_openat2, SYS_open_tree, OPEN_TREE_ATTR, SYS_fspick]);
-    set(&mut routes, Route::FdFifth, &[SYS_mmap]);
+    set(&mut routes, Route::Mmap, &[SYS_mmap]);
     set(&mut routes, Route::FdFd, &[SYS_dup2, SYS_dup3, SYS_sendfile, SYS_tee]);
     set(&mut routes, Route::PathPath, &[SYS_rename, SYS_link, SYS_mount]);
     set(&mut routes, Route::AtAt, &[SYS_renameat, SYS_renameat2, SYS_linkat, SYS_move_mount]);

@@ -58,7 +58,7 @@ fn concerns_us(call: &Call<'_>, number: u32) -> bool {
         Route::Fd | Route::Close | Route::FdNumbers => is_ours(a as u32),
         Route::Path | Route::PathNumbers => path(a),
         Route::At | Route::AtNumbers => at(a, b),
-        Route::FdFifth => is_ours(e as u32),
+        Route::Mmap => is_ours(e as u32),
         Route::FdFd => is_ours(a as u32) || is_ours(b as u32),
         Route::PathPath => path(a) || path(b),
         Route::AtAt => at(a, b) || at(c, d),

@@ -318,7 +318,9 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
 /// mprotect(address, length, protection), pkey_mprotect(address, length, protection, key): who may store from now on.
 pub fn mprotect(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length, protection) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
-    if protection & PROT_WRITE != 0 && HAS_MAPPED.load(Relaxed) {
+    // The kernel refuses an address within a page (EINVAL) before it looks what is mapped there.
+    let may_be_ours = protection & PROT_WRITE != 0 && address.is_multiple_of(PAGE_BYTES);
+    if may_be_ours && HAS_MAPPED.load(Relaxed) {
         let who = call.begin()?.who;
         who.process.allow_stores(who.caller.thread, address, length)?;
     }

@@ -107,9 +107,11 @@ int main(int count, char **arguments) {
     close(file);
     file = open("file", O_RDONLY);
     start = map_old(PROT_READ);
-    errno = 0;
-    int result = mprotect(start + 4096, 4096, PROT_READ | PROT_WRITE);
-    printf("mprotect of a file that is open to read: %d %s\n", result, strerror(errno));
+    for (int within = 0; within < 2; within++) {
+        errno = 0;
+        int result = mprotect(start + 4096 + within, 4096, PROT_READ | PROT_WRITE);
+        printf("mprotect of a file that is open to read, %d bytes within a page: %d %s\n", within, result, strerror(errno));
+    }
     munmap(start, BYTES), say("unmapped");
     return 0;
 }
