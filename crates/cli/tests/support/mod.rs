@@ -44,6 +44,6 @@ pub fn can_mount(test: &str) -> bool {
 /// Copies a program to where it will be executed; false where there is none. Another process copies it: what another
 /// test starts meanwhile inherits our descriptors until it executes, and a program that somebody may write is not
 /// executed ("text file busy").
-pub fn copy_program(program: &str, place: &Path) -> bool {
+pub fn copy_program(program: impl AsRef<std::ffi::OsStr>, place: &Path) -> bool {
     Command::new("cp").arg(program).arg(place).status().expect("cp starts").success()
 }
