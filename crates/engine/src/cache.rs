@@ -99,7 +99,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another was faster.
     fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
-        self.fs.pm.note_read(self.fs.inode_offset(number)?, INODE_BYTES);
+        self.fs.pm.note_read(self.fs.pm.offset_of(inode), INODE_BYTES);
         let before = match self.fs.untouched {
             true => self.fs.dram.inode_links(number)?.load(Acquire) as u64,
             false => inode.nv_pointer.load_acquire(),
@@ -111,7 +111,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
         let index = self.allocate_cachelet()?;
         let cachelet = self.fs.dram.cachelet(index)?;
-        self.fill_cachelet(cachelet, inode, number, generation, &property, sequence)?;
+        self.fill_cachelet(cachelet, inode, generation, &property, sequence);
         let accessed = inode.accessed_ns.load();
         let accessed = if accessed == 0 { inode.born_ns.load() } else { accessed };
         cachelet.accessed_ns.store(accessed as i64, Relaxed);
@@ -151,11 +151,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         &self,
         cachelet: &Cachelet,
         inode: &Inode,
-        number: u64,
         generation: u32,
         property: &Property,
         sequence: u32,
-    ) -> Result<()> {
+    ) {
         let is_directory = property.kind() == Some(FileKind::Directory);
         cachelet.mode.store(property.mode, Relaxed);
         cachelet.size_bytes.store(if is_directory { 0 } else { property.size_bytes }, Relaxed);
@@ -165,7 +164,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.changed_ns.store(property.changed_ns, Relaxed);
         cachelet.lock.store(0, Relaxed);
         cachelet.waiters.store(0, Relaxed);
-        cachelet.inode.store(self.fs.inode_offset(number)?, Relaxed);
+        cachelet.inode.store(self.fs.pm.offset_of(inode), Relaxed);
         cachelet.root.store(if is_directory { 0 } else { property.root }, Relaxed);
         cachelet.entries.store(if is_directory { 0 } else { property.blocks }, Relaxed);
         cachelet.sequence.store(sequence, Relaxed);
@@ -178,7 +177,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.flags.store(property.flags, Relaxed);
         // No version of another life of this cachelet: footings outlive them.
         cachelet.version.store((cachelet.version.load(Relaxed) & !1).wrapping_add(2), Relaxed);
-        Ok(())
     }
 
     /// The cachelet that a name leads to. The caller is pinned. Waits out a rename of it.

@@ -194,13 +194,17 @@ impl<M: Memory> Fs<M> {
         if number == 0 || number >= self.geometry.inodes_max() {
             return Err(Corruption::Inode(number).into());
         }
-        let segment = number / INODES_PER_SEGMENT;
-        let word = self.segment_entry(segment)?.load_acquire();
+        self.inode_offset_in(self.segment_entry(number / INODES_PER_SEGMENT)?.load_acquire(), number)
+    }
+
+    /// The same, where it is known what the table says of the number's segment.
+    #[inline]
+    pub(crate) fn inode_offset_in(&self, segment_word: u64, number: u64) -> Result<u64> {
         let index = number % INODES_PER_SEGMENT;
-        if word != 0 && word.is_multiple_of(BLOCK_BYTES) {
-            return Ok(word + index * INODE_BYTES);
+        if segment_word != 0 && segment_word.is_multiple_of(BLOCK_BYTES) {
+            return Ok(segment_word + index * INODE_BYTES);
         }
-        listed_inode_offset(&self.pm, word, index).ok_or(Corruption::Inode(number).into())
+        listed_inode_offset(&self.pm, segment_word, index).ok_or(Corruption::Inode(number).into())
     }
 
     /// The entry of the segment table for a segment. It is written in `alloc::inodes`.

@@ -47,7 +47,7 @@ pub mod text;
 pub use ablation::{Ablation, LogLocks, Tree};
 pub use attach::{AttachOptions, MkfsOptions, Recovery, RecoveryReport, mkfs};
 pub use attributes::{Attributes, Changes, Protection, SpaceReport};
-pub use directory::{DirectoryEntry, DirectoryHint, Footing, NewNode, RenameFlags, Seen, Visit};
+pub use directory::{DirectoryEntry, DirectoryHint, Footing, NamePlace, NewNode, RenameFlags, Seen, Visit};
 pub use error::{Corruption, Error, Result};
 pub use file::{AllocateMode, BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, Extent, SeekWhat, row_of_root, visit_body};
 pub use fs::{Fs, Node, Thread};

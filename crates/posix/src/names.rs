@@ -7,7 +7,7 @@ use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use engine::format::FileKind;
-use engine::{Attributes, Error, NewNode, Node, Protection, RenameFlags};
+use engine::{Attributes, Error, NamePlace, NewNode, Node, Protection, RenameFlags};
 use pmem::Memory;
 
 /// Names that one file may have.
@@ -70,11 +70,25 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Makes a file of any kind at a name.
     pub(crate) fn make(&self, directory: Node, name: &[u8], making: &Making<'_>) -> Result<Held<'t, 'f, M>> {
+        let place = self.thread.place_of(directory, name);
+        self.thread.ask_for_name(&place);
+        self.make_at(&place, false, making)
+    }
+
+    /// The same at a place that was asked for; `seems_absent` as for [`Thread::create_at`].
+    pub(crate) fn make_at(
+        &self,
+        place: &NamePlace<'_>,
+        seems_absent: bool,
+        making: &Making<'_>,
+    ) -> Result<Held<'t, 'f, M>> {
+        let directory = place.directory();
         let here = self.check_search(directory)?;
         if let Err(refused) = self.check_protection(&here, Want::CHANGE_NAMES) {
-            return Err(self.unless_exists(directory, name, refused));
+            return Err(self.unless_exists(directory, place.name(), refused));
         }
-        let node = self.make_by(directory, &here, making, |new| Ok(self.thread.create(directory, name, new)?))?;
+        let create = |new: &NewNode<'_>| Ok(self.thread.create_at(place, seems_absent, new)?);
+        let node = self.make_by(directory, &here, making, create)?;
         Ok(Held::owned(self.thread, node))
     }
 
@@ -395,7 +409,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     ) -> Option<Result<()>> {
         let (directory, name) = self.short_parent(to_place, to)?;
         // The line that the new name needs comes from memory while the old one is looked up.
-        self.thread.ask_for_name(directory.node(), name);
+        self.thread.ask_for_name(&self.thread.place_of(directory.node(), name));
         match self.take_short(from_place, from, LastLink::Stay, |_| {})? {
             Ok((file, ..)) => Some(self.link(file.node(), directory.node(), name, false)),
             Err(error) => Some(Err(error)),

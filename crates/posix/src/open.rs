@@ -8,7 +8,7 @@ use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use crate::process::{Processes, Program, ask_for_record};
 use engine::format::FileKind;
-use engine::{Attributes, NewNode, Node};
+use engine::{Attributes, NamePlace, NewNode, Node};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -117,7 +117,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Opens a name, making the file if O_CREAT asks for it. A symbolic link is not followed: ELOOP.
     pub fn open_name(&self, directory: Node, name: &[u8], flags: i32, mode: u32, umask: u32) -> Result<Opened> {
         let flags = open_flags_valid(flags)?;
-        match self.open_or_make(directory, name, flags, mode, umask)? {
+        match self.open_or_make(&self.thread.place_of(directory, name), flags, mode, umask)? {
             Found::File(opened) => Ok(opened),
             Found::Link(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => Err(Errno::EEXIST),
             Found::Link(link) if flags & O_PATH != 0 => {
@@ -128,25 +128,18 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    fn open_or_make(
-        &self,
-        directory: Node,
-        name: &[u8],
-        flags: i32,
-        mode: u32,
-        umask: u32,
-    ) -> Result<Found<'t, 'f, M>> {
+    fn open_or_make(&self, place: &NamePlace<'_>, flags: i32, mode: u32, umask: u32) -> Result<Found<'t, 'f, M>> {
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
         // Most names that files are made at are new. Whether the directory may be searched is looked at when the file is made, too.
-        let mut is_new = exclusive || flags & O_CREAT != 0 && self.thread.is_absent(directory, name);
+        let mut seems_absent = flags & O_CREAT != 0 && self.thread.seems_absent(place);
         loop {
-            if !is_new {
-                match self.lookup(directory, name) {
+            if !exclusive && !seems_absent {
+                match self.lookup(place.directory(), place.name()) {
                     Ok(file) => {
                         let found = self.open_existing(file, flags)?;
                         if let Found::File(opened) = &found {
-                            opened.file.set_found_in(directory.number);
+                            opened.file.set_found_in(place.directory().number);
                         }
                         return Ok(found);
                     }
@@ -154,15 +147,15 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                     Err(other) => return Err(other),
                 }
             }
-            match self.make(directory, name, &making) {
+            match self.make_at(place, seems_absent, &making) {
                 // Whoever makes a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
                     let file = OpenFile::new(made.into_noted()?, FileKind::Regular, flags);
-                    file.set_found_in(directory.number);
+                    file.set_found_in(place.directory().number);
                     return Ok(Found::File(Opened { file, created: true }));
                 }
                 // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
-                Err(Errno::EEXIST) if !exclusive => is_new = false,
+                Err(Errno::EEXIST) if !exclusive => seems_absent = false,
                 Err(other) => return Err(other),
             }
         }
@@ -228,13 +221,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// The directory and name of a path at which a file may be about to be made, if the path is a short way. What that needs is asked for: it comes from memory
     /// while the caller does something else.
     #[inline]
-    pub fn name_ahead<'p>(&self, place: &Place, path: &'p [u8]) -> Option<(Held<'t, 'f, M>, &'p [u8])> {
+    pub fn name_ahead<'p>(&self, place: &Place, path: &'p [u8]) -> Option<NameAhead<'p, 't, 'f, M>> {
         let (directory, name) = self.short_parent(place, path)?;
-        self.thread.ask_for_name(directory.node(), name);
+        let place = self.thread.place_of(directory.node(), name);
+        self.thread.ask_for_name(&place);
         if let Some(cachelet) = self.thread.cachelet_ahead() {
             ask_for_record(self.thread.fs(), cachelet);
         }
-        Some((directory, name))
+        Some(NameAhead { place, _directory: directory })
     }
 
     /// Opens a name that was asked for by [`Caller::name_ahead`], with O_CREAT. None: it is a symbolic link, or the flags in force do not make
@@ -242,7 +236,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     #[inline]
     pub fn open_name_ahead(
         &self,
-        (directory, name): &(Held<'t, 'f, M>, &[u8]),
+        ahead: &NameAhead<'_, 't, 'f, M>,
         flags: i32,
         (mode, umask): (u32, u32),
     ) -> Result<Option<Opened>> {
@@ -250,7 +244,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if flags & O_CREAT == 0 {
             return Ok(None);
         }
-        match self.open_or_make(directory.node(), name, flags, mode, umask)? {
+        match self.open_or_make(&ahead.place, flags, mode, umask)? {
             Found::File(opened) => Ok(Some(opened)),
             Found::Link(_) => Ok(None),
         }
@@ -265,7 +259,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (mode, umask): (u32, u32),
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Opened>> {
-        if let Some(ahead) = self.short_parent(place, path)
+        if let Some(ahead) = self.name_ahead(place, path)
             && let Some(opened) = self.open_name_ahead(&ahead, flags, (mode, umask))?
         {
             return Ok(Outcome::Inside(opened));
@@ -277,7 +271,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             if parent.slash {
                 return Err(Errno::EISDIR);
             }
-            let link = match self.open_or_make(parent.directory.node(), name.bytes(), flags, mode, umask)? {
+            let at = self.thread.place_of(parent.directory.node(), name.bytes());
+            let link = match self.open_or_make(&at, flags, mode, umask)? {
                 Found::File(opened) => return Ok(Outcome::Inside(opened)),
                 Found::Link(_) if flags & O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
                 Found::Link(link) => link,
@@ -300,6 +295,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     pub fn keep(&self, file: &OpenFile) {
         self.thread.forget(file.node());
     }
+}
+
+/// A name at which a file may be about to be made, and its directory, kept for that time.
+pub struct NameAhead<'p, 't, 'f, M: Memory> {
+    place: NamePlace<'p>,
+    _directory: Held<'t, 'f, M>,
 }
 
 /// What a name led to.

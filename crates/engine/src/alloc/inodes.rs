@@ -13,7 +13,7 @@
 use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
 use crate::dram::MAGAZINE_INODES;
 use crate::error::{Corruption, Error, Result};
-use crate::format::{INODES_PER_SEGMENT, SEGMENT_BLOCKS, Segment, SegmentEntry};
+use crate::format::{INODES_PER_SEGMENT, Inode, SEGMENT_BLOCKS, Segment, SegmentEntry};
 use crate::fs::{Fs, Thread};
 use crate::redo::Change;
 use crate::step::step;
@@ -101,6 +101,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Takes free numbers of a segment into the magazine. Under the lock of the map.
     fn take_from_segment(&self, segment: u64) -> Result<()> {
         let header = self.fs.header()?;
+        let segment_word = self.fs.segment_entry(segment)?.load_acquire();
         for index in segment * SEGMENT_WORDS..(segment + 1) * SEGMENT_WORDS {
             let word = self.fs.dram.inode_word(index)?;
             let seen = word.load(Relaxed);
@@ -113,7 +114,7 @@ impl<M: Memory> Thread<'_, M> {
             for slot in &self.slot.inodes[count..count + taken.count_ones() as usize] {
                 let number = index * 64 + rest.trailing_zeros() as u64;
                 // Before it is taken: nobody else takes it under this lock, and of a free number the identity counts for nobody.
-                self.forget_life(number)?;
+                self.forget_life(self.fs.inode_at(self.fs.inode_offset_in(segment_word, number)?)?);
                 slot.store(number, Relaxed);
                 rest &= rest - 1;
             }
@@ -176,12 +177,11 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Takes the last life's birth away from a number that is about to get another one, so that nobody finds it by its number meanwhile. Nothing
     /// depends on it after a crash, so it is not flushed; and the next owner finds the line in its cache.
-    fn forget_life(&self, number: u64) -> Result<()> {
-        let inode = self.fs.inode(number)?;
-        if inode.birth.load() != inode.free_word() {
-            self.fs.pm.retract(&inode.birth, inode.free_word()).unflushed();
+    fn forget_life(&self, inode: &Inode) {
+        let free = inode.free_word();
+        if inode.birth.load() != free {
+            self.fs.pm.retract(&inode.birth, free).unflushed();
         }
-        Ok(())
     }
 
     /// Takes numbers of the newest segment, or of up to `limit` others from the cursor on.

@@ -6,7 +6,7 @@
 
 use super::log::ClaimedSlot;
 use super::remove::check_directory_links;
-use super::{LINKS_MAX, NewNode, check_name};
+use super::{LINKS_MAX, NamePlace, NewNode, check_name};
 use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
@@ -59,11 +59,17 @@ struct PreparedInode<'f> {
 impl<'f, M: Memory> Thread<'f, M> {
     /// Makes a file, directory, symbolic link or special file; `Exists` if the name is taken. With a reference.
     pub fn create(&self, directory: Node, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
+        let place = self.place_of(directory, name);
+        self.ask_for_name(&place);
+        self.create_at(&place, false, new)
+    }
+
+    /// The same at a place that was asked for. With `seems_absent` the name was looked for a moment ago ([`Thread::seems_absent`]), and is not once more before its
+    /// bucket is held: if it is there after all, a slot of the directory's log is lost.
+    pub fn create_at(&self, place: &NamePlace<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
         self.fs.writable()?;
-        check_name(name)?;
-        let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket_to_change(hash);
-        let result = self.retry_when_full(|| self.create_once(directory, name, hash, new));
+        check_name(place.name)?;
+        let result = self.retry_when_full(|| self.create_once(place, seems_absent, new));
         self.settle_names()?;
         self.recycle_some();
         if let Ok(node) = result {
@@ -81,9 +87,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    fn create_once(&self, directory: Node, name: &[u8], hash: NameHash, new: &NewNode<'_>) -> Result<Node> {
+    fn create_once(&self, place: &NamePlace<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
+        let NamePlace { directory, name, hash } = *place;
         let (_pin, parent) = self.pin_indexed(directory)?;
-        if self.fs.has(directory.number, name, hash)? {
+        if !seems_absent && self.fs.has(directory.number, name, hash)? {
             return Err(Error::Exists);
         }
         self.intend(IntentKind::Create, [directory.cachelet, 0], [hash, hash]);
@@ -302,7 +309,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let generation = fresh.inode.birth.load() as u32;
         let named = Named { number: fresh.number, generation, kind: new.kind };
         let dentry = self.write_dentry(prepared, named, name, fresh.moment_ns)?;
-        self.fill_new_cachelet(fresh)?;
+        self.fill_new_cachelet(fresh);
         // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
         self.fs.unlock_logs();
@@ -388,11 +395,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(pm.flush(dirty))
     }
 
-    fn fill_new_cachelet(&self, fresh: &PreparedInode<'f>) -> Result<()> {
+    fn fill_new_cachelet(&self, fresh: &PreparedInode<'f>) {
         // As `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let cachelet = fresh.cachelet;
-        self.fill_cachelet(cachelet, fresh.inode, fresh.number, generation, &fresh.property, 0)?;
+        self.fill_cachelet(cachelet, fresh.inode, generation, &fresh.property, 0);
         cachelet.accessed_ns.store(fresh.moment_ns, Relaxed);
         if fresh.property.flags & PROPERTY_INLINE == 0 && fresh.xattrs == 0 {
             cachelet.dirty.store(PLAIN, Relaxed);
@@ -405,7 +412,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.references.store(state.word(), Relaxed);
         step();
         cachelet.number.store(fresh.number, Release);
-        Ok(())
     }
 
     /// Makes a file without a name (O_TMPFILE), with a reference. It can be given a name by `link`. After a crash it is gone.
@@ -436,7 +442,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut fresh = self.prepare_inode(new, parent)?;
         fresh.property.links = links;
         let flushed = self.write_inode(&fresh, new, 0)?;
-        self.fill_new_cachelet(&fresh)?;
+        self.fill_new_cachelet(&fresh);
         self.fs.pm.fence(flushed);
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }

@@ -29,6 +29,30 @@ pub struct Seen<'f> {
     node: Node,
 }
 
+/// A name in a directory, whether it is there or not: for who has several questions about it. Made by [`Thread::place_of`]; the directory must stay
+/// referenced meanwhile.
+#[derive(Clone, Copy)]
+pub struct NamePlace<'n> {
+    pub(super) directory: Node,
+    pub(super) name: &'n [u8],
+    /// What the two hash to.
+    pub(super) hash: NameHash,
+}
+
+impl<'n> NamePlace<'n> {
+    /// The directory.
+    #[inline]
+    pub fn directory(&self) -> Node {
+        self.directory
+    }
+
+    /// The name, which may be none that a file can have.
+    #[inline]
+    pub fn name(&self) -> &'n [u8] {
+        self.name
+    }
+}
+
 /// What a directory on a way was like. While it is like that, it has the name that it had, and who may search it has not changed. Of use for as long as the
 /// image is inside.
 ///
@@ -161,19 +185,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         Visit { thread: self, _pin: self.pin() }
     }
 
-    /// Asks for the line that decides about a name which is soon to be made, removed or replaced: for who has something else to do before.
+    /// A name in a directory, whether it is there or not.
     #[inline]
-    pub fn ask_for_name(&self, directory: Node, name: &[u8]) {
-        self.fs.prefetch_bucket_to_change(self.fs.hash_name(directory.number, name));
+    pub fn place_of<'n>(&self, directory: Node, name: &'n [u8]) -> NamePlace<'n> {
+        NamePlace { directory, name, hash: self.fs.hash_name(directory.number, name) }
     }
 
-    /// Whether a name is surely not in a directory; no, where that cannot be told at once. Says nothing of who may know it.
+    /// Asks for the line that decides about a name which is soon to be made, removed or replaced: for who has something else to do before.
     #[inline]
-    pub fn is_absent(&self, directory: Node, name: &[u8]) -> bool {
-        let Ok(cachelet) = self.cachelet(directory) else { return false };
-        let _pin = self.pin();
-        DirectoryState::of(cachelet) == DirectoryState::Indexed
-            && self.fs.is_absent(self.fs.hash_name(directory.number, name))
+    pub fn ask_for_name(&self, place: &NamePlace<'_>) {
+        self.fs.prefetch_bucket_to_change(place.hash);
+    }
+
+    /// Whether a name seems not to be in a directory: a hint, so it costs no pin; no, where it cannot be told at once. Whoever makes the name
+    /// ([`Thread::create_at`]) finds out. Says nothing of who may know it.
+    #[inline]
+    pub fn seems_absent(&self, place: &NamePlace<'_>) -> bool {
+        let Ok(directory) = self.cachelet(place.directory) else { return false };
+        DirectoryState::of(directory) == DirectoryState::Indexed
+            // The way through a tree is not for who is not pinned.
+            && self.fs.tree().is_none()
+            && self.fs.is_absent(place.hash)
     }
 
     /// The file of a name, with a reference.

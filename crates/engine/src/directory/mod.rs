@@ -20,7 +20,7 @@ mod rename;
 mod tests;
 mod young;
 
-pub use lookup::{Footing, Seen, Visit};
+pub use lookup::{Footing, NamePlace, Seen, Visit};
 
 use crate::error::{Error, Result};
 use crate::format::{FileKind, NAME_BYTES_MAX};

@@ -40,6 +40,28 @@ fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
     thread.release(full, 1);
 }
 
+#[test]
+fn a_name_that_only_seemed_to_be_absent_is_not_made_again() {
+    let image = new_image(4 << 20, 0);
+    let attached = Attached::new(&image).expect("attaches");
+    let thread = attached.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let place = thread.place_of(root, b"file");
+    assert!(!thread.seems_absent(&place), "of a directory that nobody used nothing is known");
+    thread.release(thread.create(root, b"other", &new_node(FileKind::Regular)).expect("makes"), 1);
+    assert!(thread.seems_absent(&place));
+    let file = thread.create(root, b"file", &new_node(FileKind::Regular)).expect("somebody else was faster");
+    assert!(!thread.seems_absent(&place));
+
+    let free = || thread.space().map(|space| (space.inodes_free, space.blocks_free, space.files_cached));
+    let before = free().expect("counts");
+    assert_eq!(thread.create_at(&place, true, &new_node(FileKind::Regular)).err(), Some(Error::Exists));
+    assert_eq!(free().expect("counts"), before, "nothing is taken");
+    let found = thread.lookup(root, b"file").expect("is there still");
+    assert_eq!(found.number, file.number);
+    [file, found, root].into_iter().for_each(|node| thread.release(node, 1));
+}
+
 /// A change of a directory that is none of its names.
 type Explicit = fn(&Thread<'_, pmem::Direct>, Node, Node);
 
