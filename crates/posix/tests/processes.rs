@@ -221,18 +221,26 @@ fn a_shared_table_outlives_the_process_that_made_it() {
 fn a_call_keeps_its_file_while_another_thread_closes_it() {
     alone(|thread, process, session| {
         process.set_threads();
-        process.install(thread, 3, &open(session, "a"), false).unwrap();
-        let (first, second) = (process.file(thread, 3).unwrap(), process.file(thread, 3).unwrap());
-        let index = first.index();
-        assert!(process.remove(thread, 3));
-        assert!(process.file(thread, 3).is_none());
-        assert_eq!(process.all().usage().unwrap().files, 1, "in use");
-        process.install(thread, 3, &open(session, "b"), false).unwrap();
-        assert_ne!(process.file(thread, 3).unwrap().index(), index);
-        drop(first);
-        assert_eq!(process.all().usage().unwrap().files, 2, "still in use by the second");
-        drop(second);
-        assert_eq!(process.all().usage().unwrap().files, 1);
+        let fs = thread.fs();
+        let user = fs.enter().unwrap();
+        let own = process.for_thread().expect("room for a thread");
+        let ways: [(&str, &Process<_>); 2] = [("with the table to itself", &process), ("beside others", &own)];
+        for (how, closer) in ways {
+            process.install(thread, 3, &open(session, "a"), false).unwrap();
+            let (first, second) = (process.file(thread, 3).unwrap(), process.file(&user, 3).unwrap());
+            let index = first.index();
+            assert!(closer.remove(thread, 3));
+            assert!(process.file(thread, 3).is_none());
+            assert_eq!(process.all().usage().unwrap().files, 1, "in use, closed {how}");
+            process.install(thread, 3, &open(session, "b"), false).unwrap();
+            assert_ne!(process.file(thread, 3).unwrap().index(), index);
+            drop(first);
+            assert_eq!(process.all().usage().unwrap().files, 2, "still in use by the second, closed {how}");
+            drop(second);
+            assert_eq!(process.all().usage().unwrap().files, 1);
+            assert!(process.remove(thread, 3));
+        }
+        own.end_thread();
     });
 }
 

@@ -15,12 +15,12 @@
 //!   repeated any more: so nobody else changes it meanwhile, and of two who close a descriptor one does.
 //! - Whatever the actor frees is claimed with its own ticket first. So freeing twice does nothing: whoever claimed it meanwhile has another ticket.
 
-use super::areas::{Areas, Intent, Kind, PAGE_DESCRIPTORS, Record, SLOTS, Slot, USES};
+use super::areas::{Areas, Intent, Kind, PAGE_DESCRIPTORS, Record, SLOTS, Slot, USES, USES_OF_LINE};
 use super::{Processes, lists};
 use crate::errno::{Errno, Result};
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::{Node, Thread};
 use pmem::Memory;
 
@@ -588,7 +588,10 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
 
     /// Whether a call of a thread of this table uses a description.
     fn is_used_by_calls(&self, index: u32) -> bool {
-        self.locked.uses.iter().any(|word| word.load(Acquire) as u32 == index + 1)
+        let used = self.locked.use_lines.load(SeqCst);
+        let (lines, _) = self.locked.uses.as_chunks::<USES_OF_LINE>();
+        let is_it = |word: &AtomicU64| word.load(Acquire) as u32 == index + 1;
+        lines.iter().enumerate().any(|(line, uses)| used >> line & 1 == 1 && uses.iter().any(is_it))
     }
 
     /// Stores an entry: with a full fence where threads look descriptors up, see `descriptors`.

@@ -34,6 +34,9 @@ pub(super) const TOKENS: u32 = super::TOKENS_MAX;
 pub(super) const MEMBERS: usize = 32;
 /// Uses in flight that a table can hold at a time.
 pub(super) const USES: usize = 128;
+/// Uses in a cache line. Threads begin their search for a free one in lines of their own.
+pub(super) const USES_OF_LINE: usize = 8;
+const _: () = assert!(USES / USES_OF_LINE <= u32::BITS as usize);
 /// Pages of a directory.
 const DIRECTORY_PAGES: usize = 1024;
 const _: () = assert!(DIRECTORY_PAGES as u32 * PAGE_DESCRIPTORS == super::DESCRIPTORS_MAX);
@@ -126,8 +129,10 @@ pub(super) struct Slot {
     pub cursors: [AtomicU32; 5],
     /// Other processes use the table, or did: members keep each other out, too.
     pub shared: AtomicU32,
+    /// A bit for each line of `uses` in which there has been one: whoever looks for a use need not go through the others. Set before the use, never cleared.
+    pub use_lines: AtomicU32,
     /// Zero.
-    pub reserved1: [AtomicU32; 7],
+    pub reserved1: [AtomicU32; 6],
 
     /// The operation in flight, under `lock`.
     pub intent: Intent,

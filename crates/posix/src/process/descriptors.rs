@@ -7,7 +7,7 @@
 //! its reference to a use that it finds, and the end of that use drops it. Either sees the other: both store (a full fence) before they look.
 
 use super::actor::{Actor, BUSY, OWNED, Place, entry_of, file_of};
-use super::areas::{DESCRIPTORS_NEAR, PAGE_DESCRIPTORS, USES};
+use super::areas::{DESCRIPTORS_NEAR, PAGE_DESCRIPTORS, USES, USES_OF_LINE};
 use super::{DESCRIPTORS_MAX, Descriptor, Process, Processes, Using};
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
@@ -16,8 +16,6 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::Thread;
 use pmem::Memory;
 
-/// Uses in a cache line.
-const USES_APART: u32 = 8;
 /// Of a use that is none, since the process has one thread.
 pub(super) const NO_USE: u32 = u32::MAX;
 
@@ -142,13 +140,16 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<Using<'u, 'f, M>> {
-        // Threads begin their search at different places, in lines of their own.
-        let hint = thread.index().wrapping_mul(USES_APART);
+        let hint = thread.index().wrapping_mul(USES_OF_LINE as u32);
         let mut tries = 0u32;
         loop {
             let index = file_of(self.entry(fd))?;
             let which = hint.wrapping_add(tries) % USES as u32;
             let word = &self.table.uses[which as usize];
+            let line = 1 << (which / USES_OF_LINE as u32);
+            if self.table.use_lines.load(Relaxed) & line == 0 {
+                self.table.use_lines.fetch_or(line, SeqCst);
+            }
             if word.load(Relaxed) == 0 && word.compare_exchange(0, index as u64 + 1, SeqCst, Relaxed).is_ok() {
                 let using = Using { process: self, thread, file: self.all.areas.file(index).ok()?, index, which };
                 if file_of(self.entry(fd)) == Some(index) {

@@ -325,9 +325,16 @@ impl<'f, M: Memory> Processes<'f, M> {
 
 /// Makes an empty slot free.
 pub(super) fn free_slot(slot: &Slot) {
-    for word in
-        [&slot.threads, &slot.shared, &slot.umask, &slot.parent, &slot.table, &slot.descriptors_end, &slot.intent.step]
-    {
+    for word in [
+        &slot.threads,
+        &slot.shared,
+        &slot.umask,
+        &slot.parent,
+        &slot.table,
+        &slot.descriptors_end,
+        &slot.use_lines,
+        &slot.intent.step,
+    ] {
         word.store(0, Release);
     }
     slot.child_pid.store(0, Release);
