@@ -9,18 +9,18 @@
 //! - Below the floor no byte is zero. Above it a byte that says nothing (zero) is always right; one that says that the number is the kernel's may be late by a close that was on its way when it
 //!   was set. So whoever asks the kernel for a number asks for the lowest from the floor on, and believes it.
 //! - A parked number is not below the floor; the filter's byte says what it is, and whoever uses the number gets EBADF.
-//! - Whoever changes the byte of a parked number to [`OURS`], by compare-and-swap, has got the number. So threads need no lock: the bytes are
+//! - Whoever changes the byte of a parked number to [`OURS`], beside others by compare-and-swap, has got the number. So threads need no lock: the bytes are
 //!   all that they share, and the floor, which is only raised when the kernel had to be asked, or when it is well below what is free.
 //! - Whatever makes a descriptor of the kernel's, or could tell that there are parked ones, gives them back first ([`give_back`]): the filter sends it to the
 //!   dispatcher while there may be any. Calls that the filter does not see may get a number above a parked one.
 //! - The state is this process's and its memory's. A child that runs in its parent's memory has a table of its own in the kernel, so nothing is parked when it is made and
 //!   while it runs, and it asks the kernel. Where two memories share one table, nothing is ever parked.
-//! - Who parks and who gives back, or lends, each stores and then looks (all of these are full fences): one of the two sees the other.
+//! - Who parks and who gives back, or lends, each stores and then looks (all of these are full fences, unless there is one thread): one of the two sees the other.
 
 use super::descriptors::{KERNELS, OURS, PARKED, PARKED_CLOEXEC, close_placeholder, kernel, mark, placed};
 use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, FDS_MAX};
 use super::environment;
-use super::processes::Who;
+use super::processes::{self, Who};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use posix::process::Process;
@@ -68,16 +68,39 @@ fn count(before: u8, now: u8) {
     }
 }
 
+/// Whether nobody else changes bytes meanwhile: neither another thread nor a child in our memory. (Handlers of signals come when the call is done, or while the kernel
+/// does a part of it.) Then a load and a store do, which cost a fraction of what is atomic towards others.
+fn is_alone() -> bool {
+    !processes::has_threads() && BORROWERS.load(Relaxed) == 0
+}
+
 /// What a number is from now on.
 pub fn set_state(fd: u32, now: u8) {
-    if let Some(byte) = byte(fd) {
-        count(byte.swap(now, SeqCst), now);
-    }
+    let Some(byte) = byte(fd) else { return };
+    let before = match is_alone() {
+        true => {
+            let before = byte.load(Relaxed);
+            byte.store(now, Relaxed);
+            before
+        }
+        false => byte.swap(now, SeqCst),
+    };
+    count(before, now);
 }
 
 /// The same, if it is `before` still.
 fn change(fd: u32, before: u8, now: u8) -> bool {
-    let changed = byte(fd).is_some_and(|byte| byte.compare_exchange(before, now, SeqCst, Relaxed).is_ok());
+    let Some(byte) = byte(fd) else { return false };
+    let changed = match is_alone() {
+        true => {
+            let is_before = byte.load(Relaxed) == before;
+            if is_before {
+                byte.store(now, Relaxed);
+            }
+            is_before
+        }
+        false => byte.compare_exchange(before, now, SeqCst, Relaxed).is_ok(),
+    };
     if changed {
         count(before, now);
     }
