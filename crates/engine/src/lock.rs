@@ -137,7 +137,7 @@ mod tests {
         let image = new_image(4 << 20, 0);
         let fs = Attached::new(&image).expect("attaches");
         let header = fs.header().expect("a header");
-        let (word, waiters) = (&header.evict_lock, &header.reserved0);
+        let (word, waiters) = (&header.evict_lock, &header.rare_waiters);
         let (inside, sum) = (AtomicU32::new(0), AtomicU64::new(0));
         let all = Barrier::new(4);
         std::thread::scope(|scope| {
@@ -168,7 +168,7 @@ mod tests {
         let fs = Attached::new(&image).expect("attaches");
         let (first, second) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
         let header = fs.header().expect("a header");
-        let (word, waiters) = (&header.evict_lock, &header.reserved0);
+        let (word, waiters) = (&header.evict_lock, &header.rare_waiters);
         let held = first.try_lock(word, waiters).expect("nobody has it");
         assert!(second.try_lock(word, waiters).is_none());
         assert_eq!(word.load(Relaxed), first.ticket());
@@ -182,7 +182,7 @@ mod tests {
         let image = new_image(4 << 20, 0);
         let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
         let header = fs.header().expect("a header");
-        let (word, waiters) = (&header.evict_lock, &header.reserved0);
+        let (word, waiters) = (&header.evict_lock, &header.rare_waiters);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let thread = fs.enter().expect("enters");

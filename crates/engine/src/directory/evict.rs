@@ -37,7 +37,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Evicts some directories; whether anything was. Not pinned.
     pub(crate) fn evict_some(&self) -> Result<bool> {
         let header = self.fs.header()?;
-        let _evicting = self.lock(&header.evict_lock, &header.reserved0)?;
+        let _evicting = self.lock(&header.evict_lock, &header.rare_waiters)?;
         let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
         let mut evicted = 0;
         let mut hand = header.evict_head.load(Relaxed);

@@ -290,7 +290,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(None);
         }
         let header = self.fs.header()?;
-        let held = self.lock(&header.directory_move_lock, &header.reserved0)?;
+        let held = self.lock(&header.directory_move_lock, &header.rare_waiters)?;
         if source.kind == FileKind::Directory && self.is_ancestor(source.inode, new.number)? {
             return Err(Error::Loop);
         }

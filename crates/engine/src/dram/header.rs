@@ -40,29 +40,36 @@ pub struct DramHeader {
     /// Seed of the name hash; drawn anew for each region.
     pub hash_seed: AtomicU64,
 
-    /// Buckets in use; a line of its own, read by every lookup.
+    /// Buckets in use. Every lookup reads it, so nothing that changes more often is in its line.
     pub buckets: AtomicU64,
+    /// Thread slots that were ever used.
+    pub slots_high: AtomicU64,
+    /// Zero.
+    pub reserved0: [AtomicU64; 6],
+
+    /// The global epoch of deferred freeing (not the image's); a line of its own.
+    pub grace: AtomicU64,
+    /// Zero.
+    pub reserved1: [AtomicU64; 7],
+
     /// Overflow buckets handed out so far (bump), of which freed ones are on the list.
     pub overflow_next: AtomicU64,
     /// First of the list of freed overflow buckets; under `overflow_lock`, as is the bump.
     pub overflow_free: AtomicU64,
-    /// Thread slots that were ever used.
-    pub slots_high: AtomicU64,
+    /// Owner slot + 1 of the one that takes or gives overflow buckets.
+    pub overflow_lock: AtomicU32,
+    /// Waiters on `overflow_lock`.
+    pub overflow_waiters: AtomicU32,
     /// Owner slot + 1 of the one that may grow the mindex.
     pub grow_lock: AtomicU32,
     /// Owner slot + 1 of the one that moves a directory to another one.
     pub directory_move_lock: AtomicU32,
     /// Owner slot + 1 of the one that evicts.
     pub evict_lock: AtomicU32,
+    /// Waiters on any of the three before.
+    pub rare_waiters: AtomicU32,
     /// Zero.
-    pub reserved0: AtomicU32,
-    /// Zero.
-    pub reserved1: [AtomicU64; 2],
-
-    /// The global epoch of deferred freeing (not the image's); a line of its own.
-    pub grace: AtomicU64,
-    /// Zero.
-    pub reserved2: [AtomicU64; 7],
+    pub reserved2: [AtomicU64; 3],
 
     /// Names in the mindex; a line with the other statistics. Approximate while operations run.
     pub names: AtomicU64,
@@ -110,20 +117,17 @@ pub struct DramHeader {
     pub cachelets_lock: AtomicU32,
     /// Waiters on `cachelets_lock`.
     pub cachelets_waiters: AtomicU32,
-    /// Owner slot + 1 of the one that takes or gives overflow buckets.
-    pub overflow_lock: AtomicU32,
-    /// Waiters on `overflow_lock`.
-    pub overflow_waiters: AtomicU32,
     /// Slots that were reaped.
     pub reaped: AtomicU64,
     /// 1 once a block had several pointers, whose number a death in the wrong moment leaves in doubt.
     pub blocks_shared: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 451],
+    pub reserved3: [AtomicU64; 444],
 }
 const _: () = assert!(size_of::<DramHeader>() == 4096);
 const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);
 const _: () = assert!(core::mem::offset_of!(DramHeader, grace) == 128);
-const _: () = assert!(core::mem::offset_of!(DramHeader, names) == 192);
+const _: () = assert!(core::mem::offset_of!(DramHeader, overflow_next) == 192);
+const _: () = assert!(core::mem::offset_of!(DramHeader, names) == 256);
 // SAFETY: repr(C), atomics only, no padding: the fields sum up to the asserted size.
 unsafe impl Layout for DramHeader {}

@@ -18,7 +18,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || self.fs.tree().is_some() {
             return Ok(());
         }
-        let Some(_growing) = self.try_lock(&header.grow_lock, &header.reserved0) else { return Ok(()) };
+        let Some(_growing) = self.try_lock(&header.grow_lock, &header.rare_waiters) else { return Ok(()) };
         while header.buckets.load(Relaxed) < wanted {
             self.split_next()?;
         }
