@@ -36,7 +36,7 @@ pub(super) const MEMBERS: usize = 32;
 pub(super) const USES: usize = 128;
 /// Uses in a cache line. Threads begin their search for a free one in lines of their own.
 pub(super) const USES_OF_LINE: usize = 8;
-const _: () = assert!(USES / USES_OF_LINE <= u32::BITS as usize);
+const _: () = assert!(USES.is_multiple_of(USES_OF_LINE) && USES / USES_OF_LINE <= u32::BITS as usize);
 /// Pages of a directory.
 const DIRECTORY_PAGES: usize = 1024;
 const _: () = assert!(DIRECTORY_PAGES as u32 * PAGE_DESCRIPTORS == super::DESCRIPTORS_MAX);
