@@ -311,7 +311,7 @@ impl<M: Memory> Fs<M> {
         (is_all && was_steady(main, version) && self.still_leads(hash, header, bucket)).then_some(Near::Absent)
     }
 
-    /// Whether a name is surely not there, as far as its main bucket alone tells. The caller is pinned.
+    /// Whether a name is surely not there, as far as its main bucket alone tells. The caller is pinned; to who is not, and has no tree, it is a hint.
     #[inline]
     pub(crate) fn is_absent(&self, hash: NameHash) -> bool {
         let Ok(header) = self.header() else { return false };

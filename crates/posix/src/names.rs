@@ -75,7 +75,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.make_at(&place, false, making)
     }
 
-    /// The same at a place that was asked for; `seems_absent` as for [`Thread::create_at`].
+    /// The same for who has asked for the place already, or looked there; `seems_absent` as for [`Thread::create_at`](engine::Thread::create_at).
     pub(crate) fn make_at(
         &self,
         place: &NamePlace<'_>,

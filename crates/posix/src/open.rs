@@ -128,18 +128,18 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    fn open_or_make(&self, place: &NamePlace<'_>, flags: i32, mode: u32, umask: u32) -> Result<Found<'t, 'f, M>> {
+    fn open_or_make(&self, at: &NamePlace<'_>, flags: i32, mode: u32, umask: u32) -> Result<Found<'t, 'f, M>> {
         let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
         // Most names that files are made at are new. Whether the directory may be searched is looked at when the file is made, too.
-        let mut seems_absent = flags & O_CREAT != 0 && self.thread.seems_absent(place);
+        let mut seems_absent = flags & O_CREAT != 0 && self.thread.seems_absent(at);
         loop {
             if !exclusive && !seems_absent {
-                match self.lookup(place.directory(), place.name()) {
+                match self.lookup(at.directory(), at.name()) {
                     Ok(file) => {
                         let found = self.open_existing(file, flags)?;
                         if let Found::File(opened) = &found {
-                            opened.file.set_found_in(place.directory().number);
+                            opened.file.set_found_in(at.directory().number);
                         }
                         return Ok(found);
                     }
@@ -147,11 +147,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                     Err(other) => return Err(other),
                 }
             }
-            match self.make_at(place, seems_absent, &making) {
+            match self.make_at(at, seems_absent, &making) {
                 // Whoever makes a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
                     let file = OpenFile::new(made.into_noted()?, FileKind::Regular, flags);
-                    file.set_found_in(place.directory().number);
+                    file.set_found_in(at.directory().number);
                     return Ok(Found::File(Opened { file, created: true }));
                 }
                 // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
@@ -223,12 +223,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     #[inline]
     pub fn name_ahead<'p>(&self, place: &Place, path: &'p [u8]) -> Option<NameAhead<'p, 't, 'f, M>> {
         let (directory, name) = self.short_parent(place, path)?;
-        let place = self.thread.place_of(directory.node(), name);
-        self.thread.ask_for_name(&place);
+        let at = self.thread.place_of(directory.node(), name);
+        self.thread.ask_for_name(&at);
         if let Some(cachelet) = self.thread.cachelet_ahead() {
             ask_for_record(self.thread.fs(), cachelet);
         }
-        Some(NameAhead { place, _directory: directory })
+        Some(NameAhead { at, _directory: directory })
     }
 
     /// Opens a name that was asked for by [`Caller::name_ahead`], with O_CREAT. None: it is a symbolic link, or the flags in force do not make
@@ -244,7 +244,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if flags & O_CREAT == 0 {
             return Ok(None);
         }
-        match self.open_or_make(&ahead.place, flags, mode, umask)? {
+        match self.open_or_make(&ahead.at, flags, mode, umask)? {
             Found::File(opened) => Ok(Some(opened)),
             Found::Link(_) => Ok(None),
         }
@@ -299,7 +299,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
 /// A name at which a file may be about to be made, and its directory, kept for that time.
 pub struct NameAhead<'p, 't, 'f, M: Memory> {
-    place: NamePlace<'p>,
+    at: NamePlace<'p>,
     _directory: Held<'t, 'f, M>,
 }
 

@@ -64,7 +64,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.create_at(&place, false, new)
     }
 
-    /// The same at a place that was asked for. With `seems_absent` the name was looked for a moment ago ([`Thread::seems_absent`]), and is not once more before its
+    /// The same for who has asked for the place already, or looked there. With `seems_absent` the name was looked for a moment ago ([`Thread::seems_absent`]), and is not once more before its
     /// bucket is held: if it is there after all, a slot of the directory's log is lost.
     pub fn create_at(&self, place: &NamePlace<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
         self.fs.writable()?;
