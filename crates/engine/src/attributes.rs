@@ -1,6 +1,6 @@
 //! Attributes of files: what stat shows and what chmod and its kin change.
 
-use crate::dram::{Cachelet, PLAIN, References};
+use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST};
 use crate::fs::{Node, Thread};
@@ -142,7 +142,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                     generation: cachelet.generation.load(Relaxed),
                     kind: kind.unwrap_or(FileKind::Regular),
                     mode,
-                    links: References::from_word(cachelet.references.load(Relaxed)).links,
+                    links: cachelet.links(is_directory),
                     uid: cachelet.uid.load(Relaxed),
                     gid: cachelet.gid.load(Relaxed),
                     device: if is_directory { 0 } else { cachelet.device.load(Relaxed) },

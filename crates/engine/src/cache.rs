@@ -7,8 +7,8 @@
 //! - What a cachelet says is on the image, except where `dirty` says otherwise (links and times that are recovered from dentries).
 
 use crate::dram::{
-    Cachelet, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING, PLAIN, References,
-    RetiredKind,
+    Cachelet, DIRECTORY_LINKS, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
+    PLAIN, References, RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property};
@@ -115,7 +115,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let accessed = inode.accessed_ns.load();
         let accessed = if accessed == 0 { inode.born_ns.load() } else { accessed };
         cachelet.accessed_ns.store(accessed as i64, Relaxed);
-        let references = References { references: 0, links: property.links, flags: FLAG_READABLE };
+        let is_directory = property.kind() == Some(FileKind::Directory);
+        let links = if is_directory { property.links.min(DIRECTORY_LINKS) } else { property.links };
+        let references = References { references: 0, links, flags: FLAG_READABLE };
         cachelet.references.store(references.word(), Relaxed);
         cachelet.number.store(number, Release);
         let published = match self.fs.untouched {
@@ -171,7 +173,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.generation.store(generation, Relaxed);
         cachelet.directory.store(0, Relaxed);
         cachelet.dirty.store(0, Relaxed);
-        cachelet.device.store(if is_directory { 0 } else { inode.device.load() }, Relaxed);
+        let subdirectories = || property.links.saturating_sub(DIRECTORY_LINKS);
+        cachelet.device.store(if is_directory { subdirectories() } else { inode.device.load() }, Relaxed);
         cachelet.next.store(0, Relaxed);
         cachelet.mapped.store(0, Relaxed);
         cachelet.flags.store(property.flags, Relaxed);
@@ -467,7 +470,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Property {
             mode,
             flags: cachelet.flags.load(Relaxed),
-            links: References::from_word(cachelet.references.load(Relaxed)).links,
+            links: cachelet.links(is_directory),
             uid: cachelet.uid.load(Relaxed),
             gid: cachelet.gid.load(Relaxed),
             size_bytes: if is_directory { 0 } else { cachelet.size_bytes.load(Relaxed) },

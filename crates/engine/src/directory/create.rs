@@ -4,9 +4,9 @@
 //! share one fence. A crash before it leaves any part of them; recovery follows a slot only where dentry, identity and property entry all
 //! verify, else it drops the slot, and nobody had been told that the call succeeded.
 
+use super::compact::is_worth_it;
 use super::log::ClaimedSlot;
-use super::remove::check_directory_links;
-use super::{LINKS_MAX, NamePlace, NewNode, check_name};
+use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NamePlace, NewNode, check_name};
 use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
@@ -26,6 +26,8 @@ pub(super) struct PreparedName<'f> {
     pub parent: u64,
     pub dentry_offset: u64,
     pub slot: ClaimedSlot<'f>,
+    /// Whether it is counted as the hole that it will leave elsewhere in the directory's log, see [`Cachelet::move_name`].
+    pub moves: bool,
     lines: u64,
 }
 
@@ -110,28 +112,55 @@ impl<'f, M: Memory> Thread<'f, M> {
         hash: NameHash,
         new: &NewNode<'_>,
     ) -> Result<Node> {
-        if new.kind == FileKind::Directory {
-            check_directory_links(parent)?;
-        }
         let _logging = self.lock_logs([parent_number; 2]);
         let prepared = self.prepare_name(parent, parent_number, name.len())?;
-        let fresh = match self.prepare_inode(new, parent) {
-            Ok(fresh) => fresh,
-            Err(error) => return Err(self.give_up_name(&prepared, error)),
-        };
-        match self.publish_created(&prepared, &fresh, name, hash, new) {
-            Ok(node) => Ok(node),
-            Err(error) => {
-                self.give_up_inode(&fresh)?;
-                Err(self.give_up_name(&prepared, error))
-            }
+        let is_directory = new.kind == FileKind::Directory;
+        if is_directory {
+            // Right behind the count of names, in whose line it is.
+            self.gain_subdirectory(parent);
         }
+        self.create_prepared(&prepared, parent, name, hash, new).map_err(|error| {
+            if is_directory {
+                self.lose_subdirectory(parent);
+            }
+            self.give_up_name(&prepared, error)
+        })
+    }
+
+    #[inline(always)]
+    fn create_prepared(
+        &self,
+        prepared: &PreparedName<'f>,
+        parent: &Cachelet,
+        name: &[u8],
+        hash: NameHash,
+        new: &NewNode<'_>,
+    ) -> Result<Node> {
+        if new.kind == FileKind::Directory && parent.links(true) > DIRECTORY_LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        let fresh = self.prepare_inode(new, parent)?;
+        let created = self.publish_created(prepared, &fresh, name, hash, new);
+        if created.is_err() {
+            self.give_up_inode(&fresh)?;
+        }
+        created
     }
 
     /// Claims what a new name needs.
     #[inline]
     pub(super) fn prepare_name(&self, directory: &'f Cachelet, parent: u64, length: usize) -> Result<PreparedName<'f>> {
-        self.prepare_name_in(directory, parent, length, || self.claim_slot(directory))
+        self.prepare_name_in(directory, parent, length, false, || self.claim_slot(directory))
+    }
+
+    /// The same for a name that comes in the place of another one of the same directory.
+    pub(super) fn prepare_moving(
+        &self,
+        directory: &'f Cachelet,
+        parent: u64,
+        length: usize,
+    ) -> Result<PreparedName<'f>> {
+        self.prepare_name_in(directory, parent, length, true, || self.claim_slot(directory))
     }
 
     /// The same for a name that takes the place of a dentry (at an offset) of the same name.
@@ -142,7 +171,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         length: usize,
         heir_of: (&Dentry, u64),
     ) -> Result<PreparedName<'f>> {
-        self.prepare_name_in(directory, parent, length, || self.inherit_slot(directory, heir_of))
+        self.prepare_name_in(directory, parent, length, false, || self.inherit_slot(directory, heir_of))
     }
 
     /// Counting the name before a slot is claimed keeps the directory from being removed meanwhile. Both change the same line of the directory, one after the other: with
@@ -153,18 +182,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         directory: &'f Cachelet,
         parent: u64,
         length: usize,
+        moves: bool,
         slot: impl FnOnce() -> Result<ClaimedSlot<'f>>,
     ) -> Result<PreparedName<'f>> {
         let lines = dentry_lines(length);
         let dentry_offset = self.allocate_lines(lines)?;
-        let claimed = match directory.add_name() {
+        let is_alive = if moves { self.count_move(directory) } else { directory.add_name() };
+        let claimed = match is_alive {
+            true if moves => slot().inspect_err(|_| directory.forget_holes(1)),
             true => slot().inspect_err(|_| directory.take_name()),
             false => Err(Error::NotFound),
         };
         match claimed {
             Ok(slot) => {
                 self.note_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
-                Ok(PreparedName { directory, parent, dentry_offset, slot, lines })
+                Ok(PreparedName { directory, parent, dentry_offset, slot, moves, lines })
             }
             Err(error) => {
                 self.free_lines(dentry_offset, lines)?;
@@ -173,11 +205,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    fn count_move(&self, directory: &Cachelet) -> bool {
+        let counts = directory.move_name();
+        if counts.is_some_and(is_worth_it) {
+            directory.note_holey();
+        }
+        counts.is_some()
+    }
+
     /// Gives back what `prepare_name` claimed; a slot of its own stays a hole. Returns the error that led here.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
         if prepared.slot.inherited {
             prepared.directory.take_name();
-        } else {
+        } else if !prepared.moves {
             prepared.directory.lose_name();
         }
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
@@ -316,9 +356,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
-        if new.kind == FileKind::Directory {
-            self.gain_subdirectory(prepared.directory);
-        }
         self.touch_directory(prepared.directory, fresh.moment_ns);
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }

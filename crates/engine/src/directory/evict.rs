@@ -145,7 +145,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let result = self.remove_names(directory);
         // Now, not when it is indexed again: that may never be, and its links and times are written back.
         if let Ok(found) = &result {
-            self.count_links(directory, 2 + found.subdirectories);
+            self.set_subdirectories(directory, found.subdirectories);
             if found.changed_ns > directory.changed_ns.load(Relaxed) {
                 self.touch_directory(directory, found.changed_ns);
             }

@@ -6,7 +6,7 @@
 
 use super::log::Tail;
 use super::read::LINE_SLOTS;
-use crate::dram::{Cachelet, DirectoryState, References};
+use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, NAME_BYTES_MAX,
@@ -160,7 +160,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         directory.root.store(tail.0, Relaxed);
         directory.set_names(found.names, found.holes);
-        self.count_links(directory, 2 + found.subdirectories);
+        self.set_subdirectories(directory, found.subdirectories);
         Ok(())
     }
 
@@ -191,18 +191,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(end)
     }
 
-    /// Corrects a directory's links, unless it is removed.
-    pub(super) fn count_links(&self, directory: &Cachelet, links: u32) {
-        let before = References::from_word(directory.references.load(Acquire)).links;
-        if before == links {
-            return;
-        }
-        let corrected = |word: u64| {
-            let state = References::from_word(word);
-            (state.links != 0).then(|| References { links, ..state }.word())
-        };
-        if directory.references.fetch_update(AcqRel, Acquire, corrected).is_ok() {
-            directory.dirty.fetch_or(crate::dram::DIRTY, AcqRel);
+    /// Corrects how many directories are in one that nobody changes.
+    pub(super) fn set_subdirectories(&self, directory: &Cachelet, subdirectories: u32) {
+        if directory.device.swap(subdirectories, AcqRel) != subdirectories {
+            self.mark_dirty(directory);
         }
     }
 
@@ -261,14 +253,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Counts a directory that was made in this one, or came.
     pub(super) fn gain_subdirectory(&self, directory: &Cachelet) {
-        directory.references.fetch_add(References::ONE_LINK, AcqRel);
+        directory.device.fetch_add(1, AcqRel);
         step();
         self.mark_dirty(directory);
     }
 
     /// A directory in this one is no more, or went elsewhere.
     pub(super) fn lose_subdirectory(&self, directory: &Cachelet) {
-        directory.references.fetch_sub(References::ONE_LINK, AcqRel);
+        directory.device.fetch_sub(1, AcqRel);
         step();
         self.mark_dirty(directory);
     }

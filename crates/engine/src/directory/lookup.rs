@@ -105,8 +105,8 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
             }
             last = Some((cachelet, footing.cachelet));
         }
-        // Of the others something stands in them, so they are not removed.
-        let (cachelet, index) = last.filter(|(cachelet, _)| !cachelet.is_removed())?;
+        // Whether it is removed its marks tell; the line of its counts is written by all who make names in it.
+        let (cachelet, index) = last?;
         Some(Seen { cachelet, node: Node { cachelet: index, number: cachelet.number.load(Relaxed) } })
     }
 

@@ -33,7 +33,7 @@ pub(super) fn links_of(cachelet: &Cachelet) -> u32 {
 
 /// Refuses one more directory in one that has as many as it can count.
 pub(super) fn check_directory_links(directory: &Cachelet) -> Result<()> {
-    if links_of(directory) < DIRECTORY_LINKS_MAX { Ok(()) } else { Err(Error::TooManyLinks) }
+    if directory.links(true) < DIRECTORY_LINKS_MAX { Ok(()) } else { Err(Error::TooManyLinks) }
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -294,6 +294,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let flushed = self.invalidate(hit.dentry, moment_ns);
         // Crash before this fence: the name is there or not.
         self.fs.pm.fence(flushed);
+        self.mark_removed(victim);
         self.remove_entry(&held, hash, hit.dentry_offset)?;
         self.take_effect();
         drop(held);
@@ -302,6 +303,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.count_removal(parent, true, moment_ns);
         self.end_intent();
         Ok(())
+    }
+
+    /// From here on no footing on a directory holds whose removal cannot fail. Before its name goes: once that was seen to be gone, no way leads there. (Of one that
+    /// is replaced none holds since the rename was counted in it.) A reaper may repeat it.
+    pub(crate) fn mark_removed(&self, victim: &Cachelet) {
+        victim.references.fetch_or(References::flag(FLAG_DELETED), AcqRel);
+        step();
     }
 
     /// A removed directory has no links; its inode goes when its last user does. A reaper may repeat it.

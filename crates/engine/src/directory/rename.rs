@@ -337,7 +337,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         // An exchange and a whiteout leave a name at the old place.
         let also = if flags.exchange || flags.whiteout { old.number } else { new.number };
         let _logging = self.lock_logs([new.number, also]);
-        let arrival = self.prepare_new_name(new, victim.as_ref())?;
+        let vacates = !flags.exchange && !flags.whiteout;
+        let arrival = match victim {
+            None if vacates && old.number == new.number => {
+                self.prepare_moving(new.directory, new.number, new.name.len())?
+            }
+            _ => self.prepare_new_name(new, victim.as_ref())?,
+        };
         let place = match self.prepare_old_place(old, &source, flags) {
             Ok(place) => place,
             Err(error) => return Err(self.give_up_name(&arrival, error)),
@@ -636,7 +642,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.replace_entry(held, old.hash, source.dentry_offset, name.dentry_offset, target).map(|_| ())
     }
 
-    /// Counts of the directories, and the end of what was replaced; `dead`: a file that this thread buries. (`prepare_name` counted the arrivals.)
+    /// Counts of the directories, and the end of what was replaced; `dead`: a file that this thread buries. (The arrivals are counted since they were prepared.)
     fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>, dead: bool) {
         let &Change { source, victim, arrival, place, moment_ns, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
@@ -652,7 +658,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             OldPlace::Vacated => true,
             OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) => own_place(name),
         };
-        self.count_removal(old.directory, leaves_hole, moment_ns);
+        if !arrival.moves {
+            self.count_removal(old.directory, leaves_hole, moment_ns);
+        }
         match (place, victim) {
             (OldPlace::Exchanged(_), Some(victim)) => {
                 moves_link(victim.kind, new.directory, old.directory);

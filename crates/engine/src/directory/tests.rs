@@ -3,10 +3,10 @@
 use super::{DIRECTORY_LINKS_MAX, RenameFlags};
 use crate::attach::AttachOptions;
 use crate::attributes::Changes;
-use crate::dram::References;
 use crate::error::Error;
 use crate::format::FileKind;
 use crate::fs::{Node, Thread};
+use crate::mindex::Near;
 use crate::reap_tests::everlasting;
 use crate::testing::mortality::{at_next_step, at_step};
 use crate::testing::{Attached, Memory, TestPlatform, new_image, new_node};
@@ -23,9 +23,9 @@ fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
     let full = thread.create(root, b"full", &directory).expect("makes");
     thread.release(thread.create(root, b"other", &directory).expect("makes"), 1);
     thread.release(thread.create(full, b"inner", &directory).expect("makes"), 1);
-    let links = &thread.cachelet(full).expect("a cachelet").references;
-    let more = u64::from(DIRECTORY_LINKS_MAX - 3) * References::ONE_LINK;
-    links.fetch_add(more, Relaxed);
+    let subdirectories = &thread.cachelet(full).expect("a cachelet").device;
+    let more = DIRECTORY_LINKS_MAX - 3;
+    subdirectories.fetch_add(more, Relaxed);
 
     assert_eq!(thread.create(full, b"new", &directory).err(), Some(Error::TooManyLinks));
     let rename = |name: &[u8], to: &[u8], flags| thread.rename((root, name), (full, to), flags, |_, _| Ok(()));
@@ -36,7 +36,7 @@ fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
     thread.remove_directory(full, b"inner", |_| Ok(())).expect("removes");
     rename(b"other", b"new directory", RenameFlags::default()).expect("there is room for one again");
 
-    links.fetch_sub(more, Relaxed);
+    subdirectories.fetch_sub(more, Relaxed);
     thread.release(full, 1);
 }
 
@@ -218,4 +218,56 @@ fn links_that_change_in_the_tick_of_a_sync_are_on_the_image_after_a_clean_end() 
     let root = thread.root().expect("a root");
     assert_eq!((links, thread.stat(root).expect("stats").links), (4, 4));
     thread.release(root, 1);
+}
+
+#[test]
+fn no_way_leads_to_a_directory_that_was_seen_to_be_gone() {
+    static STOOD: AtomicU64 = AtomicU64::new(0);
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    let (world, hand) = everlasting();
+    let root = hand.root().expect("a root");
+    let make = |name: &[u8]| hand.create(root, name, &new_node(FileKind::Directory)).expect("makes");
+    let remove = || hand.remove_directory(root, b"directory", |_| Ok(())).expect("removes");
+    let replace = || {
+        let flags = RenameFlags::default();
+        hand.rename((root, b"heir"), (root, b"directory"), flags, |_, _| Ok(())).expect("replaces");
+    };
+    for (replaced, end) in [(false, &remove as &dyn Fn()), (true, &replace)] {
+        STEPS.store(0, SeqCst);
+        STOOD.store(0, SeqCst);
+        for step in 0.. {
+            let directory = make(b"directory");
+            let footing = {
+                let visit = hand.visit();
+                visit.footing(visit.begin_at(directory).expect("is there")).expect("nobody takes its name")
+            };
+            hand.release(directory, 1);
+            if replaced {
+                hand.release(make(b"heir"), 1);
+            }
+            at_step(step, move || {
+                STEPS.fetch_add(1, SeqCst);
+                let other = world.fs().enter().expect("enters");
+                let hash = other.fs.hash_name(root.number, b"directory");
+                let is_gone = match other.fs.find_near(root.number, b"directory", hash, |_| {}) {
+                    Near::Found(_, _, number) => number != directory.number,
+                    Near::Absent => true,
+                    Near::Unclear => false,
+                };
+                let stands = other.visit().stand_at(&[footing]).is_some();
+                assert!(!is_gone || !stands, "at step {step} the name is gone and the way leads there");
+                STOOD.fetch_add(u64::from(stands), SeqCst);
+            });
+            end();
+            at_next_step(|| {});
+            if replaced {
+                remove();
+            }
+            if STEPS.load(SeqCst) == step {
+                break;
+            }
+        }
+        std::eprintln!("the way led there at {STOOD:?} of {STEPS:?} steps");
+        assert!(STOOD.load(SeqCst) > 0);
+    }
 }

@@ -39,6 +39,9 @@ pub const MAPPED_KEPT: u32 = 2;
 /// Bit of [`Cachelet::mapped`] of a file: its modification time was set since it was mapped, so that stores before do not count.
 pub const MAPPED_TIMES_SET: u32 = 4;
 
+/// Links of a directory in which there is none.
+pub const DIRECTORY_LINKS: u32 = 2;
+
 /// In [`Cachelet::entries`] of a directory: the names are below this bit.
 const HOLES_SHIFT: u32 = 34;
 /// One hole.
@@ -114,9 +117,6 @@ impl References {
         self.references >> 16
     }
 
-    /// What one more link adds to the word.
-    pub const ONE_LINK: u64 = 1 << 32;
-
     /// A flag's bit in the word.
     #[inline]
     pub const fn flag(flag: u8) -> u64 {
@@ -174,7 +174,7 @@ pub struct Cachelet {
     pub sequence: AtomicU32,
     /// [`DIRTY`], [`PLAIN`].
     pub dirty: AtomicU32,
-    /// Device number; zero of what is no device.
+    /// Device number; zero of what is no device. Directories: how many directories are in it, see [`Cachelet::links`].
     pub device: AtomicU32,
     /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
     pub next: AtomicU32,
@@ -202,6 +202,14 @@ impl LogCounts {
 }
 
 impl Cachelet {
+    /// How many links it has, as stat and the property entry tell. The state word of a directory has two, its name and its `.`, until it is removed; the
+    /// directories in it are counted beside its names: what a new one changes of its parent is one line, which no lookup reads.
+    #[inline]
+    pub fn links(&self, is_directory: bool) -> u32 {
+        let links = References::from_word(self.references.load(Acquire)).links;
+        if is_directory && links != 0 { DIRECTORY_LINKS + self.device.load(Acquire) } else { links }
+    }
+
     /// Directories: notes that it was used.
     #[inline]
     pub fn note_used(&self) {
@@ -303,10 +311,29 @@ impl Cachelet {
         // Without a look at it before: the line would come from another processor twice.
         let change = ONE_HOLE - 1;
         let counts = LogCounts::from_word(self.entries.fetch_add(change, AcqRel).wrapping_add(change));
+        self.limit_holes(counts);
+        counts
+    }
+
+    /// Directories: a name of it is about to get another slot of its log. One of the two will be a hole, also if nothing comes of it, and there are as many
+    /// names as before, so that all is counted at once. What the log has then; none if the directory is removed.
+    #[inline]
+    pub fn move_name(&self) -> Option<LogCounts> {
+        let before = self.entries.fetch_add(ONE_HOLE, AcqRel);
+        if before & ENTRIES_DEAD != 0 {
+            self.entries.fetch_sub(ONE_HOLE, AcqRel);
+            return None;
+        }
+        let counts = LogCounts::from_word(before + ONE_HOLE);
+        self.limit_holes(counts);
+        Some(counts)
+    }
+
+    #[inline]
+    fn limit_holes(&self, counts: LogCounts) {
         if counts.holes > HOLES_MAX {
             self.entries.fetch_sub(ONE_HOLE, AcqRel);
         }
-        counts
     }
 
     /// Directories: a compaction found so many holes.

@@ -158,9 +158,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let index = intent.victim.load(Relaxed);
         if !done {
             let Some(bucket) = self.bucket_held_for(self.hash(0))? else { return Ok(()) };
-            if !self.fs.dram.cachelet(index)?.is_removed() {
+            let victim = self.fs.dram.cachelet(index)?;
+            if !victim.is_removed() {
                 return Ok(());
             }
+            self.mark_removed(victim);
             self.remove_name(bucket, intent.old[0].load(Relaxed))?;
         }
         if index != 0 {
