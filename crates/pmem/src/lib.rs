@@ -86,7 +86,7 @@ pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
 #[cfg(feature = "std")]
 pub use recorder::{Bytes, Event, Recorded, Recorder};
-pub use region::{BadOffset, Region};
+pub use region::{BadOffset, Region, prefetch_to_change};
 pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
 
 /// Bytes of a cache line: the unit of flushes, and what every structure on the image is aligned to.

@@ -32,6 +32,22 @@ unsafe impl<M: Memory> Send for Region<M> {}
 // SAFETY: as above.
 unsafe impl<M: Memory> Sync for Region<M> {}
 
+/// Asks the processor to load the line of something that is about to be changed, so that no other processor keeps it: one that is loaded to be read, and then changed, comes
+/// from another processor twice. No effect on what is read.
+#[inline(always)]
+pub fn prefetch_to_change<T>(place: &T) {
+    ask_for_line(core::ptr::from_ref(place).cast());
+}
+
+/// Spelled out, for to the compiler this is a target feature, without which it takes the prefetch to read. (To processors that lack it the instruction is no operation.)
+#[inline(always)]
+fn ask_for_line(address: *const u8) {
+    if !cfg!(miri) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
+    }
+}
+
 impl<M: Memory> Region<M> {
     /// A region over mapped memory.
     ///
@@ -353,20 +369,23 @@ impl<M: Memory> Region<M> {
     /// Asks the processor to load the line at `offset` soon. No effect on what is read.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
-        self.prefetch_by::<{ core::arch::x86_64::_MM_HINT_T0 }>(offset);
+        self.prefetch_by(offset, |address| {
+            // SAFETY: a prefetch of any address is harmless.
+            unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast()) }
+        });
     }
 
-    /// The same for a line that is about to be changed: no other processor keeps it, so that the change need not wait for them.
+    /// The same for a line that is about to be changed, see [`prefetch_to_change`].
     #[inline(always)]
     pub fn prefetch_to_change(&self, offset: u64) {
-        self.prefetch_by::<{ core::arch::x86_64::_MM_HINT_ET0 }>(offset);
+        self.prefetch_by(offset, ask_for_line);
     }
 
     #[inline(always)]
-    fn prefetch_by<const HINT: i32>(&self, offset: u64) {
+    fn prefetch_by(&self, offset: u64, prefetch: impl FnOnce(*const u8)) {
         if offset < self.length {
-            // SAFETY: a prefetch of any address is harmless; this one is in bounds.
-            unsafe { core::arch::x86_64::_mm_prefetch::<HINT>(self.base.add(offset as usize).cast()) }
+            // SAFETY: in bounds.
+            prefetch(unsafe { self.base.add(offset as usize) });
             if M::WATCHED {
                 self.memory.prefetched(offset);
             }

@@ -23,6 +23,7 @@ use super::environment;
 use super::processes::{self, Who};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use pmem::prefetch_to_change;
 use posix::process::Process;
 use posix::{Errno, Result};
 
@@ -134,6 +135,10 @@ pub fn reserve(who: &Who<'_>, min: u32, cloexec: bool) -> Result<u32> {
     let floor = seen as u32;
     let lowest = floor.max(min);
     let mut next = lowest;
+    // Mostly one of the bytes of its line is going to change, which other threads change, too.
+    if let Some(byte) = byte(lowest) {
+        prefetch_to_change(byte);
+    }
     let (fd, was_cloexec, in_use) = loop {
         if let Some(was_cloexec) = take_parked(next) {
             // Not for each number: threads that open and close would raise it and lower it all the time.

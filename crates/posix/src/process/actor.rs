@@ -503,7 +503,8 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
     pub fn reserve_near(&self, fd: u32, word: &AtomicU32) -> bool {
         // First: whoever finds the mark on a dead process's table knows from where it is.
         self.prepare_from(Place::Descriptor(self.table, fd), 0, 0);
-        word.load(Relaxed) == 0 && word.compare_exchange(0, BUSY, AcqRel, Relaxed).is_ok()
+        // Without a look before: the line may be another processor's, and would come twice.
+        word.compare_exchange(0, BUSY, AcqRel, Relaxed).is_ok()
     }
 
     /// As [`Actor::make_into`], for an empty descriptor near by: the same steps, one after the other, since nearly all files are opened so.
