@@ -1,6 +1,6 @@
 //! Open file descriptions.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::format::FileKind;
 use engine::{DirectoryHint, Node};
@@ -37,9 +37,34 @@ pub struct OpenFile {
     /// There: ticket of who made it; zero: free.
     pub(crate) claimed: AtomicU32,
     /// Zero.
-    reserved: [AtomicU32; 3],
+    reserved: AtomicU32,
+    /// There: [`Company`].
+    company: AtomicU64,
 }
 const _: () = assert!(size_of::<OpenFile>() == 64);
+
+/// Which threads a description may be in use by: the one that opened it, or any. By that its closing knows where to look for uses, see
+/// [`crate::process`]. Each life of a description has a word of its own, so that who finds the word unchanged has seen one life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Company(u64);
+
+impl Company {
+    /// Below: the thread that opened it.
+    const ANY: u64 = 1 << 32;
+    const ONE_LIFE: u64 = 1 << 33;
+
+    /// Whether nobody but a thread has looked it up in this life.
+    #[inline]
+    pub fn is_only(self, thread: u32) -> bool {
+        self.0 & (Self::ONE_LIFE - 1) == u64::from(thread)
+    }
+
+    /// Whether any thread may use it.
+    #[inline]
+    pub fn is_any(self) -> bool {
+        self.0 & Self::ANY != 0
+    }
+}
 
 /// What F_SETFL can change.
 const CHANGEABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC) as u32;
@@ -58,7 +83,8 @@ impl OpenFile {
             users: AtomicU32::new(0),
             lock: AtomicU32::new(0),
             claimed: AtomicU32::new(0),
-            reserved: [const { AtomicU32::new(0) }; 3],
+            reserved: AtomicU32::new(0),
+            company: AtomicU64::new(0),
         }
     }
 
@@ -71,6 +97,24 @@ impl OpenFile {
         self.hint_page.store(file.hint_page.load(Relaxed), Relaxed);
         self.hint_version.store(file.hint_version.load(Relaxed), Relaxed);
         self.kind.store(file.kind.load(Relaxed), Relaxed);
+    }
+
+    /// Begins a life of a free entry of the shared table, for the thread that opens it. Before a descriptor leads to it.
+    #[inline]
+    pub(crate) fn begin_life(&self, thread: u32) {
+        let life = (self.company.load(Relaxed) & !(Company::ONE_LIFE - 1)).wrapping_add(Company::ONE_LIFE);
+        self.company.store(life | u64::from(thread), Release);
+    }
+
+    /// Who may use it now.
+    #[inline]
+    pub(crate) fn company(&self) -> Company {
+        Company(self.company.load(SeqCst))
+    }
+
+    /// Says that any thread may use it, for the rest of its life.
+    pub(crate) fn admit_any(&self) -> Company {
+        Company(self.company.fetch_or(Company::ANY, SeqCst) | Company::ANY)
     }
 
     /// The file.

@@ -245,6 +245,25 @@ fn a_call_keeps_its_file_while_another_thread_closes_it() {
 }
 
 #[test]
+fn a_call_keeps_its_file_while_the_thread_that_opened_it_closes_it() {
+    alone(|thread, process, session| {
+        process.set_threads();
+        let user = thread.fs().enter().unwrap();
+        let own = process.for_thread().expect("room for a thread");
+        for closer in [&process, &own] {
+            closer.install(thread, 3, &open(session, "a"), false).unwrap();
+            drop(closer.file(thread, 3).expect("is open"));
+            let used = closer.file(&user, 3).expect("is open");
+            assert!(closer.remove(thread, 3));
+            assert_eq!((process.all().usage().unwrap().files, used.position()), (1, 0));
+            drop(used);
+            assert_eq!(process.all().usage().unwrap().files, 0);
+        }
+        own.end_thread();
+    });
+}
+
+#[test]
 fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
     alone(|thread, process, session| {
         process.set_threads();

@@ -6,7 +6,7 @@ use pmem::Layout;
 /// `DFSDRAM` and a zero.
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised whenever anything in the DRAM region changes its meaning: programs of different versions do not share one.
-pub const DRAM_VERSION: u64 = 10;
+pub const DRAM_VERSION: u64 = 11;
 
 /// How far a DRAM region is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@
 //!   repeated any more: so nobody else changes it meanwhile, and of two who close a descriptor one does.
 //! - Whatever the actor frees is claimed with its own ticket first. So freeing twice does nothing: whoever claimed it meanwhile has another ticket.
 
-use super::areas::{Areas, Intent, Kind, PAGE_DESCRIPTORS, Record, SLOTS, Slot, USES, USES_OF_LINE};
+use super::areas::{Areas, Intent, Kind, PAGE_DESCRIPTORS, Record, SLOTS, Slot, USES, USES_OF_LINE, line_of_uses};
 use super::{Processes, lists};
 use crate::errno::{Errno, Result};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -488,6 +488,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         };
         let made = self.areas().file(index)?;
         made.fill(file);
+        made.begin_life(self.thread.index());
         made.users.store(1, Release);
         intent.record.store(file.node().cachelet, Release);
         let old = intent.entry.load(Relaxed) & !0xffff_ffff;
@@ -519,6 +520,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         };
         let (made, record) = (self.areas().file(index)?, self.areas().record(node.cachelet)?);
         made.fill(file);
+        made.begin_life(self.thread.index());
         made.users.store(1, Release);
         intent.record.store(node.cachelet, Release);
         let entry = entry_of(index, cloexec);
@@ -562,7 +564,7 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         self.store_entry(word, 0);
         self.claims_used();
         intent.file.store(index + 1, Release);
-        if self.locked.threads.load(Relaxed) != 0 && self.is_used_by_calls(index) {
+        if self.locked.threads.load(Relaxed) != 0 && self.is_used_by_calls(file, index) {
             self.step(Step::HandOver);
             return self.go_on();
         }
@@ -587,9 +589,12 @@ impl<'a, 'f, M: Memory> Actor<'a, 'f, M> {
         Ok(())
     }
 
-    /// Whether a call of a thread of this table uses a description.
-    fn is_used_by_calls(&self, index: u32) -> bool {
-        let used = self.locked.use_lines.load(SeqCst);
+    /// Whether a call of a thread of this table uses a description, to which a descriptor leads no more.
+    fn is_used_by_calls(&self, file: &crate::OpenFile, index: u32) -> bool {
+        let thread = self.thread.index();
+        // To look into the lines of others takes these from them.
+        let lines = if file.company().is_only(thread) { 1 << line_of_uses(thread) } else { u32::MAX };
+        let used = self.locked.use_lines.load(SeqCst) & lines;
         let (lines, _) = self.locked.uses.as_chunks::<USES_OF_LINE>();
         let is_it = |word: &AtomicU64| word.load(Acquire) as u32 == index + 1;
         lines.iter().enumerate().any(|(line, uses)| used >> line & 1 == 1 && uses.iter().any(is_it))

@@ -36,6 +36,11 @@ pub(super) const MEMBERS: usize = 32;
 pub(super) const USES: usize = 128;
 /// Uses in a cache line. Threads begin their search for a free one in lines of their own.
 pub(super) const USES_OF_LINE: usize = 8;
+/// The line of a thread's own uses.
+#[inline]
+pub(super) fn line_of_uses(thread: u32) -> u32 {
+    thread % (USES / USES_OF_LINE) as u32
+}
 const _: () = assert!(USES.is_multiple_of(USES_OF_LINE) && USES / USES_OF_LINE <= u32::BITS as usize);
 /// Pages of a directory.
 const DIRECTORY_PAGES: usize = 1024;

@@ -4,10 +4,11 @@
 //!
 //! A call that works on a description must not lose it to another thread that closes the descriptor. While a process has one thread nobody can.
 //! Otherwise the call enters itself as a *use* in the table and looks the descriptor up once more. Whoever takes a descriptor away then hands
-//! its reference to a use that it finds, and the end of that use drops it. Either sees the other: both store (a full fence) before they look.
+//! its reference to a use that it finds, and the end of that use drops it. Either sees the other: both store (a full fence) before they look. As long as only the thread
+//! that opened a description has used it, which the description says ([`Company`](crate::open_file::Company)), that thread's closing looks at its own uses only.
 
 use super::actor::{Actor, BUSY, OWNED, Place, entry_of, file_of};
-use super::areas::{DESCRIPTORS_NEAR, PAGE_DESCRIPTORS, USES, USES_OF_LINE};
+use super::areas::{DESCRIPTORS_NEAR, PAGE_DESCRIPTORS, USES, USES_OF_LINE, line_of_uses};
 use super::{DESCRIPTORS_MAX, Descriptor, Process, Processes, Using};
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
@@ -140,19 +141,19 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<Using<'u, 'f, M>> {
-        let hint = thread.index().wrapping_mul(USES_OF_LINE as u32);
+        let own_line = line_of_uses(thread.index());
         let mut tries = 0u32;
         loop {
             let index = file_of(self.entry(fd))?;
-            let which = hint.wrapping_add(tries) % USES as u32;
+            let which = (own_line * USES_OF_LINE as u32).wrapping_add(tries) % USES as u32;
             let word = &self.table.uses[which as usize];
-            let line = 1 << (which / USES_OF_LINE as u32);
-            if self.table.use_lines.load(Relaxed) & line == 0 {
-                self.table.use_lines.fetch_or(line, SeqCst);
+            let line = which / USES_OF_LINE as u32;
+            if self.table.use_lines.load(Relaxed) & 1 << line == 0 {
+                self.table.use_lines.fetch_or(1 << line, SeqCst);
             }
             if word.load(Relaxed) == 0 && word.compare_exchange(0, index as u64 + 1, SeqCst, Relaxed).is_ok() {
                 let using = Using { process: self, thread, file: self.all.areas.file(index).ok()?, index, which };
-                if file_of(self.entry(fd)) == Some(index) {
+                if self.is_used(&using, fd, line == own_line) {
                     return Some(using);
                 }
                 // It was closed, or became another one, meanwhile.
@@ -161,6 +162,27 @@ impl<'f, M: Memory> Process<'f, M> {
             tries = tries.wrapping_add(1);
             if tries.is_multiple_of(4 * USES as u32) {
                 self.all.platform().wait(&AtomicU32::new(0), 0, 1);
+            }
+        }
+    }
+
+    /// Whether whoever closes the descriptor from now on finds a use; false if it was closed before.
+    ///
+    /// With the same company before and after, the descriptor was looked at in one life of the description. If it leads there, the closing comes later, and sees
+    /// the company, so it looks where the use is.
+    fn is_used(&self, using: &Using<'_, 'f, M>, fd: u32, in_own_line: bool) -> bool {
+        let mut company = using.file.company();
+        loop {
+            let is_mine = in_own_line && company.is_only(using.thread.index());
+            if !is_mine && !company.is_any() {
+                company = using.file.admit_any();
+            }
+            if file_of(self.entry(fd)) != Some(using.index) {
+                return false;
+            }
+            let before = core::mem::replace(&mut company, using.file.company());
+            if before == company {
+                return true;
             }
         }
     }
