@@ -273,7 +273,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// What the main bucket of a name alone tells of it: nearly always all. The caller is pinned. `ask` is told the cachelet's index as soon as it is likely: what
-    /// belongs to the file can be asked for beside dentry and cachelet.
+    /// else is needed of the file can be asked for beside the dentry and the cachelet's first line.
     #[inline(always)]
     pub(crate) fn find_near(&self, parent: u64, name: &[u8], hash: NameHash, ask: impl Fn(u32)) -> Near<'_> {
         self.look_near(parent, name, hash, ask).unwrap_or(Near::Unclear)
@@ -293,7 +293,7 @@ impl<M: Memory> Fs<M> {
             }
             let (index, dentry_offset) = (value as u32, (key & LOW_40) << 6);
             if quick {
-                self.dram.prefetch_cachelet(index);
+                self.dram.prefetch_cachelet_front(index);
                 ask(index);
             }
             let dentry = self.pm.get(Pm::<Dentry>::new(dentry_offset)).ok()?;

@@ -156,9 +156,7 @@ impl<M: Memory> Calls for Session<'_, M> {
 
     fn access(&self, path: &[u8], mode: u32) -> Result<()> {
         let buffer = &mut self.buffer.borrow_mut();
-        let caller = self.caller();
-        let tell = |attributes: &Attributes| caller.access_attributes(attributes, Want(mode & 7));
-        caller.tell_path(&self.place(), path, LastLink::Follow, buffer, tell).and_then(inside)
+        self.caller().access_path(&self.place(), path, LastLink::Follow, Want(mode & 7), buffer).and_then(inside)
     }
 
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {

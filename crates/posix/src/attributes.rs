@@ -6,7 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use crate::path::{LastLink, Outcome, PathBuffer, Place, inside};
 use engine::format::{FileKind, NAME_BYTES_MAX};
-use engine::{Attributes, Changes, Error, Node};
+use engine::{Attributes, Changes, Error, Node, Protection};
 use pmem::{BLOCK_BYTES, Memory};
 
 /// Permission bits that chmod changes.
@@ -156,12 +156,34 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.check(node, want).map(drop)
     }
 
-    /// access(2) for a file whose attributes are at hand.
-    pub fn access_attributes(&self, attributes: &Attributes, want: Want) -> Result<()> {
+    /// access(2) for a file of which it is known who may use it.
+    pub fn access_known(&self, file: &Protection, want: Want) -> Result<()> {
         if want.0 & !7 != 0 {
             return Err(Errno::EINVAL);
         }
-        self.check_protection(&attributes.protection(), want)
+        self.check_protection(file, want)
+    }
+
+    /// access(2) by path.
+    #[inline]
+    pub fn access_path(
+        &self,
+        place: &Place,
+        path: &[u8],
+        last_link: LastLink,
+        want: Want,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<()>> {
+        // Where a list decides, the file is read, which takes more than to see it on the way.
+        let by_mode = |_, file: &Protection| match file.access_list {
+            true => Ok(None),
+            false => self.access_known(file, want).map(Some),
+        };
+        match self.stat_short(place, path, last_link, by_mode) {
+            Some(Ok(Outcome::Inside(Some(())))) => Ok(Outcome::Inside(())),
+            Some(Err(refused)) => Err(refused),
+            _ => self.at_path(place, path, last_link, buffer, |node| self.access(node, want)),
+        }
     }
 
     /// chmod.

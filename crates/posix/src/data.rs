@@ -231,7 +231,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             _ => return Err(Errno::EINVAL),
         }
         self.check(node, Want::WRITE)?;
-        self.check_not_running(&file)?;
+        self.check_not_running(&file.protection())?;
         self.strip_privileges(node)?;
         Ok(self.thread.truncate(node, length)?)
     }

@@ -36,5 +36,6 @@ pub use kept::Kept;
 pub use names::LINKS_MAX;
 pub use open::{Opened, open_flags_valid};
 pub use open_file::OpenFile;
+pub use short::Aspect;
 pub use trails::Trails;
 pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

@@ -410,7 +410,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let (directory, name) = self.short_parent(to_place, to)?;
         // The line that the new name needs comes from memory while the old one is looked up.
         self.thread.ask_for_name(&self.thread.place_of(directory.node(), name));
-        match self.take_short(from_place, from, LastLink::Stay, |_| {})? {
+        match self.take_short(from_place, from, LastLink::Stay, |file| self.thread.fs().ask_for_attributes(file))? {
             Ok((file, ..)) => Some(self.link(file.node(), directory.node(), name, false)),
             Err(error) => Some(Err(error)),
         }

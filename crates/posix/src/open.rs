@@ -8,7 +8,7 @@ use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use crate::process::{Processes, Program, ask_for_record};
 use engine::format::FileKind;
-use engine::{Attributes, NamePlace, NewNode, Node};
+use engine::{Corruption, Error, NamePlace, NewNode, Node, Protection};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -53,6 +53,11 @@ fn wanted(flags: i32) -> Want {
     Want(if flags & O_TRUNC != 0 { access | Want::WRITE.0 } else { access })
 }
 
+/// The kind of a file, which a damaged image may not say.
+fn kind_of(file: &Protection) -> Result<FileKind> {
+    Ok(file.kind().ok_or(Error::Corrupt(Corruption::Inode(file.number)))?)
+}
+
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Opens a node that exists. The description gets a reference of its own; as all that this module opens, it goes if this thread dies before it is kept
     /// ([`Caller::keep`]) or installed in a table.
@@ -63,24 +68,25 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     fn open_held(&self, file: Held<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
-        let attributes = self.thread.stat(file.node())?;
-        self.open_seen(file, &attributes, flags)
+        let protection = self.thread.protection(file.node())?;
+        self.open_seen(file, &protection, flags)
     }
 
-    /// As `open_held`, for a file whose attributes are at hand.
+    /// As `open_held`, for a file of which it is known who may use it.
     #[inline(always)]
-    fn open_seen(&self, file: Held<'t, 'f, M>, attributes: &Attributes, flags: i32) -> Result<OpenFile> {
-        if flags & O_DIRECTORY != 0 && attributes.kind != FileKind::Directory {
+    fn open_seen(&self, file: Held<'t, 'f, M>, protection: &Protection, flags: i32) -> Result<OpenFile> {
+        let kind = kind_of(protection)?;
+        if flags & O_DIRECTORY != 0 && kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
         if flags & O_PATH != 0 {
-            return Ok(OpenFile::new(file.into_noted()?, attributes.kind, flags));
+            return Ok(OpenFile::new(file.into_noted()?, kind, flags));
         }
-        self.check_open(attributes, flags)?;
-        if attributes.kind == FileKind::Regular && flags & O_TRUNC != 0 {
+        self.check_open(protection, flags)?;
+        if kind == FileKind::Regular && flags & O_TRUNC != 0 {
             self.truncate_opened(file.node())?;
         }
-        Ok(OpenFile::new(file.into_noted()?, attributes.kind, flags))
+        Ok(OpenFile::new(file.into_noted()?, kind, flags))
     }
 
     fn truncate_opened(&self, node: Node) -> Result<()> {
@@ -89,14 +95,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// What may_open of Linux checks, in its order.
-    fn check_open(&self, file: &Attributes, flags: i32) -> Result<()> {
+    fn check_open(&self, file: &Protection, flags: i32) -> Result<()> {
         let want = wanted(flags);
-        match file.kind {
-            FileKind::Symlink => return Err(Errno::ELOOP),
-            FileKind::Directory if want.0 & Want::WRITE.0 != 0 => return Err(Errno::EISDIR),
+        match file.kind() {
+            Some(FileKind::Symlink) => return Err(Errno::ELOOP),
+            Some(FileKind::Directory) if want.0 & Want::WRITE.0 != 0 => return Err(Errno::EISDIR),
             _ => {}
         }
-        self.check_protection(&file.protection(), want)?;
+        self.check_protection(file, want)?;
         if flags & O_NOATIME != 0 && !self.credentials.owns(file.uid) {
             return Err(Errno::EPERM);
         }
@@ -104,8 +110,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// ETXTBSY for the file of a program that runs.
-    pub(crate) fn check_not_running(&self, file: &Attributes) -> Result<()> {
-        if file.kind != FileKind::Regular || file.mode & 0o111 == 0 {
+    pub(crate) fn check_not_running(&self, file: &Protection) -> Result<()> {
+        if file.kind() != Some(FileKind::Regular) || file.mode & 0o111 == 0 {
             return Ok(());
         }
         match Processes::new(self.thread.fs()) {
@@ -162,13 +168,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     fn open_existing(&self, file: Held<'t, 'f, M>, flags: i32) -> Result<Found<'t, 'f, M>> {
-        let kind = self.thread.stat(file.node())?.kind;
-        match kind {
-            FileKind::Symlink => return Ok(Found::Link(file)),
-            FileKind::Directory if flags & O_CREAT != 0 => return Err(Errno::EISDIR),
+        let protection = self.thread.protection(file.node())?;
+        match protection.kind() {
+            Some(FileKind::Symlink) => return Ok(Found::Link(file)),
+            Some(FileKind::Directory) if flags & O_CREAT != 0 => return Err(Errno::EISDIR),
             _ => {}
         }
-        Ok(Found::File(Opened { file: self.open_held(file, flags)?, created: false }))
+        Ok(Found::File(Opened { file: self.open_seen(file, &protection, flags)?, created: false }))
     }
 
     /// A file without a name in the file system of a directory (O_TMPFILE).
@@ -203,8 +209,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             && let Some(found) =
                 self.take_short(place, path, last_link, |cachelet| ask_for_record(self.thread.fs(), cachelet))
         {
-            let (found, attributes, directory) = found?;
-            let file = self.open_seen(found, &attributes, flags)?;
+            let (found, protection, directory) = found?;
+            let file = self.open_seen(found, &protection, flags)?;
             file.set_found_in(directory);
             return Ok(Outcome::Inside(Opened { file, created: false }));
         }

@@ -384,7 +384,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Held<'t, 'f, M>>> {
-        if let Some(found) = self.take_short(place, path, last_link, |_| {}) {
+        if let Some(found) = self.take_short(place, path, last_link, |file| self.thread.fs().ask_for_attributes(file)) {
             return found.map(|(file, ..)| Outcome::Inside(file));
         }
         self.resolve_in(place, path, last_link, buffer).map(|outcome| match outcome {

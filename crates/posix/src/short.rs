@@ -9,8 +9,52 @@ use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, Place};
 use crate::trails::Reach;
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::text::last_position;
-use engine::{Attributes, Error, Node, Protection, Seen, Visit};
+use engine::{Attributes, Error, Fs, Node, Protection, Seen, Visit};
 use pmem::Memory;
+
+/// What a call wants to know of the file that a path leads to: all attributes, or what decides who may use it, which is one line from memory less.
+pub trait Aspect: Copy {
+    /// Asks for the lines that it takes beside the first one of the cachelet.
+    fn ask<M: Memory>(fs: &Fs<M>, cachelet: u32);
+
+    /// As it is at a file.
+    fn of<M: Memory>(visit: &Visit<'_, '_, M>, file: Seen<'_>) -> engine::Result<Self>;
+
+    /// The kind of file; none: nothing that there is.
+    fn kind(&self) -> Option<FileKind>;
+}
+
+impl Aspect for Attributes {
+    #[inline]
+    fn ask<M: Memory>(fs: &Fs<M>, cachelet: u32) {
+        fs.ask_for_attributes(cachelet);
+    }
+
+    #[inline]
+    fn of<M: Memory>(visit: &Visit<'_, '_, M>, file: Seen<'_>) -> engine::Result<Attributes> {
+        visit.stat(file)
+    }
+
+    #[inline]
+    fn kind(&self) -> Option<FileKind> {
+        Some(self.kind)
+    }
+}
+
+impl Aspect for Protection {
+    #[inline]
+    fn ask<M: Memory>(_fs: &Fs<M>, _cachelet: u32) {}
+
+    #[inline]
+    fn of<M: Memory>(visit: &Visit<'_, '_, M>, file: Seen<'_>) -> engine::Result<Protection> {
+        visit.protection(file)
+    }
+
+    #[inline]
+    fn kind(&self) -> Option<FileKind> {
+        Protection::kind(self)
+    }
+}
 
 /// The first component of a path that does not begin with a slash, and what follows the slashes behind it. None: there is no slash behind it.
 #[inline]
@@ -148,15 +192,15 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Some((Held::owned(self.thread, node), parts.name))
     }
 
-    /// The file of a path, with its attributes, for as long as `call` lasts. `ask` as for [`Visit::find_asking`].
+    /// The file of a path, with what is wanted of it, for as long as `call` lasts. `ask` as for [`Visit::find_asking`].
     #[inline]
-    fn at_short<T>(
+    fn at_short<A: Aspect, T>(
         &self,
         place: &Place,
         path: &[u8],
         last_link: LastLink,
         ask: impl Fn(u32),
-        call: impl FnOnce(&Visit<'t, 'f, M>, Seen<'f>, Seen<'f>, &Attributes) -> Option<Result<T>>,
+        call: impl FnOnce(&Visit<'t, 'f, M>, Seen<'f>, Seen<'f>, &A) -> Option<Result<T>>,
     ) -> Option<Result<T>> {
         let path = Path::new(place, path)?;
         let visit = self.thread.visit();
@@ -169,35 +213,35 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             Err(Error::NotFound) => return Some(Err(Errno::ENOENT)),
             Err(_) => return None,
         };
-        let attributes = visit.stat(file).ok()?;
-        if attributes.kind == FileKind::Symlink && last_link == LastLink::Follow {
+        let known = A::of(&visit, file).ok()?;
+        if known.kind()? == FileKind::Symlink && last_link == LastLink::Follow {
             return None;
         }
-        call(&visit, directory, file, &attributes)
+        call(&visit, directory, file, &known)
     }
 
-    /// What `call` says of a path's file and its attributes, if the path is a short way. Of the engine it may call what only reads: the file has no
-    /// reference.
+    /// What `call` says of a path's file, by what it wants to know of it, if the path is a short way. Of the engine it may call what only reads: the file has
+    /// no reference.
     ///
     /// The front may be on a [`Visit`] of its own meanwhile, so that the directory where the path begins needs no reference.
     #[inline]
-    pub fn stat_short<T>(
+    pub fn stat_short<A: Aspect, T>(
         &self,
         place: &Place,
         path: &[u8],
         last_link: LastLink,
-        call: impl FnOnce(Node, &Attributes) -> Result<T>,
+        call: impl FnOnce(Node, &A) -> Result<T>,
     ) -> Option<Result<Outcome<T>>> {
         self.at_short(
             place,
             path,
             last_link,
-            |_| {},
-            |_, _, file, attributes| Some(call(file.node(), attributes).map(Outcome::Inside)),
+            |cachelet| A::ask(self.thread.fs(), cachelet),
+            |_, _, file, known| Some(call(file.node(), known).map(Outcome::Inside)),
         )
     }
 
-    /// The file of a path with a reference, its attributes, and the number of the directory in which its name was found. `ask` as for
+    /// The file of a path with a reference, who may use it, and the number of the directory in which its name was found. `ask` as for
     /// [`Visit::find_asking`].
     #[inline]
     pub(crate) fn take_short(
@@ -206,10 +250,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         path: &[u8],
         last_link: LastLink,
         ask: impl Fn(u32),
-    ) -> Option<Result<(Held<'t, 'f, M>, Attributes, u64)>> {
-        self.at_short(place, path, last_link, ask, |visit, directory, file, attributes| {
+    ) -> Option<Result<(Held<'t, 'f, M>, Protection, u64)>> {
+        self.at_short(place, path, last_link, ask, |visit, directory, file, protection: &Protection| {
             let node = visit.take(file)?;
-            Some(Ok((Held::owned(self.thread, node), *attributes, directory.node().number)))
+            Some(Ok((Held::owned(self.thread, node), *protection, directory.node().number)))
         })
     }
 }

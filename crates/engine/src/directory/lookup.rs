@@ -7,7 +7,7 @@ use crate::dram::{
 };
 use crate::error::{Error, Result};
 use crate::format::NAME_BYTES_MAX;
-use crate::fs::{Node, Thread};
+use crate::fs::{Fs, Node, Thread};
 use crate::grace::Pin;
 use crate::mindex::{NameHash, Near};
 use crate::patience::Patience;
@@ -178,6 +178,15 @@ impl Seen<'_> {
     }
 }
 
+impl<M: Memory> Fs<M> {
+    /// Asks for what [`Visit::stat`] and changes of a file need of its cachelet, beyond what a lookup brings. For who is told the cachelet while a name is
+    /// looked for, see [`Visit::find_asking`].
+    #[inline]
+    pub fn ask_for_attributes(&self, cachelet: u32) {
+        self.dram.prefetch_cachelet_rest(cachelet);
+    }
+}
+
 impl<'f, M: Memory> Thread<'f, M> {
     /// Sets out on a path.
     #[inline]
@@ -233,7 +242,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.prefetch_bucket(hash);
         self.retry_when_held_up(|| {
             let (_pin, _) = self.pin_indexed(directory)?;
-            let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash, |_| {})?;
+            let ask = |cachelet| self.fs.ask_for_attributes(cachelet);
+            let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash, ask)?;
             self.attributes(cachelet)
         })
     }

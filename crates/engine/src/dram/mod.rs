@@ -248,9 +248,25 @@ impl Dram {
     /// Asks for both lines of a cachelet.
     #[inline]
     pub fn prefetch_cachelet(&self, index: u32) {
-        let offset = self.layout.cachelets + index as u64 * size_of::<Cachelet>() as u64;
-        self.region.prefetch(offset);
-        self.region.prefetch(offset + 64);
+        self.prefetch_cachelet_front(index);
+        self.prefetch_cachelet_rest(index);
+    }
+
+    /// Asks for the first line of a cachelet: all that tells whether a file is the one that is meant, and who may use it.
+    #[inline]
+    pub fn prefetch_cachelet_front(&self, index: u32) {
+        self.region.prefetch(self.cachelet_offset(index));
+    }
+
+    /// Asks for the second line of a cachelet: times, blocks, and what it takes to change the file.
+    #[inline]
+    pub fn prefetch_cachelet_rest(&self, index: u32) {
+        self.region.prefetch(self.cachelet_offset(index) + 64);
+    }
+
+    #[inline]
+    fn cachelet_offset(&self, index: u32) -> u64 {
+        self.layout.cachelets + index as u64 * size_of::<Cachelet>() as u64
     }
 
     /// Main bucket `index`.

@@ -9,7 +9,7 @@ use super::names::{
 };
 use super::paths::Directory;
 use super::{identity, user};
-use engine::{Attributes, Node};
+use engine::{Node, Protection};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::LastLink;
 use posix::{Errno, Moment, Result};
@@ -229,7 +229,7 @@ fn on_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Resu
 
 fn read_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
     let arguments = call.arguments();
-    let tell = |caller: &Calling<'_>, node, _: &Attributes| act(caller, node, &arguments);
+    let tell = |caller: &Calling<'_>, node, _: &Protection| act(caller, node, &arguments);
     match tell_short(call, path(0), last_link, identity::credentials(), tell)? {
         Some(verdict) => Ok(verdict),
         None => on_xattrs(call, last_link, act),

@@ -294,7 +294,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             return Ok(Plan { target, before, start, skip, process, program, runs, copied, early, has_library });
         }
         let runs = match &file {
-            File::Ours(held) => Some(Program::of(&who.caller.stat(held.node())?)),
+            File::Ours(held) => Some(Program::of(&who.caller.thread.protection(held.node())?)),
             File::Theirs => None,
         };
         let (target, start, program, copied) = match file {

@@ -11,10 +11,10 @@ use super::entry::{Next, Verdict};
 use super::paths::{self, Directory, Spot};
 use super::server::Server;
 use super::{identity, status, user};
-use engine::{Attributes, Node};
+use engine::{Attributes, Node, Protection};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, Place};
-use posix::{Caller, Credentials, Errno, Result, Want};
+use posix::{Aspect, Caller, Credentials, Errno, Result, Want};
 
 /// A thread acting for somebody, here.
 pub type Calling<'c> = Caller<'c, 'static>;
@@ -177,16 +177,17 @@ pub(super) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // What a file is.
 
-/// What `tell` says of a path's file and its attributes, where the path is ours and leads to its end without links. None: it does not, and nothing was done.
+/// What `tell` says of a path's file, by what it wants to know of it, where the path is ours and leads to its end without links. None: it does not, and
+/// nothing was done.
 ///
 /// All that happens is on one visit, so not even the working directory needs a reference; `tell` only reads.
 #[inline]
-pub(super) fn tell_short(
+pub(super) fn tell_short<A: Aspect>(
     call: &mut Call<'_>,
     by: By,
     last_link: LastLink,
     credentials: Credentials<'static>,
-    tell: impl FnOnce(&Calling<'_>, Node, &Attributes) -> Result<i64>,
+    tell: impl FnOnce(&Calling<'_>, Node, &A) -> Result<i64>,
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
@@ -202,7 +203,7 @@ pub(super) fn tell_short(
     let begin = paths::begin(server, &who, by.directory(&arguments), at_descriptor, &path[..length]);
     let Some((place, offset)) = begin else { return Ok(None) };
     let caller = Caller { credentials, ..who.caller };
-    let tell = |node: Node, attributes: &Attributes| tell(&caller, node, attributes);
+    let tell = |node: Node, known: &A| tell(&caller, node, known);
     match caller.stat_short(&place, &path[offset..length], last_link, tell) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
         Some(Err(error)) => Err(error),
@@ -303,9 +304,9 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
     let want = Want(mode as u32);
     // Where a list decides, the engine must be asked.
     let mut decided = true;
-    let by_mode = |caller: &Calling<'_>, _, attributes: &Attributes| {
-        decided = !attributes.access_list;
-        if decided { caller.access_attributes(attributes, want).map(|()| 0) } else { Ok(0) }
+    let by_mode = |caller: &Calling<'_>, _, file: &Protection| {
+        decided = !file.access_list;
+        if decided { caller.access_known(file, want).map(|()| 0) } else { Ok(0) }
     };
     if let Ok(credentials) = check()
         && let Some(verdict) = tell_short(call, by, last_link, credentials, by_mode)?
@@ -320,8 +321,8 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
     }
     by_path(call, by, &mut |caller, place, path, walk| {
         let caller = Caller { credentials: check()?, ..*caller };
-        Ok(match caller.stat_path(place, path, last_link, walk)? {
-            Outcome::Inside(attributes) => Outcome::Inside(caller.access_attributes(&attributes, want).map(|()| 0)?),
+        Ok(match caller.access_path(place, path, last_link, want, walk)? {
+            Outcome::Inside(()) => Outcome::Inside(0),
             Outcome::Left(exit) => Outcome::Left(exit),
         })
     })

@@ -118,7 +118,7 @@ pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
         Ok(match caller.stat_path(place, path, LastLink::Follow, walk)? {
             Outcome::Left(exit) => Outcome::Left(exit),
             Outcome::Inside(file) => {
-                caller.access_attributes(&file, Want::WRITE)?;
+                caller.access_known(&file.protection(), Want::WRITE)?;
                 if file.kind != FileKind::Socket {
                     return Err(Errno(libc::ECONNREFUSED));
                 }

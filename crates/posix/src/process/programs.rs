@@ -7,7 +7,7 @@ use super::areas::{Kind, SLOTS};
 use super::{Process, Processes};
 use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use engine::{Attributes, Thread};
+use engine::{Protection, Thread};
 use pmem::Memory;
 
 /// A file that runs: inode number and generation.
@@ -19,7 +19,7 @@ pub struct Program {
 
 impl Program {
     /// The program in a file.
-    pub fn of(file: &Attributes) -> Program {
+    pub fn of(file: &Protection) -> Program {
         Program { number: file.number, generation: file.generation }
     }
 }
