@@ -56,13 +56,12 @@ struct Item {
     resumed: bool,
 }
 
-/// Neighbours that go back together: what is removed in the order in which it was made lies side by side.
-#[derive(Default)]
+/// What goes back together.
 struct Gathered {
-    inode_word: u64,
-    inode_bits: u64,
-    /// Their records.
-    inode_records: u64,
+    /// Numbers of inodes, and their places in the batch: all of a batch, so that the map, which all threads share, is held once.
+    inodes: [(u64, u8); BATCH],
+    inodes_count: usize,
+    /// Lines of one slab: what is removed in the order in which it was made lies side by side.
     slab: u64,
     lines: u64,
     /// Their records.
@@ -274,13 +273,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if erased > 0 || journal {
             pm.fence(flushed);
         }
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered { inodes: [(0, 0); BATCH], inodes_count: 0, slab: 0, lines: 0, line_records: 0 };
         for item in batch.iter() {
             if self.free(item, &mut gathered).is_err() {
                 self.lose();
             }
         }
-        if self.free_gathered(&mut gathered).is_err() {
+        if self.free_gathered_lines(&mut gathered).is_err() {
+            self.lose();
+        }
+        if self.free_gathered_inodes(&gathered).is_err() {
             self.lose();
         }
         Ok(())
@@ -467,12 +469,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn free_whole_inode(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
         // Bodies first: the number goes back last, for its blocks are known by it.
         let bodies = self.as_owner(item.a, || self.free_bodies(item));
-        if gathered.inode_word != item.a / 64 {
-            self.free_gathered(gathered)?;
-            gathered.inode_word = item.a / 64;
-        }
-        gathered.inode_bits |= 1 << (item.a % 64);
-        gathered.inode_records |= 1 << item.index;
+        gathered.inodes[gathered.inodes_count] = (item.a, item.index as u8);
+        gathered.inodes_count += 1;
         if item.b != 0 {
             self.relist_cachelet(item, item.b as u32)?;
         }
@@ -484,7 +482,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(BadOffset { offset: item.a, length: item.erased * LINE_BYTES }.into());
         }
         if gathered.slab != item.a / BLOCK_BYTES {
-            self.free_gathered(gathered)?;
+            self.free_gathered_lines(gathered)?;
             gathered.slab = item.a / BLOCK_BYTES;
         }
         gathered.lines |= line_mask(item.a % BLOCK_BYTES / LINE_BYTES, item.erased);
@@ -492,13 +490,25 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn free_gathered(&self, gathered: &mut Gathered) -> Result<()> {
-        let Gathered { inode_word, inode_bits, inode_records, slab, lines, line_records } = core::mem::take(gathered);
-        let inodes = match inode_bits {
-            0 => Ok(()),
-            bits => self.free_inodes(inode_word, bits, self.done(inode_records)),
-        };
-        if lines != 0 { self.free_line_mask(slab, lines, self.done(line_records)).and(inodes) } else { inodes }
+    fn free_gathered_lines(&self, gathered: &mut Gathered) -> Result<()> {
+        let (lines, records) = (core::mem::take(&mut gathered.lines), core::mem::take(&mut gathered.line_records));
+        if lines == 0 { Ok(()) } else { self.free_line_mask(gathered.slab, lines, self.done(records)) }
+    }
+
+    /// Gives the numbers of all inodes of a batch back, neighbours of one word of the map together: what is removed in the order in which it was made.
+    fn free_gathered_inodes(&self, gathered: &Gathered) -> Result<()> {
+        let inodes = &gathered.inodes[..gathered.inodes_count];
+        if inodes.is_empty() {
+            return Ok(());
+        }
+        let map = self.hold_inode_map()?;
+        let mut result = Ok(());
+        for word in inodes.chunk_by(|(one, _), (next, _)| one / 64 == next / 64) {
+            let bits = word.iter().fold(0, |bits, (number, _)| bits | 1 << (number % 64));
+            let records = word.iter().fold(0, |records, (_, place)| records | 1 << place);
+            result = result.and(map.free(word[0].0 / 64, bits, self.done(records)));
+        }
+        result
     }
 
     /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper repeats; then they are freed, which a reaper

@@ -11,10 +11,11 @@
 //! - Number 0 is nobody's: its bit is set from the beginning, and it is not counted.
 
 use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
-use crate::dram::MAGAZINE_INODES;
+use crate::dram::{DramHeader, MAGAZINE_INODES};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{INODES_PER_SEGMENT, Inode, SEGMENT_BLOCKS, Segment, SegmentEntry};
 use crate::fs::{Fs, Thread};
+use crate::lock::Held;
 use crate::redo::Change;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -41,6 +42,26 @@ impl<M: Memory> Fs<M> {
     /// Whether a number is in use, or in the magazine of a shard.
     pub(crate) fn inode_is_taken(&self, number: u64) -> Result<bool> {
         Ok(self.dram.inode_word(number / 64)?.load(Acquire) >> (number % 64) & 1 == 1)
+    }
+}
+
+/// The map of inode numbers, which its owner holds.
+pub(crate) struct InodeMap<'t, 'f, M: Memory> {
+    thread: &'t Thread<'f, M>,
+    header: &'f DramHeader,
+    _held: Held<'f>,
+}
+
+impl<M: Memory> InodeMap<'_, '_, M> {
+    /// Gives back the numbers of the bits in word `index`, together with another change that says so.
+    pub(crate) fn free(&self, index: u64, bits: u64, with: Change<'_>) -> Result<()> {
+        let InodeMap { thread, header, .. } = self;
+        let word = thread.fs.dram.inode_word(index)?;
+        let was = word.load(Relaxed);
+        let used = header.inodes_used.load(Relaxed) - (was & bits).count_ones() as u64;
+        thread.change_together([Change::Wide(word, was & !bits), Change::Wide(&header.inodes_used, used), with]);
+        // An image may have a name for an inode that it calls free.
+        if was & bits == bits { Ok(()) } else { Err(Corruption::Inode(index * 64).into()) }
     }
 }
 
@@ -82,7 +103,7 @@ impl<M: Memory> Thread<'_, M> {
         let last = next.checked_sub(1).filter(|last| self.slot.inodes[*last as usize].load(Relaxed) == number);
         match last {
             Some(last) => self.slot.inodes_next.store(last, Release),
-            None => self.free_inodes(number / 64, 1 << (number % 64), Change::Wide(&self.slot.hand.number, 0))?,
+            None => self.free_inode(number, Change::Wide(&self.slot.hand.number, 0))?,
         }
         step();
         self.slot.hand.number.store(0, Release);
@@ -128,17 +149,16 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// Gives back the numbers of the bits in word `index` of the map, together with another change that says so: what recycling gathers costs
-    /// one step for up to 64.
-    pub(crate) fn free_inodes(&self, index: u64, bits: u64, with: Change<'_>) -> Result<()> {
+    /// Gives one number back, together with another change that says so.
+    fn free_inode(&self, number: u64, with: Change<'_>) -> Result<()> {
+        self.hold_inode_map()?.free(number / 64, 1 << (number % 64), with)
+    }
+
+    /// Holds the map: nobody else takes or gives numbers meanwhile.
+    pub(crate) fn hold_inode_map(&self) -> Result<InodeMap<'_, '_, M>> {
         let header = self.fs.header()?;
-        let _held = self.lock(&header.inodes_lock, &header.inodes_waiters)?;
-        let word = self.fs.dram.inode_word(index)?;
-        let was = word.load(Relaxed);
-        let used = header.inodes_used.load(Relaxed) - (was & bits).count_ones() as u64;
-        self.change_together([Change::Wide(word, was & !bits), Change::Wide(&header.inodes_used, used), with]);
-        // An image may have a name for an inode that it calls free.
-        if was & bits == bits { Ok(()) } else { Err(Corruption::Inode(index * 64).into()) }
+        let held = self.lock(&header.inodes_lock, &header.inodes_waiters)?;
+        Ok(InodeMap { thread: self, header, _held: held })
     }
 
     /// Empties the magazine. For shards without a thread.
@@ -147,7 +167,7 @@ impl<M: Memory> Thread<'_, M> {
         for index in next..end.min(MAGAZINE_INODES as u32) {
             let number = self.slot.inodes[index as usize].load(Relaxed);
             let taken = Change::Narrow(&self.slot.inodes_next, index + 1);
-            self.free_inodes(number / 64, 1 << (number % 64), taken)?;
+            self.free_inode(number, taken)?;
         }
         Ok(())
     }
