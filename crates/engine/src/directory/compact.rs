@@ -1,5 +1,5 @@
 //! Log compaction (paper III.G): when most of a directory's log is holes, the names that count move to fresh pages, and the space of the
-//! others is recycled.
+//! others is recycled. How many holes there may be is a matter of what is saved: each removal pays its part of the copies, and each listing looks at the holes.
 //!
 //! Nobody is kept out: an append page is opened first, so that all later claims land behind it; once those who were inside have left, nothing in
 //! front of it is being written, and only that part is copied. Removals meanwhile change dentries, not slots; those that were met are waited for before the log
@@ -23,12 +23,15 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
 /// Fewer holes than this are not worth a compaction (paper: 100 dentries).
 const HOLES_MIN: u64 = 500;
+/// Holes for each name from which on a compaction is worth it. With one hole for each name a removal pays for one copied slot, with three for a third of one;
+/// a listing looks at two and at four slots for each name at the worst (PERFORMANCE.md, Kept).
+const HOLES_PER_NAME: u64 = 3;
 /// Dentries are asked for this many slots ahead.
 const AHEAD: usize = 12;
 
-/// Whether holes outweigh names.
+/// Whether a log has so many holes that it is worth a compaction.
 pub(super) fn is_worth_it(log: LogCounts) -> bool {
-    log.holes >= HOLES_MIN && log.holes >= log.names
+    log.holes >= HOLES_MIN && log.holes >= HOLES_PER_NAME * log.names
 }
 
 /// The chain that replaces the compacted part.
@@ -50,7 +53,7 @@ impl NewChain {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Compacts a directory's log if holes outweigh names. Not pinned. A failure (no space) leaves the log as it is.
+    /// Compacts a directory's log if it has holes enough. Not pinned. A failure (no space) leaves the log as it is.
     pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
         let worth_it = directory.is_holey() && !directory.is_maintained() && is_worth_it(directory.log_counts());

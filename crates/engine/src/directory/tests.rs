@@ -12,6 +12,9 @@ use crate::testing::mortality::{at_next_step, at_step};
 use crate::testing::{Attached, Memory, TestPlatform, new_image, new_node};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::format;
+use std::string::String;
+use std::vec::Vec;
 
 #[test]
 fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
@@ -38,6 +41,33 @@ fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
 
     subdirectories.fetch_sub(more, Relaxed);
     thread.release(full, 1);
+}
+
+#[test]
+fn a_log_gets_three_holes_for_each_name_before_it_is_compacted_and_no_more() {
+    let image = new_image(32 << 20, 0);
+    let attached = Attached::new(&image).expect("attaches");
+    let thread = attached.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let names: Vec<String> = (0..4000).map(|number| format!("{number}")).collect();
+    for name in &names {
+        thread.release(thread.create(root, name.as_bytes(), &new_node(FileKind::Regular)).expect("makes"), 1);
+    }
+    let directory = thread.cachelet(root).expect("a cachelet");
+    let mut holes_before = 0;
+    let mut compacted = Vec::new();
+    // 1999 and 4000 have no common divisor: each name once, and no two neighbours one after the other.
+    for step in 0..names.len() {
+        thread.unlink(root, names[step * 1999 % names.len()].as_bytes(), |_| Ok(())).expect("removes");
+        let log = directory.log_counts();
+        assert!(log.holes < 500.max(3 * log.names), "{log:?}");
+        if log.holes < holes_before {
+            compacted.push(log.names);
+        }
+        holes_before = log.holes;
+    }
+    assert_eq!(compacted, [1000, 250], "names that were left when the log was compacted");
+    assert_eq!(directory.log_counts().names, 0);
 }
 
 #[test]
