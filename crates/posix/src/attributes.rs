@@ -95,7 +95,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         buffer: &mut PathBuffer,
         mut tell: impl FnMut(&Attributes) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        if let Some(told) = self.stat_short(place, path, last_link, |_, attributes| tell(attributes)) {
+        if let Some(told) = self.tell_short(place, path, last_link, |_, attributes| tell(attributes)) {
             return told;
         }
         Ok(match self.stat_winding(place, path, last_link, buffer)? {
@@ -179,7 +179,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             true => Ok(None),
             false => self.access_known(file, want).map(Some),
         };
-        match self.stat_short(place, path, last_link, by_mode) {
+        match self.tell_short(place, path, last_link, by_mode) {
             Some(Ok(Outcome::Inside(Some(())))) => Ok(Outcome::Inside(())),
             Some(Err(refused)) => Err(refused),
             _ => self.at_path(place, path, last_link, buffer, |node| self.access(node, want)),

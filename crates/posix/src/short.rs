@@ -225,7 +225,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     ///
     /// The front may be on a [`Visit`] of its own meanwhile, so that the directory where the path begins needs no reference.
     #[inline]
-    pub fn stat_short<A: Aspect, T>(
+    pub fn tell_short<A: Aspect, T>(
         &self,
         place: &Place,
         path: &[u8],

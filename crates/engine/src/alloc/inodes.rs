@@ -206,8 +206,8 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Takes numbers of the newest segment, or of up to `limit` others from the cursor on.
     fn search_inodes(&self, segments: u64, limit: u64) -> Result<()> {
-        let header = self.fs.header()?;
-        let _held = self.lock(&header.inodes_lock, &header.inodes_waiters)?;
+        let map = self.hold_inode_map()?;
+        let header = map.header;
         if segments == 0 || header.inodes_used.load(Relaxed) + 1 >= segments * INODES_PER_SEGMENT {
             return Ok(());
         }

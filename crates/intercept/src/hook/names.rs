@@ -204,7 +204,7 @@ pub(super) fn tell_short<A: Aspect>(
     let Some((place, offset)) = begin else { return Ok(None) };
     let caller = Caller { credentials, ..who.caller };
     let tell = |node: Node, known: &A| tell(&caller, node, known);
-    match caller.stat_short(&place, &path[offset..length], last_link, tell) {
+    match caller.tell_short(&place, &path[offset..length], last_link, tell) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
         Some(Err(error)) => Err(error),
         _ => Ok(None),
