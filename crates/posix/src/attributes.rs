@@ -164,6 +164,12 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.check_protection(file, want)
     }
 
+    /// The same for a file that is only seen on the way. None: a list decides, and the file must be read.
+    #[inline]
+    pub fn access_by_mode(&self, file: &Protection, want: Want) -> Result<Option<()>> {
+        if file.access_list { Ok(None) } else { self.access_known(file, want).map(Some) }
+    }
+
     /// access(2) by path.
     #[inline]
     pub fn access_path(
@@ -174,11 +180,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         want: Want,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        // Where a list decides, the file is read, which takes more than to see it on the way.
-        let by_mode = |_, file: &Protection| match file.access_list {
-            true => Ok(None),
-            false => self.access_known(file, want).map(Some),
-        };
+        let by_mode = |_, file: &Protection| self.access_by_mode(file, want);
         match self.tell_short(place, path, last_link, by_mode) {
             Some(Ok(Outcome::Inside(Some(())))) => Ok(Outcome::Inside(())),
             Some(Err(refused)) => Err(refused),

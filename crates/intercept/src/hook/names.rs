@@ -302,11 +302,10 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
         Ok(if effective { identity::credentials() } else { identity::real_credentials() })
     };
     let want = Want(mode as u32);
-    // Where a list decides, the engine must be asked.
     let mut decided = true;
     let by_mode = |caller: &Calling<'_>, _, file: &Protection| {
-        decided = !file.access_list;
-        if decided { caller.access_known(file, want).map(|()| 0) } else { Ok(0) }
+        decided = caller.access_by_mode(file, want)?.is_some();
+        Ok(0)
     };
     if let Ok(credentials) = check()
         && let Some(verdict) = tell_short(call, by, last_link, credentials, by_mode)?
