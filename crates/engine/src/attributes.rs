@@ -69,6 +69,12 @@ impl Protection {
         FileKind::from_mode(self.mode)
     }
 
+    /// The same, for who cannot go on without.
+    #[inline]
+    pub fn require_kind(&self) -> Result<FileKind> {
+        self.kind().ok_or(Corruption::Inode(self.number).into())
+    }
+
     /// Whether it is a directory.
     #[inline]
     pub fn is_directory(&self) -> bool {

@@ -56,12 +56,16 @@ struct Item {
     resumed: bool,
 }
 
-/// What goes back together.
+impl Item {
+    /// Whether it is an inode that is to be freed.
+    fn is_inode(&self) -> bool {
+        self.kind == RetiredKind::Inode && self.erased != 0
+    }
+}
+
+/// Lines of one slab that go back together: what is removed in the order in which it was made lies side by side.
+#[derive(Default)]
 struct Gathered {
-    /// Numbers of inodes, and their places in the batch: all of a batch, so that the map, which all threads share, is held once.
-    inodes: [(u64, u8); BATCH],
-    inodes_count: usize,
-    /// Lines of one slab: what is removed in the order in which it was made lies side by side.
     slab: u64,
     lines: u64,
     /// Their records.
@@ -273,16 +277,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if erased > 0 || journal {
             pm.fence(flushed);
         }
-        let mut gathered = Gathered { inodes: [(0, 0); BATCH], inodes_count: 0, slab: 0, lines: 0, line_records: 0 };
+        let mut gathered = Gathered::default();
         for item in batch.iter() {
             if self.free(item, &mut gathered).is_err() {
                 self.lose();
             }
         }
-        if self.free_gathered_lines(&mut gathered).is_err() {
+        if self.free_gathered(&mut gathered).is_err() {
             self.lose();
         }
-        if self.free_gathered_inodes(&gathered).is_err() {
+        if self.free_numbers(batch).is_err() {
             self.lose();
         }
         Ok(())
@@ -452,7 +456,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             RetiredKind::Log => self.free_old_log(item),
             RetiredKind::Cachelet if item.a != 0 => self.relist_cachelet(item, item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
-            RetiredKind::Inode if item.erased != 0 => self.free_whole_inode(item, gathered),
+            RetiredKind::Inode if item.is_inode() => self.free_all_but_number(item),
             _ => {
                 self.lose();
                 Ok(())
@@ -465,12 +469,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         if item.resumed && self.is_listed(index)? { Ok(()) } else { self.list_cachelet(index) }
     }
 
-    /// Frees all that an inode had.
-    fn free_whole_inode(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
-        // Bodies first: the number goes back last, for its blocks are known by it.
+    /// Frees what an inode had. Its number goes back last, for its blocks are known by it.
+    fn free_all_but_number(&self, item: &Item) -> Result<()> {
         let bodies = self.as_owner(item.a, || self.free_bodies(item));
-        gathered.inodes[gathered.inodes_count] = (item.a, item.index as u8);
-        gathered.inodes_count += 1;
         if item.b != 0 {
             self.relist_cachelet(item, item.b as u32)?;
         }
@@ -482,7 +483,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(BadOffset { offset: item.a, length: item.erased * LINE_BYTES }.into());
         }
         if gathered.slab != item.a / BLOCK_BYTES {
-            self.free_gathered_lines(gathered)?;
+            self.free_gathered(gathered)?;
             gathered.slab = item.a / BLOCK_BYTES;
         }
         gathered.lines |= line_mask(item.a % BLOCK_BYTES / LINE_BYTES, item.erased);
@@ -490,23 +491,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn free_gathered_lines(&self, gathered: &mut Gathered) -> Result<()> {
-        let (lines, records) = (core::mem::take(&mut gathered.lines), core::mem::take(&mut gathered.line_records));
-        if lines == 0 { Ok(()) } else { self.free_line_mask(gathered.slab, lines, self.done(records)) }
+    fn free_gathered(&self, gathered: &mut Gathered) -> Result<()> {
+        let Gathered { slab, lines, line_records } = core::mem::take(gathered);
+        if lines == 0 { Ok(()) } else { self.free_line_mask(slab, lines, self.done(line_records)) }
     }
 
-    /// Gives the numbers of all inodes of a batch back, neighbours of one word of the map together: what is removed in the order in which it was made.
-    fn free_gathered_inodes(&self, gathered: &Gathered) -> Result<()> {
-        let inodes = &gathered.inodes[..gathered.inodes_count];
-        if inodes.is_empty() {
+    /// Gives the numbers of a batch's inodes back, neighbours of one word of the map together. The map, which all threads share, is held once.
+    fn free_numbers(&self, batch: &[Item]) -> Result<()> {
+        let mut inodes = batch.iter().filter(|item| item.is_inode()).peekable();
+        if inodes.peek().is_none() {
             return Ok(());
         }
         let map = self.hold_inode_map()?;
         let mut result = Ok(());
-        for word in inodes.chunk_by(|(one, _), (next, _)| one / 64 == next / 64) {
-            let bits = word.iter().fold(0, |bits, (number, _)| bits | 1 << (number % 64));
-            let records = word.iter().fold(0, |records, (_, place)| records | 1 << place);
-            result = result.and(map.free(word[0].0 / 64, bits, self.done(records)));
+        while let Some(first) = inodes.next() {
+            let word = first.a / 64;
+            let (mut bits, mut records) = (1 << (first.a % 64), 1 << first.index);
+            while let Some(item) = inodes.next_if(|item| item.a / 64 == word) {
+                bits |= 1 << (item.a % 64);
+                records |= 1 << item.index;
+            }
+            result = result.and(map.free(word, bits, self.done(records)));
         }
         result
     }

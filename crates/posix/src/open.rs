@@ -8,7 +8,7 @@ use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
 use crate::process::{Processes, Program, ask_for_record};
 use engine::format::FileKind;
-use engine::{Corruption, Error, NamePlace, NewNode, Node, Protection};
+use engine::{NamePlace, NewNode, Node, Protection};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -53,11 +53,6 @@ fn wanted(flags: i32) -> Want {
     Want(if flags & O_TRUNC != 0 { access | Want::WRITE.0 } else { access })
 }
 
-/// The kind of a file, which a damaged image may not say.
-fn kind_of(file: &Protection) -> Result<FileKind> {
-    Ok(file.kind().ok_or(Error::Corrupt(Corruption::Inode(file.number)))?)
-}
-
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Opens a node that exists. The description gets a reference of its own; as all that this module opens, it goes if this thread dies before it is kept
     /// ([`Caller::keep`]) or installed in a table.
@@ -75,7 +70,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// As `open_held`, for a file of which it is known who may use it.
     #[inline(always)]
     fn open_seen(&self, file: Held<'t, 'f, M>, protection: &Protection, flags: i32) -> Result<OpenFile> {
-        let kind = kind_of(protection)?;
+        let kind = protection.require_kind()?;
         if flags & O_DIRECTORY != 0 && kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
