@@ -202,7 +202,8 @@ mod tests {
     ) -> Result<()> {
         let (image, options) = (new_image(4 << 20, 0), AttachOptions::default());
         let dram = Memory::new(Fs::dram_layout(&image.region(), &options)?.length);
-        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), platform, &options)?;
+        let recovery =
+            Fs::attach_first(image.region_in(Mortal), dram.region(), platform, crate::Liveness::alone(), &options)?;
         let ablation = Ablation { tree: Some(tree), ..Ablation::default() };
         test(&recovery.ablate(ablation)?.finish()?.0);
         Ok(())

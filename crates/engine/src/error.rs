@@ -51,6 +51,10 @@ pub enum Error {
     NoMemory,
     /// All thread slots are taken.
     TooManyThreads,
+    /// The DRAM region belongs to another file: a copy of the image, or what was in its place before.
+    OtherImage,
+    /// The kernel refused the lock by which other processes know that this one lives.
+    Liveness,
     /// More links than an inode may have.
     TooManyLinks,
     /// A directory would become its own ancestor.
@@ -120,6 +124,8 @@ impl Error {
             Error::Refused(errno) => errno,
             Error::Busy => 16,
             Error::NoSuchExtent => 6,
+            Error::Liveness => 37,
+            Error::OtherImage => 116,
             Error::Corrupt(_) => 117,
             Error::Superblock(_) => 22,
         }
@@ -142,6 +148,10 @@ impl fmt::Display for Error {
             }
             Error::NoMemory => write!(f, "the DRAM region is full; attach with a larger one"),
             Error::TooManyThreads => write!(f, "too many threads are inside the file system"),
+            Error::Liveness => {
+                write!(f, "the kernel refused the lock by which other processes know that this one lives")
+            }
+            Error::OtherImage => write!(f, "the shared memory belongs to another image file"),
             Error::TooManyLinks => write!(f, "too many links"),
             Error::Loop => write!(f, "a directory cannot be moved into itself"),
             Error::TooLarge => write!(f, "the file would be too large"),

@@ -5,6 +5,7 @@ use crate::alloc::{BlockRun, owned_by_slot};
 use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Segment, Superblock, listed_inode_offset};
+use crate::liveness::Liveness;
 use crate::platform::Platform;
 use crate::step::{dead, step};
 use core::cell::Cell;
@@ -18,6 +19,7 @@ pub struct Fs<M: Memory = Direct> {
     pub(crate) dram: Dram,
     pub(crate) geometry: Geometry,
     pub(crate) platform: &'static dyn Platform,
+    pub(crate) liveness: Liveness,
     pub(crate) epoch: u32,
     pub(crate) hash_seed: u64,
     pub(crate) read_only: bool,
@@ -167,13 +169,10 @@ impl<M: Memory> Fs<M> {
     /// Makes the calling thread the owner of a slot that has the owner word `before`; whether it is now.
     pub(crate) fn claim_slot(&self, index: u32, before: u64) -> Result<bool> {
         let slot = self.dram.slot(index)?;
-        let me = self.platform.identity();
-        if slot.owner.compare_exchange(before, me.pid as u64 | (me.tid as u64) << 32, AcqRel, Relaxed).is_err() {
-            return Ok(false);
-        }
+        let me = self.identity()?;
+        let claimed = slot.owner.compare_exchange(before, me.word(), AcqRel, Relaxed).is_ok();
         step();
-        slot.started.store(me.started, Release);
-        Ok(true)
+        Ok(claimed)
     }
 
     /// The calling thread in a slot that it owns.
@@ -183,10 +182,7 @@ impl<M: Memory> Fs<M> {
 
     /// Who owns a slot, or none.
     pub fn slot_owner(&self, index: u32) -> Result<Option<Owner>> {
-        let slot = self.dram.slot(index)?;
-        let word = slot.owner.load(Acquire);
-        let owner = Owner { pid: word as u32, tid: (word >> 32) as u32, started: slot.started.load(Acquire) };
-        Ok((word != 0).then_some(owner))
+        Ok(Owner::from_word(self.dram.slot(index)?.owner.load(Acquire)))
     }
 
     /// The offset of an inode by its number, through the segment table.
@@ -301,8 +297,6 @@ impl<M: Memory> Drop for Thread<'_, M> {
             word.store(0, Relaxed);
         }
         self.slot.pinned.store(0, Release);
-        // Whoever claims it next is taken for alive until it says when it started.
-        self.slot.started.store(0, Release);
         self.slot.owner.store(0, Release);
     }
 }

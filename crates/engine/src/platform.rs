@@ -1,27 +1,47 @@
-//! What the engine needs of the machine around it and cannot do itself: time, sleeping, and knowing who is alive.
+//! What the engine needs of the machine around it and cannot do itself: time, sleeping, and which
+//! threads and processes live.
 
-use crate::dram::Owner;
 use crate::sync::AtomicU32;
 
-/// Services of the process that hosts the engine. All must be callable inside a signal handler: no allocation, no locks.
+/// Services of the process that hosts the engine. All must be callable inside a signal handler: no
+/// allocation, no locks.
+///
+/// Process ids mean nothing outside of their namespace, so no question here is about the id of
+/// another process. A process that shares a region holds a *liveness lock* instead: a lock of the
+/// kernel's that ends with the process, on one byte of a file that all of them have open. See
+/// [`crate::liveness`].
 pub trait Platform: Sync {
     /// Wall-clock time, ns since 1970. May go backwards; the engine copes.
     fn now_ns(&self) -> i64;
-    /// Sleeps while `word` equals `expected`, at most `timeout_ms`; may return early. `word` is in memory that other processes share.
+    /// Sleeps while `word` equals `expected`, at most `timeout_ms`; may return early. `word` is in
+    /// memory that other processes share.
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32);
     /// Wakes all that wait on `word`.
     fn wake(&self, word: &AtomicU32);
-    /// Who the calling thread is.
-    fn identity(&self) -> Owner;
-    /// Whether that thread still exists.
-    fn is_alive(&self, owner: Owner) -> bool;
-    /// Whether the process of that owner still exists, whichever of its threads live. (A process may outlive its first thread.)
-    fn is_process_alive(&self, owner: Owner) -> bool {
-        self.is_alive(Owner { tid: owner.pid, ..owner })
+    /// The id of the calling process, as its own namespace has it.
+    fn process_id(&self) -> u32;
+    /// The id of the calling thread.
+    fn thread_id(&self) -> u32;
+    /// Whether a thread of this process, or of the process whose memory this one runs in, exists.
+    fn is_thread_alive(&self, process_id: u32, thread_id: u32) -> bool;
+    /// Takes the liveness lock with that number through an open description of the lock file.
+    /// `false`: the kernel refused, or another description holds it.
+    fn hold_liveness(&self, _description: i32, _number: u32) -> bool {
+        true
     }
-    /// A number that nobody can predict.
+    /// Whether a description other than this one holds the liveness lock with that number. `true`
+    /// where the kernel cannot tell.
+    fn is_liveness_held(&self, _description: i32, _number: u32) -> bool {
+        true
+    }
+    /// Puts a new open description of the lock file in place of this one, at the same number: its
+    /// locks are the calling process's alone.
+    fn renew_description(&self, _description: i32) -> bool {
+        true
+    }
+    /// A number that cannot be predicted.
     fn random(&self) -> u64;
-    /// Provides huge pages for the mapped memory at `address`, a multiple of 2 MiB as is `length`, and fills all of it. What it holds stays. Best
-    /// effort: where there are none, nothing happens.
+    /// Provides huge pages for the mapped memory at `address`, a multiple of 2 MiB as is `length`,
+    /// and fills all of it. The content stays. Best effort: without huge pages nothing happens.
     fn provide_huge(&self, _address: *mut u8, _length: usize) {}
 }

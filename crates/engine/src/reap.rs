@@ -73,7 +73,7 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn reap_all(&self) -> Result<()> {
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             if let Some(owner) = self.slot_owner(index)? {
-                self.claim_slot(index, owner.pid as u64 | (owner.tid as u64) << 32)?;
+                self.claim_slot(index, owner.word())?;
                 self.reap(index)?;
             }
         }
@@ -84,15 +84,10 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn reap_if_dead(&self, index: u32) -> Result<bool> {
         let slot = self.dram.slot(index)?;
         let Some(owner) = self.slot_owner(index)? else { return Ok(true) };
-        let word = owner.pid as u64 | (owner.tid as u64) << 32;
-        if self.platform.is_alive(owner) {
+        let word = owner.word();
+        if self.is_alive(owner) || slot.owner.load(Acquire) != word {
             return Ok(false);
         }
-        if slot.owner.load(Acquire) != word {
-            return Ok(false);
-        }
-        // Between the two words the new owner must not pass for dead: without a start it is judged by its number alone.
-        slot.started.store(0, Release);
         // From before the claim on, so that nobody takes what is not in order yet for a living thread's.
         slot.settling.store(word, Release);
         if !self.claim_slot(index, word)? {

@@ -142,7 +142,9 @@ impl World {
         let options = AttachOptions::default();
         let layout = Fs::dram_layout(&image.region(), &options).expect("a layout");
         let dram = Memory::new(layout.length);
-        let recovery = Fs::attach_first(image.region_in(Mortal), dram.region(), platform, &options).expect("attaches");
+        let recovery =
+            Fs::attach_first(image.region_in(Mortal), dram.region(), platform, crate::Liveness::alone(), &options)
+                .expect("attaches");
         let fs = recovery.finish().expect("ready").0;
         if kind == Kind::Crowded {
             fs.header().expect("a header").buckets.store(2, Relaxed);

@@ -84,7 +84,8 @@ impl World {
         let options = AttachOptions::default();
         let dram = Memory::new(Fs::dram_layout(&image.region(), &options).expect("a layout").length);
         let recovery =
-            Fs::attach_first(image.region_in(Scheduled), dram.region(), &PLATFORM, &options).expect("attaches");
+            Fs::attach_first(image.region_in(Scheduled), dram.region(), &PLATFORM, crate::Liveness::alone(), &options)
+                .expect("attaches");
         let fs = recovery.finish().expect("ready").0;
         World { image, fs: Some(fs), _dram: dram }
     }

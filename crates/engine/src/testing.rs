@@ -2,7 +2,6 @@
 
 use crate::attach::{AttachOptions, MkfsOptions, RecoveryReport, mkfs};
 use crate::directory::NewNode;
-use crate::dram::Owner;
 use crate::error::Result;
 use crate::format::FileKind;
 use crate::fs::Fs;
@@ -70,11 +69,14 @@ impl Platform for TestPlatform {
         }
     }
     fn wake(&self, _: &AtomicU32) {}
-    fn identity(&self) -> Owner {
-        Owner { pid: 1, tid: TID.with(|tid| *tid), started: 1 }
+    fn process_id(&self) -> u32 {
+        1
     }
-    fn is_alive(&self, owner: Owner) -> bool {
-        !self.dead().contains(&owner.tid)
+    fn thread_id(&self) -> u32 {
+        TID.with(|tid| *tid)
+    }
+    fn is_thread_alive(&self, _: u32, thread_id: u32) -> bool {
+        !self.dead().contains(&thread_id)
     }
     fn random(&self) -> u64 {
         0x1234_5678_9abc_def1
@@ -165,7 +167,7 @@ impl Attached {
     ) -> Result<Attached> {
         let layout = Fs::dram_layout(&image.region(), options)?;
         let dram = Memory::new(layout.length);
-        let recovery = Fs::attach_first(image.region(), dram.region(), platform, options)?;
+        let recovery = Fs::attach_first(image.region(), dram.region(), platform, crate::Liveness::alone(), options)?;
         thread::scope(|scope| {
             for _ in 0..workers {
                 scope.spawn(|| recovery.work().expect("recovery works"));

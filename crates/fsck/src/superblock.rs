@@ -78,7 +78,7 @@ impl<M: Memory> Checker<'_, M> {
         }
         let reserved = [
             (pm.offset_of(&superblock.reserved), 6),
-            (pm.offset_of(&superblock.reserved_before_state), 32),
+            (pm.offset_of(&superblock.reserved_before_state), 31),
             (pm.offset_of(&superblock.reserved_state), 7),
             (pm.offset_of(&superblock.reserved_end), 432),
         ];

@@ -1,13 +1,14 @@
 //! What the launcher and the programs that it starts agree on: how a process finds the file system.
 //!
-//! The launcher opens the image (`posix::image`), keeps it open until the last program has ended, and passes down three descriptors that are
+//! The launcher opens the image (`posix::image`), keeps it open until the last program has ended, and passes down four descriptors that are
 //! inherited over fork and exec. Their numbers are high, out of the way of programs, which can neither close nor see them by number:
 //!
 //! | descriptor | what | opened |
 //! | --- | --- | --- |
 //! | image | the image's file: the *same open file description* on which the launcher holds the locks, so that the image stays in use while any program lives | as the launcher has it |
 //! | region | the file of the DRAM region (`/dev/shm`, or a memfd where the image is in memory) | for reading and writing |
-//! | placeholder | an empty, sealed memfd opened with access mode 3: see [`placeholder`](crate::launch::placeholder) | neither reading nor writing |
+//! | placeholder | stands behind the descriptors of open files: see [`placeholder`](crate::launch::placeholder) | neither reading nor writing |
+//! | meeting | the directory in which the image's processes meet (`posix::image`): each process has an open file description of its own, with its liveness lock (`engine::Liveness`) | for reading |
 //!
 //! and these entries of the environment, each of which a program that clears its environment passes on all the same:
 //!
@@ -19,7 +20,7 @@
 //! | `DIRECTFS_IMAGE` | [`Contract`] as text: version, descriptors, lengths, limits |
 //! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |
 //! | `DIRECTFS_START` | only from the launcher: the first program's working directory, if that is in the mount: its path below the mount directory, beginning with a slash. Later programs do not get it |
-//! | `DIRECTFS_PROCESS` | only from a program: the number of its process slot, which it keeps over exec. Absent for the first program, which takes a slot of its own |
+//! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps over exec, and the descriptor of its meeting directory (`slot,meeting`). Absent for the first program, which takes a slot of its own |
 //! | `DIRECTFS_PROGRAM` | only from a program: the path of the file that is being run, if that lies in the mount: the kernel runs a copy in memory |
 //! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`; if anything that it is given names the mount; without this entry it is refused with a line on standard error |
 //!
@@ -42,13 +43,13 @@ pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; raised whenever anything here changes its meaning.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Longest text of a contract, with its zero byte.
 pub const TEXT_BYTES_MAX: usize = 160;
 /// Where the launcher looks for free descriptor numbers, downwards if the limit is lower. Not far up: each fork copies the kernel's table up to the highest.
 pub const DESCRIPTORS_FROM: i32 = 1000;
 
-/// What `DIRECTFS_IMAGE` says: `version,image,image_bytes,region,region_bytes,placeholder,cached_files_max,read_only,image_read_only,flushes` in decimal.
+/// What `DIRECTFS_IMAGE` says: `version,image,image_bytes,region,region_bytes,placeholder,meeting,cached_files_max,read_only,image_read_only,flushes` in decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contract {
     /// Descriptor of the image.
@@ -61,6 +62,8 @@ pub struct Contract {
     pub region_bytes: u64,
     /// Descriptor of which those of open files are duplicates.
     pub placeholder: i32,
+    /// Descriptor of the meeting directory.
+    pub meeting: i32,
     /// As the DRAM region was made with (`AttachOptions`).
     pub cached_files_max: u64,
     /// Programs may change nothing.
@@ -72,7 +75,7 @@ pub struct Contract {
 }
 
 /// Fields of the text.
-const FIELDS: usize = 10;
+const FIELDS: usize = 11;
 
 impl Contract {
     /// Reads the value of the entry; none if it is not of this version or not whole.
@@ -90,6 +93,7 @@ impl Contract {
             region,
             region_bytes,
             placeholder,
+            meeting,
             cached_files_max,
             read_only,
             image_read_only,
@@ -104,6 +108,7 @@ impl Contract {
             region: i32::try_from(region).ok()?,
             region_bytes,
             placeholder: i32::try_from(placeholder).ok()?,
+            meeting: i32::try_from(meeting).ok()?,
             cached_files_max,
             read_only: read_only == 1,
             image_read_only: image_read_only == 1,
@@ -120,6 +125,7 @@ impl Contract {
             self.region as u64,
             self.region_bytes,
             self.placeholder as u64,
+            self.meeting as u64,
             self.cached_files_max,
             u64::from(self.read_only),
             u64::from(self.image_read_only),
@@ -187,6 +193,7 @@ mod tests {
             region: 1001,
             region_bytes: 1 << 40,
             placeholder: i32::MAX,
+            meeting: 1003,
             cached_files_max: 0,
             read_only: true,
             image_read_only: false,
@@ -203,12 +210,13 @@ mod tests {
 
     #[test]
     fn what_is_no_contract_is_not_believed() {
-        for text in ["", ",", "1,3,4,5,6,7,8,9,0,0", "2,3,4,5,6,7,8,0,0", "2,3,4,5,6,7,8,2,0,0", "2,-3,4,5,6,7,8,0,0,0"]
+        for text in
+            ["", ",", "2,3,4,5,6,7,8,9,0,0,0", "3,3,4,5,6,7,8,0,0,0", "3,3,4,5,6,7,8,9,2,0,0", "3,-3,4,5,6,7,8,9,0,0,0"]
         {
             assert_eq!(Contract::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(Contract::parse(b"2,3,99999999999999999999,5,6,7,8,0,0"), None);
-        assert_eq!(Contract::parse(b"2,2147483648,4,5,6,7,8,0,0"), None);
+        assert_eq!(Contract::parse(b"3,3,99999999999999999999,5,6,7,8,9,0,0,0"), None);
+        assert_eq!(Contract::parse(b"3,2147483648,4,5,6,7,8,9,0,0,0"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::contract::{self, Contract};
 use crate::elf::{BadElf, Elf};
 use crate::hook::programs::HEAD_BYTES;
 use crate::hook::{early, needs};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -123,34 +123,38 @@ impl Serving<'_> {
     }
 }
 
-/// Makes the descriptor that stands behind every open file of ours, at a high number and inheritable. It is a regular file to poll and epoll, which say what they
-/// say of one; but it was opened neither for reading nor for writing, so that a call which reaches the kernel by mistake fails instead of
-/// doing something else.
+/// Makes the descriptor that stands behind every open file of ours, at a high number and inheritable.
+/// To poll and epoll it is what a regular file is. It can be neither read nor written, and not opened
+/// again through /proc, also by another process that gets it: so it never passes for an empty file.
+///
+/// That holds of a Landlock rule set and of secret memory, whichever the kernel has. Otherwise it is
+/// a directory that was removed.
 pub fn placeholder() -> io::Result<OwnedFd> {
-    // SAFETY: a terminated name; the result is a new descriptor, ours alone.
-    let memory = unsafe {
-        let fd = libc::memfd_create(c"directfs".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
+    const EXECUTE: u64 = 1;
+    let attributes = [EXECUTE];
+    // SAFETY: the first reads the attribute; both make a descriptor, and change nothing else.
+    let made = unsafe {
+        match libc::syscall(libc::SYS_landlock_create_ruleset, attributes.as_ptr(), size_of_val(&attributes), 0) {
+            ..0 => libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC),
+            ruleset => ruleset,
         }
-        OwnedFd::from_raw_fd(fd)
     };
-    let path = CString::new(format!("/proc/self/fd/{}", memory.as_raw_fd()))?;
-    // SAFETY: descriptors of ours and a terminated path; the new descriptor is ours alone.
-    unsafe {
-        let opened = libc::open(path.as_ptr(), libc::O_ACCMODE | libc::O_CLOEXEC);
-        if opened < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let opened = OwnedFd::from_raw_fd(opened);
-        let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-        if libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) != 0 || libc::fchmod(memory.as_raw_fd(), 0) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        inheritable(&opened)
+    if made < 0 {
+        let scratch = removed_directory()?;
+        return inheritable(&scratch);
     }
+    // SAFETY: a new descriptor, which is ours alone.
+    inheritable(&unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
+/// A directory that was removed.
+fn removed_directory() -> io::Result<OwnedFd> {
+    let path = std::env::temp_dir().join(format!("directfs-placeholder-{}", std::process::id()));
+    std::fs::create_dir(&path)?;
+    let opened = std::fs::File::open(&path).map(OwnedFd::from);
+    std::fs::remove_dir(&path)?;
+    opened
+}
 /// A duplicate at a high number that programs inherit.
 pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -14,6 +14,7 @@ struct FileSystem {
     image: (OwnedFd, u64),
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
+    meeting: OwnedFd,
     _lent: Lent,
     /// Left when nobody has it any more.
     _image: Image,
@@ -27,7 +28,8 @@ impl FileSystem {
         let handed = |(fd, bytes)| (launch::inheritable(&fd).unwrap(), bytes);
         let (image_fd, region) = (handed(lent.image()), handed(lent.region()));
         let placeholder = launch::placeholder().unwrap();
-        FileSystem { _image: image, _lent: lent, image: image_fd, region, placeholder }
+        let meeting = launch::inheritable(&lent.meeting()).unwrap();
+        FileSystem { _image: image, _lent: lent, image: image_fd, region, placeholder, meeting }
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -37,6 +39,7 @@ impl FileSystem {
             region: self.region.0.as_raw_fd(),
             region_bytes: self.region.1,
             placeholder: self.placeholder.as_raw_fd(),
+            meeting: self.meeting.as_raw_fd(),
             cached_files_max: 0,
             read_only: false,
             image_read_only: false,

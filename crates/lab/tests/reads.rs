@@ -156,7 +156,9 @@ fn directfs_says() -> Sums {
         let dram = Mapping::anonymous(layout.length).unwrap();
         // SAFETY: as above; the mapping is returned beside the file system and outlives it.
         let dram_region = unsafe { Region::new(dram.address(), dram.length(), Direct) };
-        let recovery = Fs::attach_first(region(), dram_region, &posix::host::PLATFORM, &options).unwrap();
+        let recovery =
+            Fs::attach_first(region(), dram_region, &posix::host::PLATFORM, engine::Liveness::alone(), &options)
+                .unwrap();
         recovery.work().unwrap();
         (recovery.finish().unwrap().0, dram)
     };

@@ -1,29 +1,31 @@
-//! This machine, as the engine wants to know it: time, sleeping, and who is alive. Callable inside a signal handler: system calls only.
+//! This machine, as the engine wants to know it: time, sleeping, and which threads and processes
+//! live. Callable inside a signal handler: system calls only.
+//!
+//! The liveness lock (`engine::Liveness`) is a lock of an open file description (`F_OFD_SETLK`) on a
+//! directory that all processes of the image have open. On a directory only locks for reading are to
+//! be had; each number has one holder all the same, since numbers are given out once.
 
 use core::ffi::CStr;
 use core::fmt::Write;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU32;
 use engine::Platform;
-use engine::dram::{HUGE_PAGE_BYTES, Owner};
+use engine::dram::HUGE_PAGE_BYTES;
+use rustix::fd::{BorrowedFd, FromRawFd};
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
+use rustix::io::{DupFlags, Errno};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// The engine's platform on Linux.
 #[derive(Debug, Default)]
-pub struct LinuxPlatform {
-    /// The process that `started` is of; another one after a fork.
-    pid: AtomicU32,
-    /// When it started, in clock ticks since boot.
-    started: AtomicU64,
-}
+pub struct LinuxPlatform;
 
 /// The one of this process.
-pub static PLATFORM: LinuxPlatform = LinuxPlatform { pid: AtomicU32::new(0), started: AtomicU64::new(0) };
+pub static PLATFORM: LinuxPlatform = LinuxPlatform;
+
+/// Where in the lock file the locks of the processes begin: the byte of number zero.
+const LOCKS_AT: i64 = 1 << 40;
 
 /// Wall-clock time as file systems stamp it: of the last timer tick, which takes no reading of hardware.
 pub fn now_ns() -> i64 {
@@ -31,25 +33,62 @@ pub fn now_ns() -> i64 {
     now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
 }
 
-/// Asks the kernel to do something about mapped memory that leaves its content as it is; whether it did. By the bare system call, since the advice
-/// to collapse is in no binding.
-fn advise(address: *mut u8, length: usize, advice: i32) -> bool {
-    let result: isize;
-    // SAFETY: madvise with an advice that changes no content (the callers pass no other) touches no memory of Rust's; the kernel refuses what is not
-    // mapped. The clobbered registers are those of the system call.
+/// A system call that no binding has, or that must not go through one.
+///
+/// # Safety
+/// As the call itself: its arguments must be valid for it, and it must change no memory that Rust
+/// believes unchanged.
+unsafe fn system_call(number: i64, [a, b, c]: [u64; 3]) -> i64 {
+    let result: i64;
+    // SAFETY: the clobbered registers are those of the system call; the rest is the caller's promise.
     unsafe {
         core::arch::asm!(
             "syscall",
-            inlateout("rax") libc::SYS_madvise as isize => result,
-            in("rdi") address,
-            in("rsi") length,
-            in("rdx") advice as isize,
+            inlateout("rax") number => result,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
         );
     }
-    result == 0
+    result
+}
+
+/// Asks the kernel to do something about mapped memory that leaves its content as it is; whether it did.
+fn advise(address: *mut u8, length: usize, advice: i32) -> bool {
+    // SAFETY: madvise with an advice that changes no content (the callers pass no other) touches no
+    // memory of Rust's; the kernel refuses what is not mapped.
+    unsafe { system_call(libc::SYS_madvise, [address as u64, length as u64, advice as u64]) == 0 }
+}
+
+/// A lock operation on the bytes of a range of numbers; what the kernel wrote back, or the error.
+fn lock_numbers(description: i32, command: i32, kind: i32, (first, count): (i64, i64)) -> Result<libc::flock, Errno> {
+    let mut lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: LOCKS_AT + first,
+        l_len: count,
+        l_pid: 0,
+    };
+    // SAFETY: a whole description of a lock, which the call may overwrite.
+    let result = unsafe { system_call(libc::SYS_fcntl, [description as u64, command as u64, &raw mut lock as u64]) };
+    if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(lock) }
+}
+
+/// Whether a process other than the description's owners holds any liveness lock of the lock file.
+/// `true` where the kernel cannot tell.
+pub fn is_any_liveness_held(description: BorrowedFd<'_>) -> bool {
+    use rustix::fd::AsRawFd;
+    const TO_THE_END: i64 = 0;
+    lock_numbers(description.as_raw_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, (0, TO_THE_END))
+        .map_or(true, |found| found.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+/// Opens the directory of a descriptor once more: a description of its own.
+pub fn reopen_directory(directory: BorrowedFd<'_>) -> Result<rustix::fd::OwnedFd, Errno> {
+    rustix::fs::openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 impl Platform for LinuxPlatform {
@@ -67,41 +106,43 @@ impl Platform for LinuxPlatform {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    fn identity(&self) -> Owner {
+    fn process_id(&self) -> u32 {
+        rustix::process::getpid().as_raw_nonzero().get() as u32
+    }
+
+    fn thread_id(&self) -> u32 {
         // Asked anew each time: a value kept for the thread would be the parent's after a fork.
-        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        if self.pid.load(Acquire) != pid {
-            let started = process_status(pid, None).map_or(0, |status| status.started);
-            self.started.store(started, Relaxed);
-            self.pid.store(pid, Release);
-        }
-        Owner { pid, tid, started: self.started.load(Relaxed) }
+        rustix::thread::gettid().as_raw_nonzero().get() as u32
     }
 
-    fn is_alive(&self, owner: Owner) -> bool {
-        match process_status(owner.pid, None) {
-            Ok(process) if owner.started != 0 && process.started != owner.started => return false,
-            Ok(_) => {}
-            Err(Errno::NOENT | Errno::SRCH) => return exists_unseen(owner.pid),
-            // Out of descriptors, say: then nobody is declared dead.
-            Err(_) => return true,
+    fn is_thread_alive(&self, process_id: u32, thread_id: u32) -> bool {
+        // SAFETY: signal 0 is not sent; the call changes nothing.
+        let result = unsafe { system_call(libc::SYS_tgkill, [process_id as u64, thread_id as u64, 0]) };
+        if result == -i64::from(libc::ESRCH) {
+            return false;
         }
-        match process_status(owner.pid, Some(owner.tid)) {
-            Ok(thread) => !matches!(thread.state, b'Z' | b'X' | b'x'),
-            Err(Errno::NOENT | Errno::SRCH) => false,
-            Err(_) => true,
-        }
+        // The first thread of a process stays as a zombie until the others have ended, too.
+        thread_id != process_id || thread_state(thread_id).is_none_or(|state| !matches!(state, b'Z' | b'X' | b'x'))
     }
 
-    fn is_process_alive(&self, owner: Owner) -> bool {
-        match process_status(owner.pid, None) {
-            Ok(process) if owner.started != 0 && process.started != owner.started => false,
-            // The first thread may have ended before others.
-            Ok(process) => !matches!(process.state, b'Z' | b'X' | b'x') || process.threads > 1,
-            Err(Errno::NOENT | Errno::SRCH) => exists_unseen(owner.pid),
-            Err(_) => true,
-        }
+    fn hold_liveness(&self, description: i32, number: u32) -> bool {
+        lock_numbers(description, libc::F_OFD_SETLK, libc::F_RDLCK, (number.into(), 1)).is_ok()
+    }
+
+    fn is_liveness_held(&self, description: i32, number: u32) -> bool {
+        lock_numbers(description, libc::F_OFD_GETLK, libc::F_WRLCK, (number.into(), 1))
+            .map_or(true, |found| found.l_type != libc::F_UNLCK as libc::c_short)
+    }
+
+    fn renew_description(&self, description: i32) -> bool {
+        // SAFETY: the caller's open descriptor, for the time of this call.
+        let directory = unsafe { BorrowedFd::borrow_raw(description) };
+        let Ok(fresh) = reopen_directory(directory) else { return false };
+        let flags = rustix::io::fcntl_getfd(directory).unwrap_or(rustix::io::FdFlags::CLOEXEC);
+        let flags = if flags.contains(rustix::io::FdFlags::CLOEXEC) { DupFlags::CLOEXEC } else { DupFlags::empty() };
+        // SAFETY: the number stays the caller's: what is closed is only what was behind it before.
+        let mut place = core::mem::ManuallyDrop::new(unsafe { rustix::fd::OwnedFd::from_raw_fd(description) });
+        rustix::io::dup3(&fresh, &mut place, flags).is_ok()
     }
 
     fn random(&self) -> u64 {
@@ -124,21 +165,6 @@ impl Platform for LinuxPlatform {
     }
 }
 
-/// Whether a process exists that /proc does not show (hidepid, or no /proc at all).
-fn exists_unseen(pid: u32) -> bool {
-    match Pid::from_raw(pid as i32) {
-        Some(pid) => !matches!(test_kill_process(pid), Err(Errno::SRCH)),
-        None => false,
-    }
-}
-
-/// What /proc says of a process or thread.
-struct Status {
-    state: u8,
-    threads: u64,
-    started: u64,
-}
-
 /// A short path in a buffer on the stack.
 struct ProcPath {
     bytes: [u8; 64],
@@ -159,64 +185,80 @@ impl Write for ProcPath {
     }
 }
 
-fn process_status(pid: u32, tid: Option<u32>) -> Result<Status, Errno> {
+/// The state of a thread of this process, if /proc is this namespace's.
+fn thread_state(thread_id: u32) -> Option<u8> {
     let mut path = ProcPath { bytes: [0; 64], length: 0 };
-    let written = match tid {
-        None => write!(path, "/proc/{pid}/stat"),
-        Some(tid) => write!(path, "/proc/{pid}/task/{tid}/stat"),
-    };
-    written.map_err(|_| Errno::NAMETOOLONG)?;
-    let path = CStr::from_bytes_until_nul(&path.bytes).map_err(|_| Errno::INVAL)?;
-    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    write!(path, "/proc/self/task/{thread_id}/stat").ok()?;
+    let path = CStr::from_bytes_until_nul(&path.bytes).ok()?;
+    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = [0u8; 512];
-    let length = rustix::io::read(&file, &mut text)?;
-    parse_status(&text[..length]).ok_or(Errno::INVAL)
+    let length = rustix::io::read(&file, &mut text).ok()?;
+    parse_state(&text[..length])
 }
 
-/// The fields behind the command, which may itself hold anything, spaces and parentheses included.
-fn parse_status(text: &[u8]) -> Option<Status> {
+/// The field behind the command, which may itself hold anything, spaces and parentheses included.
+fn parse_state(text: &[u8]) -> Option<u8> {
     let command_end = text.iter().rposition(|&byte| byte == b')')?;
-    let mut fields = text.get(command_end + 2..)?.split(|&byte| byte == b' ');
-    let state = *fields.next()?.first()?;
-    let mut number = |skipped| core::str::from_utf8(fields.nth(skipped)?).ok()?.parse().ok();
-    // State is field 3, the number of threads field 20, the start time field 22.
-    let threads = number(16)?;
-    let started = number(1)?;
-    Some(Status { state, threads, started })
+    text.get(command_end + 2).copied()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering::{Acquire, Release};
+    use rustix::fd::{AsFd, AsRawFd};
 
     #[test]
-    fn a_status_is_parsed_behind_an_odd_command() {
-        let line = b"77 (a) R (b c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21\n";
-        let status = parse_status(line).unwrap();
-        assert_eq!((status.state, status.threads, status.started), (b'S', 17, 4711));
-        assert!(parse_status(b"77 (cut").is_none());
-        assert!(parse_status(b"77 (cut) S 1 2").is_none());
+    fn a_state_is_parsed_behind_an_odd_command() {
+        assert_eq!(parse_state(b"77 (a) R (b c) S 1 2 3"), Some(b'S'));
+        assert_eq!(parse_state(b"77 (cut"), None);
+        assert_eq!(parse_state(b"77 (cut)"), None);
     }
 
     #[test]
-    fn this_thread_lives_and_strangers_do_not() {
-        let me = PLATFORM.identity();
-        assert_ne!(me.started, 0);
-        assert!(PLATFORM.is_alive(me));
-        assert!(!PLATFORM.is_alive(Owner { started: me.started + 1, ..me }), "an earlier process of the same pid");
-        assert!(!PLATFORM.is_alive(Owner { pid: 0x3fff_fff0, ..me }));
-        assert!(!PLATFORM.is_alive(Owner { tid: 0x3fff_fff0, ..me }));
+    fn this_thread_lives_and_unknown_ones_do_not() {
+        let (process, thread) = (PLATFORM.process_id(), PLATFORM.thread_id());
+        assert!(PLATFORM.is_thread_alive(process, thread) && PLATFORM.is_thread_alive(process, process));
+        assert!(!PLATFORM.is_thread_alive(process, 0x3fff_fff0));
+        assert!(!PLATFORM.is_thread_alive(0x3fff_fff0, thread));
     }
 
     #[test]
     fn an_ended_thread_is_dead() {
-        let owner = std::thread::spawn(|| PLATFORM.identity()).join().unwrap();
+        let thread = std::thread::spawn(|| PLATFORM.thread_id()).join().unwrap();
         // The kernel may take a moment to take the thread down after join.
-        let gone = (0..1000).any(|_| {
+        let ended = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
-            !PLATFORM.is_alive(owner)
+            !PLATFORM.is_thread_alive(PLATFORM.process_id(), thread)
         });
-        assert!(gone);
+        assert!(ended);
+    }
+
+    #[test]
+    fn a_liveness_lock_ends_with_the_last_descriptor_of_its_description() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || reopen_directory(std::fs::File::open(directory.path()).unwrap().as_fd()).unwrap();
+        let (own, other) = (open(), open());
+        assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 7));
+        let is_held = |number| PLATFORM.is_liveness_held(other.as_raw_fd(), number);
+        assert!(is_held(7) && !is_held(6) && !is_held(8));
+        assert!(is_any_liveness_held(other.as_fd()));
+        let duplicate = own.try_clone().unwrap();
+        drop(own);
+        assert!(is_held(7));
+        drop(duplicate);
+        assert!(!is_held(7) && !is_any_liveness_held(other.as_fd()));
+    }
+
+    #[test]
+    fn a_renewed_description_has_no_locks_and_the_same_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || reopen_directory(std::fs::File::open(directory.path()).unwrap().as_fd()).unwrap();
+        let (own, other) = (open(), open());
+        assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 7));
+        assert!(PLATFORM.renew_description(own.as_raw_fd()));
+        assert!(!PLATFORM.is_liveness_held(other.as_raw_fd(), 7));
+        assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 8) && PLATFORM.is_liveness_held(other.as_raw_fd(), 8));
     }
 
     #[test]

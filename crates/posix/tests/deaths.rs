@@ -256,9 +256,9 @@ const OPERATIONS: &[Operation] = &[
             install(process, thread, 10, scene.files[0]);
             process.add_mapping(thread, &mapping(scene.files[1], 0x10000, 1)).unwrap();
             process.lock_range(thread, 10, range(1, 5), Some(LockKind::Shared), true, false).unwrap();
-            let child = process.prepare_fork(thread, Fork::default()).unwrap();
-            // A child that is dead before it has adopted anything: its pid is that of nobody.
-            process.note_child(child, 0x3fff_fff0);
+            // A child that is dead before it has adopted anything: no process holds its number's lock.
+            let number = thread.fs().new_process_number().unwrap();
+            process.prepare_fork(thread, Fork { number, ..Fork::default() }).unwrap();
         },
         operate: |process, thread, _| assert_eq!(process.all().reap(thread).unwrap(), 1),
         own_references: 0,
@@ -352,7 +352,6 @@ impl Victim {
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
-        parent.note_child(child, pid);
         assert_eq!(wait_for_stop(pid), Some(libc::SIGSTOP), "{}: its preparation failed", operation.name);
         Victim { pid }
     }

@@ -7,8 +7,9 @@ use engine::format::SuperblockError;
 use posix::image::{Closed, Image, ImageError, MakeOptions, OpenImage, make, make_watched};
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn touch(image: &Image, name: &str) {
     let thread = image.fs().enter().unwrap();
@@ -141,26 +142,130 @@ fn what_a_dead_process_left_is_thrown_away() {
 }
 
 #[test]
-fn a_planted_dram_file_is_not_believed() {
+fn a_planted_region_is_not_believed() {
     let scratch = Scratch::new();
-    let entries = fs::read_dir(scratch.directory.path()).unwrap();
-    let dram = entries.map(|entry| entry.unwrap().path()).find(|path| *path != scratch.path).unwrap();
-    if std::os::unix::fs::chown(&dram, Some(12345), Some(12345)).is_err() {
-        println!("SKIPPED: a_planted_dram_file_is_not_believed: needs root, to give a file away");
-        return;
+    let runtime = runtime_directory(&scratch.directory);
+    for planted in [runtime.join("region"), runtime] {
+        if std::os::unix::fs::chown(&planted, Some(12345), Some(12345)).is_err() {
+            println!("SKIPPED: a_planted_region_is_not_believed: needs root, to give a file away");
+            return;
+        }
+        let refused = Image::open(&scratch.path, &scratch.options).map(drop).unwrap_err();
+        assert!(matches!(refused, ImageError::CannotShare { .. }));
+        assert!(refused.to_string().contains("user 12345"), "{refused}");
     }
-    let refused = Image::open(&scratch.path, &scratch.options);
-    assert!(matches!(refused, Err(ImageError::CannotShare { .. })));
 }
 
 #[test]
-fn the_dram_file_is_for_those_who_may_use_the_image() {
-    let scratch = Scratch::new();
-    let entries = fs::read_dir(scratch.directory.path()).unwrap();
-    for entry in entries {
-        let mode = entry.unwrap().metadata().unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode, 0o600);
+fn the_region_is_for_those_who_may_write_the_image() {
+    for (mode, shared) in [(0o600, 0o600), (0o644, 0o600), (0o660, 0o660), (0o664, 0o660), (0o666, 0o666)] {
+        let Scratch { image, path, options, directory } = Scratch::new();
+        image.close().unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let _image = Image::open(&path, &options).unwrap();
+        let runtime = runtime_directory(&directory);
+        let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode_of(&runtime.join("region")), shared, "of an image of mode {mode:o}");
+        assert_eq!(mode_of(&runtime), 0o711, "nobody else can list it");
     }
+}
+
+/// The runtime directory of the one image in use in a directory.
+fn runtime_directory(directory: &tempfile::TempDir) -> PathBuf {
+    let entries = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("directfs-"));
+    let one = found.next().expect("a runtime directory");
+    assert!(found.next().is_none());
+    one
+}
+
+#[test]
+fn a_copy_of_an_image_in_use_is_an_image_of_its_own() {
+    let scratch = Scratch::new();
+    touch(&scratch.image, "before");
+    let copy = scratch.directory.path().join("copy");
+    fs::copy(&scratch.path, &copy).unwrap();
+    let other = Image::open(&copy, &scratch.options).unwrap();
+    touch(&other, "in-the-copy");
+    touch(&scratch.image, "in-the-original");
+    // The third process of each finds the region of its own image.
+    let third = Image::open(&scratch.path, &scratch.options).unwrap();
+    let fourth = Image::open(&copy, &scratch.options).unwrap();
+    assert!(has(&third, "in-the-original") && !has(&third, "in-the-copy"));
+    assert!(has(&fourth, "in-the-copy") && !has(&fourth, "in-the-original") && has(&fourth, "before"));
+    drop((third, fourth));
+    assert_eq!(other.close().unwrap(), Closed::Last);
+    assert!(has(&scratch.image, "in-the-original"), "its region is still there");
+    let Scratch { image, path, options, directory } = scratch;
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    for (path, name, others) in [(&path, "in-the-original", "in-the-copy"), (&copy, "in-the-copy", "in-the-original")] {
+        let image = Image::open(path, &options).unwrap();
+        assert!(!image.report().unwrap().scanned, "left clean");
+        assert!(has(&image, name) && !has(&image, others));
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "the two images are left");
+}
+
+#[test]
+fn a_copy_over_an_image_in_use_gets_no_region_of_another() {
+    let scratch = Scratch::new();
+    let path = scratch.directory.path().join("other");
+    make(&path, &MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+    let other = Image::open(&path, &scratch.options).unwrap();
+    // The same file, and by now the bytes of another image: its superblock names that one's region.
+    fs::copy(&scratch.path, &path).unwrap();
+    let refused = Image::open(&path, &scratch.options).map(drop).unwrap_err();
+    assert!(matches!(refused, ImageError::CannotShare { .. }), "{refused}");
+    assert!(refused.to_string().contains("another image file"), "{refused}");
+    std::mem::forget(other);
+}
+
+#[test]
+fn an_image_that_is_renamed_or_linked_while_it_is_in_use_is_the_same() {
+    let scratch = Scratch::new();
+    let (renamed, linked) = (scratch.directory.path().join("renamed"), scratch.directory.path().join("linked"));
+    fs::rename(&scratch.path, &renamed).unwrap();
+    fs::hard_link(&renamed, &linked).unwrap();
+    touch(&scratch.image, "one");
+    for path in [&renamed, &linked] {
+        assert!(has(&Image::open(path, &scratch.options).unwrap(), "one"));
+    }
+    // What takes its name is another image.
+    make(&scratch.path, &MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+    assert!(!has(&Image::open(&scratch.path, &scratch.options).unwrap(), "one"));
+}
+
+#[test]
+fn leftovers_of_other_images_are_removed_and_what_is_in_use_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options_in(&directory);
+    let image_at = |name: &str| {
+        let path = directory.path().join(name);
+        make(&path, &MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+        path
+    };
+    let used = Image::open(image_at("used"), &options).unwrap();
+    let dead = image_at("dead");
+    // SAFETY: the child calls only what this test calls, in the one thread that it has, and ends without returning.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let _image = Image::open(&dead, &OpenImage { recovery_threads: 1, ..options.clone() });
+        // SAFETY: ends this process at once, whatever it holds.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    assert!(!ended_well(child));
+    // A directory that only looks like one, with a file that is nobody's business.
+    let precious = directory.path().join("directfs-00000000000000aa");
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("precious"), "").unwrap();
+    let count = || fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(count(), 5, "two images, two runtime directories, one other");
+    let third = Image::open(image_at("third"), &options).unwrap();
+    assert_eq!(count(), 6, "the dead one's is gone");
+    touch(&used, "still there");
+    assert!(has(&Image::open(directory.path().join("used"), &options).unwrap(), "still there"));
+    drop((used, third));
+    assert!(precious.join("precious").exists());
 }
 
 #[test]
@@ -320,12 +425,13 @@ fn borrower(lent: &posix::image::Lent, options: &OpenImage) -> (libc::pid_t, fs:
     let (until, end) = std::io::pipe().unwrap();
     let (started, start) = std::io::pipe().unwrap();
     let (image, region) = (copy(lent.image()), copy(lent.region()));
+    let meeting = lent.meeting().try_clone_to_owned().unwrap();
     // SAFETY: the child uses what it has in its one thread, and ends without returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         drop((end, started));
-        let image = Image::borrow(image, region, options);
+        let image = Image::borrow(image, region, meeting, options);
         if let Ok(image) = &image {
             touch(image, "by-the-borrower");
         }
@@ -352,6 +458,7 @@ fn an_image_in_memory_is_used_by_whoever_inherits_it() {
     let image = Image::in_memory(&make, &options).unwrap();
     let lent = image.lend().unwrap();
     let (child, end, mut started) = borrower(&lent, &options);
+    let meeting = lent.meeting().try_clone_to_owned().unwrap();
     let loan = lent.hand_over();
     started.read_to_end(&mut Vec::new()).unwrap();
     assert!(has(&image, "by-the-borrower"));
@@ -359,22 +466,11 @@ fn an_image_in_memory_is_used_by_whoever_inherits_it() {
     drop(end);
     image.wait_until_returned(loan).unwrap();
     assert!(ended_well(child));
-    let pipes = pipes_of(&image);
-    fs::create_dir(&pipes).unwrap();
-    fs::write(pipes.join("pipe"), "").unwrap();
+    // What stands behind a FIFO goes with the directory in which it is.
+    let meeting = fs::read_link(format!("/proc/self/fd/{}", meeting.as_raw_fd())).unwrap();
+    fs::write(meeting.join("fifo-1"), "").unwrap();
     assert_eq!(image.close().unwrap(), Closed::Last);
-    assert!(!pipes.exists(), "{}", pipes.display());
-}
-
-/// Where the kernel's pipes behind those of an image are.
-fn pipes_of(image: &Image) -> std::path::PathBuf {
-    let superblock = image.fs().pm().first::<engine::format::Superblock>().unwrap();
-    let mut name = String::from("/dev/shm/directfs-");
-    for (index, byte) in superblock.uuid.iter().flat_map(|word| word.load().to_le_bytes()).enumerate() {
-        name += if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
-        name += &format!("{byte:02x}");
-    }
-    std::path::PathBuf::from(name + ".pipes")
+    assert!(!meeting.parent().unwrap().exists(), "{}", meeting.display());
 }
 
 #[test]

@@ -219,7 +219,6 @@ fn story(seed: u64, calls: usize) {
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
-        process.note_child(child, pid);
         drop((orders, answers));
         for at in 0..calls {
             let call = random.call();

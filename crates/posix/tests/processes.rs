@@ -160,7 +160,6 @@ fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
             assert!(child.descriptor(600).is_none() && child.descriptor(5000).is_some());
             0
         });
-        process.note_child(child, pid);
         assert_eq!(wait(pid), 0);
         assert_eq!(process.file(thread, 3).unwrap().position(), 9, "shared with the child");
         assert!(process.descriptor(600).is_some());
@@ -203,12 +202,10 @@ fn a_shared_table_outlives_the_process_that_made_it() {
                 sharer.install(&thread, 9, &file, false).unwrap();
                 0
             });
-            owner.note_child(sharer, pid);
             assert_eq!(wait(pid), 0);
             assert!(owner.descriptor(9).is_some(), "what one opens the other has");
             0
         });
-        process.note_child(child, pid);
         assert_eq!(wait(pid), 0);
         // Both are dead: in whichever order they are taken apart, nothing of the table stays.
         process.all().reap(thread).unwrap();
@@ -538,7 +535,6 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
                 unsafe { libc::pause() };
             }
         });
-        process.note_child(child, pid);
         let mut byte = [0u8];
         // SAFETY: the pipe's reading end, and room for a byte.
         assert_eq!(unsafe { libc::read(ready[0], byte.as_mut_ptr().cast(), 1) }, 1);
@@ -675,7 +671,6 @@ fn exec_gives_a_process_that_shared_its_table_one_of_its_own() {
             assert!(child.remove(&thread, 3));
             0
         });
-        process.note_child(index, pid);
         assert_eq!(wait(pid), 0);
         assert!(process.descriptor(3).is_some(), "not the child's any more");
         process.all().reap(thread).unwrap();

@@ -3,7 +3,7 @@
 //! Making anew is cheap because [`Watch`] notes which pages of the image were written: only those are copied back. Of
 //! the DRAM region only what an attach of a small image ever touches is zeroed.
 
-use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, GROUP_BLOCKS, Owner, ThreadSlot};
+use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, GROUP_BLOCKS, ThreadSlot};
 use engine::{AttachOptions, Error, Fs, MkfsOptions, Platform, RecoveryReport, mkfs};
 use pmem::{CrashState, Direct, Mapping, Memory, Recorder, Region};
 use std::sync::Arc;
@@ -52,10 +52,13 @@ impl Platform for Clock {
         std::thread::yield_now();
     }
     fn wake(&self, _: &AtomicU32) {}
-    fn identity(&self) -> Owner {
-        Owner { pid: 1, tid: 1, started: 1 }
+    fn process_id(&self) -> u32 {
+        1
     }
-    fn is_alive(&self, _: Owner) -> bool {
+    fn thread_id(&self) -> u32 {
+        1
+    }
+    fn is_thread_alive(&self, _: u32, _: u32) -> bool {
         true
     }
     fn random(&self) -> u64 {
@@ -205,7 +208,7 @@ impl Machine {
         self.clear_dram();
         // SAFETY: the mapping lives as long as this machine, which outlives every file system that this crate attaches.
         let dram = unsafe { Region::new(self.dram.address(), self.dram.length(), Direct) };
-        Fs::attach_first(self.region(), dram, self.clock, &self.options)?.finish()
+        Fs::attach_first(self.region(), dram, self.clock, engine::Liveness::alone(), &self.options)?.finish()
     }
 
     /// Zeroes what was used, which is little: areas begin at huge pages, and most thread slots, cachelets and overflow buckets are never touched.

@@ -106,7 +106,7 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     if !is_memory {
         keeper::leave(image, loan, &foreign)?;
     } else if image.is_returned(loan).unwrap_or(false) {
-        image.remove_pipes();
+        drop(image);
     }
     ended?.repeat(&signals)
 }
@@ -237,6 +237,7 @@ struct Descriptors {
     image: (OwnedFd, u64),
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
+    meeting: OwnedFd,
     flushes: bool,
 }
 
@@ -248,6 +249,7 @@ impl Descriptors {
             image: (launch::inheritable(&image)?, image_bytes),
             region: (launch::inheritable(&region)?, region_bytes),
             placeholder: launch::placeholder()?,
+            meeting: launch::inheritable(&lent.meeting())?,
             flushes: lent.flushes(),
         })
     }
@@ -259,6 +261,7 @@ impl Descriptors {
             region: self.region.0.as_raw_fd(),
             region_bytes: self.region.1,
             placeholder: self.placeholder.as_raw_fd(),
+            meeting: self.meeting.as_raw_fd(),
             cached_files_max: 0,
             read_only: false,
             image_read_only: false,

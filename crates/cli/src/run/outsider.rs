@@ -162,13 +162,26 @@ fn enter() -> Result<()> {
     let contract =
         Contract::parse(value("DIRECTFS_IMAGE")?.as_bytes()).context("DIRECTFS_IMAGE is of another version")?;
     let mount = PathBuf::from(value("DIRECTFS_MOUNT")?);
-    let handed_down = [contract.image, contract.region, contract.placeholder];
+    let told = told_process();
+    // A child that ran in its parent's memory had its own description somewhere else; the library, if
+    // it is in this program, has moved it to the usual number.
+    // SAFETY: asks only.
+    let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
+    let meeting = told.and_then(|(_, meeting)| meeting).filter(is_open).unwrap_or(contract.meeting);
+    let contract = Contract { meeting, ..contract };
+    let handed_down = [contract.image, contract.region, contract.placeholder, contract.meeting];
     let foreign: Vec<RawFd> = keeper::open_descriptors().into_iter().filter(|fd| !handed_down.contains(fd)).collect();
     // For ever: this process ends as another program, and its server keeps it to the end.
-    let image: &'static Image = Box::leak(Box::new(borrow(&contract)?));
+    let image: &'static Image = Box::leak(Box::new(borrow(&contract, duplicate_contracted(contract.meeting)?)?));
+    if let Some((slot, _)) = told
+        && let Some((number, shared)) = Processes::new(image.fs())?.number_of(slot)
+    {
+        // It goes on as the process that executed it.
+        image.fs().set_process_number(number, shared);
+    }
     let thread = image.fs().enter().context("cannot enter the file system")?;
     let processes = Processes::new(image.fs())?;
-    let process = match processes.resume(&thread, None)? {
+    let process = match processes.resume(&thread, told.map(|(slot, _)| slot))? {
         Some(process) => process,
         None => processes.register(&thread, 0o022)?,
     };
@@ -187,11 +200,10 @@ fn enter() -> Result<()> {
         ),
         other => other.into(),
     })?;
-    let child =
-        process.prepare_fork(&thread, Fork { shares_memory: false, shares_files: false, shares_directory: false })?;
+    let child = process.prepare_fork(&thread, Fork::default())?;
     drop(thread);
     let server = Server { contract, image, process: child, device, foreign, open: &open };
-    let (device, mut begin) = server.start(&process, child)?;
+    let (device, mut begin) = server.start()?;
 
     let thread = image.fs().enter().context("cannot enter the file system")?;
     namespace::own_mounts()?;
@@ -218,19 +230,33 @@ fn options() -> MountOptions {
     MountOptions { cache: Cache::None, ..MountOptions::default() }
 }
 
-fn borrow(contract: &Contract) -> Result<Image> {
-    let copy = |fd: RawFd| -> Result<File> {
-        // SAFETY: a descriptor that the contract names; if it is not open the call says so.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        Ok(File::from(fd.try_clone_to_owned().context("the image was not handed down")?))
-    };
+/// The slot of the process that executed this program, and the descriptor of its meeting directory
+/// where that is not the usual one.
+fn told_process() -> Option<(u32, Option<RawFd>)> {
+    let text = std::env::var("DIRECTFS_PROCESS").ok()?;
+    let mut parts = text.split(',');
+    let slot = parts.next()?.parse().ok()?;
+    Some((slot, parts.next().and_then(|meeting| meeting.parse().ok())))
+}
+
+/// A duplicate of a descriptor that the contract names: the same open file description.
+fn duplicate_contracted(fd: RawFd) -> Result<OwnedFd> {
+    // SAFETY: if it is not open the call says so.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fd.try_clone_to_owned().context("the image was not handed down")
+}
+
+/// Uses the image that was handed down. `meeting`: a description of the meeting directory that is
+/// this process's own.
+fn borrow(contract: &Contract, meeting: OwnedFd) -> Result<Image> {
     let options = OpenImage {
         read_only: contract.read_only,
         cached_files_max: contract.cached_files_max,
         always_flush: contract.flushes,
         ..OpenImage::default()
     };
-    Ok(Image::borrow(copy(contract.image)?, copy(contract.region)?, &options)?)
+    let (image, region) = (duplicate_contracted(contract.image)?.into(), duplicate_contracted(contract.region)?.into());
+    Ok(Image::borrow(image, region, meeting, &options)?)
 }
 
 /// What the program has open.
@@ -347,7 +373,7 @@ struct Server<'o> {
 impl Server<'_> {
     /// Starts it, as a child of nobody whom the program would know. Comes back with the device, and the pipe on which the server learns that it is
     /// mounted, and of the directories that were made for that.
-    fn start(self, process: &Process<'static, Direct>, child: u32) -> Result<(OwnedFd, File)> {
+    fn start(self) -> Result<(OwnedFd, File)> {
         let device = self.device.try_clone().context("cannot duplicate a descriptor")?;
         let (begun, begin) = std::io::pipe().context("cannot make a pipe")?;
         let (ready, mut is_ready) = std::io::pipe().context("cannot make a pipe")?;
@@ -372,7 +398,6 @@ impl Server<'_> {
             }
             pid => {
                 drop((is_ready, begun, ready));
-                process.note_child(child, pid);
                 let mut status = 0;
                 // SAFETY: waits for the child that was just made.
                 unsafe { libc::waitpid(pid, &raw mut status, 0) };
@@ -415,7 +440,8 @@ impl Server<'_> {
         };
         process.set_threads();
         let inherited = Inherited::new(files, Box::new(moved));
-        fuse::serve_device(borrow(&self.contract)?, self.device, &options(), Some(inherited))?;
+        let meeting = posix::image::own_description(&duplicate_contracted(self.contract.meeting)?)?;
+        fuse::serve_device(borrow(&self.contract, meeting)?, self.device, &options(), Some(inherited))?;
         let thread = self.image.fs().enter()?;
         process.exit(&thread);
         Ok(())

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 fn run(arguments: &[&str]) -> Output {
@@ -134,16 +134,25 @@ fn who_is_left_behind_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() 
 
 #[test]
 fn what_is_in_memory_leaves_nothing_behind() {
-    let before = shared_memory();
-    let output = run(&["--size", "64M", "--", "true"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let left: Vec<String> = shared_memory().into_iter().filter(|name| !before.contains(name)).collect();
-    // Other tests have images of their own meanwhile, in directories and with names of their own.
-    assert!(!left.iter().any(|name| name.contains("memory")), "{left:?}");
+    let script = "mkfifo pipe; echo through >pipe & cat pipe; echo $$; read end";
+    let mut command = start(&["--size", "64M", "-C", "/mnt/directfs", "--", "sh", "-c", script]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut answers = child.stdout.take().unwrap();
+    assert_eq!(line(&mut answers), "through");
+    let runtime = runtime_directory_of(&line(&mut answers));
+    assert!(runtime.exists(), "{}", runtime.display());
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(!runtime.exists(), "{}", runtime.display());
 }
 
-fn shared_memory() -> Vec<String> {
-    fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+/// The runtime directory of a process whose working directory is in the mount: the kernel's is a
+/// removed directory below it.
+pub fn runtime_directory_of(process: &str) -> PathBuf {
+    let void = fs::read_link(format!("/proc/{process}/cwd")).unwrap();
+    let runtime = void.ancestors().nth(2).expect("two directories above").to_owned();
+    assert!(runtime.file_name().unwrap().to_str().unwrap().starts_with("directfs-"), "{}", void.display());
+    runtime
 }
 
 /// A command on a terminal of its own, as its foreground process group.
@@ -280,16 +289,12 @@ fn an_image_that_somebody_has_alone_is_refused() {
     assert!(stderr(&output).contains("cache=0"), "{}", stderr(&output));
 }
 
-/// The DRAM region's file of an image that somebody uses.
-fn shared_memory_of(image: &Path) -> std::path::PathBuf {
-    let bytes = fs::read(image).unwrap();
-    let mut name = String::from("directfs-");
-    for (index, byte) in bytes[8..24].iter().enumerate() {
-        name += if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
-        name += &format!("{byte:02x}");
-    }
-    let found = shared_memory().into_iter().find(|file| file.starts_with(&format!("{name}.")));
-    Path::new("/dev/shm").join(found.expect("somebody uses the image"))
+/// The DRAM region's file of an image in use: the superblock names its directory.
+fn region_of(image: &Path) -> PathBuf {
+    const NAME_OFFSET: u64 = 256;
+    let mut name = [0; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&File::open(image).unwrap(), &mut name, NAME_OFFSET).unwrap();
+    PathBuf::from(format!("/dev/shm/directfs-{:016x}/region", u64::from_le_bytes(name)))
 }
 
 #[test]
@@ -298,7 +303,7 @@ fn an_image_in_use_by_another_version_is_refused() {
     let directory = scratch();
     let image = image_in(directory.path());
     let _kept = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
-    let region = File::options().write(true).open(shared_memory_of(&image)).unwrap();
+    let region = File::options().write(true).open(region_of(&image)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&region, &u64::MAX.to_ne_bytes(), VERSION_OFFSET).unwrap();
     let output = run(&["--image", image.to_str().unwrap(), "--", "true"]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
@@ -337,18 +342,6 @@ fn what_becomes_another_c_library_on_the_way_is_refused() {
     let output = run(&["--", "/bin/sh", "-c", &script]);
     assert_eq!(stdout(&output), "status 126\n", "{}", stderr(&output));
     assert!(stderr(&output).contains("C library is not the one"), "{}", stderr(&output));
-}
-
-#[test]
-fn pipes_of_the_mount_leave_nothing_behind() {
-    let directory = scratch();
-    let image = image_in(directory.path());
-    let script = "cd $DIRECTFS_MOUNT; mkfifo pipe; echo through >pipe & cat pipe; ls /dev/shm | grep -c pipes";
-    let named = run(&["--image", image.to_str().unwrap(), "--", "sh", "-c", script]);
-    assert!(stdout(&named).starts_with("through\n"), "{}{}", stdout(&named), stderr(&named));
-    let left: Vec<String> = shared_memory().into_iter().filter(|name| name.ends_with(".pipes")).collect();
-    let uuid = fs::read(&image).unwrap()[8..12].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    assert!(!left.iter().any(|name| name.contains(&uuid)), "{left:?}");
 }
 
 #[test]

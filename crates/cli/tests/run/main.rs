@@ -2,7 +2,7 @@
 //!
 //! `launching`: how programs start and end. `programs`: what they do, compared with the same on tmpfs. `outsiders`: those into which nothing can be
 //! loaded. `storm`: those that are killed. `cut`: images that are truncated under them. `sharing`: copies
-//! without copying. `figures`: what calls cost.
+//! without copying. `neighbours`: other users, namespaces, and copies of an image. `figures`: what calls cost.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -10,6 +10,7 @@ mod support;
 mod cut;
 mod figures;
 mod launching;
+mod neighbours;
 mod outsiders;
 mod programs;
 mod sharing;

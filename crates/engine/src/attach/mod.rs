@@ -20,11 +20,12 @@ pub use mkfs::mkfs;
 
 use crate::ablation::Ablation;
 use crate::alloc::snapshot;
-use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramLayout, Phase};
+use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramHeader, DramLayout, Phase};
 use crate::error::{Error, Result};
 use crate::format::{State, Superblock};
 use crate::fs::Fs;
 use crate::grace::FIRST_EPOCH;
+use crate::liveness::Liveness;
 use crate::platform::Platform;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BadOffset, Direct, Memory, Region};
@@ -55,6 +56,31 @@ pub struct AttachOptions {
     pub read_only: bool,
     /// Files cached at most; 0: as many as the image holds. All processes that share a DRAM region give the same.
     pub cached_files_max: u64,
+    /// The image's file, as this process has it open.
+    pub image: ImageIdentity,
+}
+
+/// Which file an image is, as far as the kernel tells: two copies of an image have the same UUID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ImageIdentity {
+    /// Number of the device that holds the file.
+    pub device: u64,
+    /// Inode number of the file there.
+    pub inode: u64,
+    /// The boot of this machine; zero: not known.
+    pub boot: u64,
+}
+
+impl ImageIdentity {
+    fn words(self) -> [u64; 3] {
+        [self.device, self.inode, self.boot]
+    }
+
+    /// Whether both can be the same file. A boot that is not known says nothing.
+    fn fits(self, other: ImageIdentity) -> bool {
+        let boots = (self.boot, other.boot);
+        (self.device, self.inode) == (other.device, other.inode) && (boots.0 == boots.1 || boots.0 == 0 || boots.1 == 0)
+    }
 }
 
 /// What recovery found, for people.
@@ -99,9 +125,10 @@ impl<M: Memory> Fs<M> {
         pm: Region<M>,
         dram: Region<Direct>,
         platform: &'static dyn Platform,
+        liveness: Liveness,
         options: &AttachOptions,
     ) -> Result<Recovery<M>> {
-        let mut fs = Self::view(pm, dram, platform, options)?;
+        let mut fs = Self::view(pm, dram, platform, liveness, options)?;
         let state = fs.superblock()?.state();
         if options.read_only && !state.clean {
             return Err(Error::NeedsRecovery);
@@ -132,9 +159,10 @@ impl<M: Memory> Fs<M> {
         pm: Region<M>,
         dram: Region<Direct>,
         platform: &'static dyn Platform,
+        liveness: Liveness,
         options: &AttachOptions,
     ) -> Result<Fs<M>> {
-        let mut fs = Self::view(pm, dram, platform, options)?;
+        let mut fs = Self::view(pm, dram, platform, liveness, options)?;
         let header = fs.header()?;
         if header.phase.load(Acquire) != Phase::Ready as u32 {
             return Err(Error::Busy);
@@ -154,9 +182,20 @@ impl<M: Memory> Fs<M> {
         if !same_epoch || !same_uuid || !same_region {
             return Err(Error::Invalid);
         }
+        if !options.image.fits(header.image_identity()) {
+            return Err(Error::OtherImage);
+        }
         let hash_seed = header.hash_seed.load(Relaxed);
         (fs.epoch, fs.hash_seed, fs.untouched) = (epoch as u32, hash_seed, read_only);
         Ok(fs)
+    }
+
+    /// Says in the region what the name of the directory is made of in which its processes meet.
+    pub fn set_directory_secret(&self, secret: [u64; 2]) -> Result<()> {
+        for (cell, word) in self.header()?.directory_secret.iter().zip(secret) {
+            cell.store(word, Relaxed);
+        }
+        Ok(())
     }
 
     /// The two regions together, after a check of the superblock and of the DRAM region's length.
@@ -164,6 +203,7 @@ impl<M: Memory> Fs<M> {
         pm: Region<M>,
         dram: Region<Direct>,
         platform: &'static dyn Platform,
+        liveness: Liveness,
         options: &AttachOptions,
     ) -> Result<Fs<M>> {
         let geometry = Superblock::check(&pm, !options.read_only).map_err(Error::Superblock)?;
@@ -178,6 +218,7 @@ impl<M: Memory> Fs<M> {
             dram,
             geometry,
             platform,
+            liveness,
             epoch: 0,
             hash_seed: 0,
             read_only,
@@ -197,6 +238,9 @@ impl<M: Memory> Fs<M> {
         header.cached_files_max.store(options.cached_files_max, Relaxed);
         header.read_only.store(options.read_only as u32, Relaxed);
         header.hash_seed.store(self.hash_seed, Relaxed);
+        for (cell, word) in header.image.iter().zip(options.image.words()) {
+            cell.store(word, Relaxed);
+        }
         header.grace.store(FIRST_EPOCH, Relaxed);
         // Index 0 means "none".
         header.cachelets_next.store(1, Relaxed);
@@ -204,6 +248,16 @@ impl<M: Memory> Fs<M> {
         header.magic.store(DRAM_MAGIC, Release);
         Ok(())
     }
+}
+
+/// What the name of the directory is made of in which the processes of a region meet. For a process
+/// that maps the region and has yet to attach.
+pub fn directory_secret(dram: &Region<Direct>) -> Result<[u64; 2]> {
+    let header = dram.first::<DramHeader>()?;
+    if header.magic.load(Acquire) != DRAM_MAGIC || header.version.load(Relaxed) != DRAM_VERSION {
+        return Err(Error::Invalid);
+    }
+    Ok(header.directory_secret.each_ref().map(|word| word.load(Relaxed)))
 }
 
 impl<M: Memory> Recovery<M> {

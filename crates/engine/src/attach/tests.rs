@@ -85,7 +85,7 @@ fn mkfs_over_an_old_image_leaves_nothing_of_it() {
 fn a_read_only_attach_writes_nothing_and_refuses_what_needs_recovery() {
     let image = new_image(8 * MIB, 0);
     let before = image.bytes();
-    let options = AttachOptions { read_only: true, cached_files_max: 0 };
+    let options = AttachOptions { read_only: true, ..AttachOptions::default() };
     let fs = Attached::with(&image, &PLATFORM, &options, 1).expect("attaches");
     assert_eq!(fs.writable(), Err(Error::ReadOnly));
     fs.detach().expect("detaches");
@@ -100,17 +100,18 @@ fn a_second_process_shares_the_region_only_with_the_same_image_and_budget() {
     let image = new_image(8 * MIB, 0);
     let options = AttachOptions::default();
     let dram = Memory::new(Fs::dram_layout(&image.region(), &options).expect("a layout").length);
-    let share = || Fs::attach_shared(image.region(), dram.region(), &PLATFORM, &options);
+    let share = || Fs::attach_shared(image.region(), dram.region(), &PLATFORM, crate::Liveness::alone(), &options);
     assert_eq!(share().err(), Some(Error::Busy), "nobody has built the region");
-    let recovery = Fs::attach_first(image.region(), dram.region(), &PLATFORM, &options).expect("attaches");
+    let recovery = Fs::attach_first(image.region(), dram.region(), &PLATFORM, crate::Liveness::alone(), &options)
+        .expect("attaches");
     assert_eq!(share().err(), Some(Error::Busy), "it is not ready");
     let (first, _) = recovery.finish().expect("ready");
     {
         let second = share().expect("attaches");
         assert_eq!((second.epoch, second.hash_seed), (first.epoch, first.hash_seed));
     }
-    let other_budget = AttachOptions { read_only: false, cached_files_max: 1024 };
-    let refused = Fs::attach_shared(image.region(), dram.region(), &PLATFORM, &other_budget);
+    let other_budget = AttachOptions { cached_files_max: 1024, ..AttachOptions::default() };
+    let refused = Fs::attach_shared(image.region(), dram.region(), &PLATFORM, crate::Liveness::alone(), &other_budget);
     assert_eq!(refused.err(), Some(Error::Invalid));
     first.detach_last().expect("detaches");
     assert_eq!(share().err(), Some(Error::Busy), "it is closed");

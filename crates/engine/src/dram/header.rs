@@ -1,12 +1,14 @@
 //! The header of a DRAM region: whose it is, whether it is ready, and the counters that all share.
 
+use crate::attach::ImageIdentity;
 use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::Relaxed;
 use pmem::Layout;
 
 /// `DFSDRAM` and a zero.
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised whenever anything in the DRAM region changes its meaning: programs of different versions do not share one.
-pub const DRAM_VERSION: u64 = 11;
+pub const DRAM_VERSION: u64 = 12;
 
 /// How far a DRAM region is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +123,23 @@ pub struct DramHeader {
     pub reaped: AtomicU64,
     /// 1 once a block had several pointers, whose number a death in the wrong moment leaves in doubt.
     pub blocks_shared: AtomicU64,
+    /// The last process number that was given out.
+    pub process_numbers: AtomicU32,
+    /// Zero.
+    pub reserved5: AtomicU32,
+    /// The image file that the region belongs to: see [`crate::ImageIdentity`].
+    pub image: [AtomicU64; 3],
+    /// What the name of the directory is made of in which the region's processes have their lock file: known to those that may map the region.
+    pub directory_secret: [AtomicU64; 2],
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 444],
+    pub reserved3: [AtomicU64; 438],
+}
+impl DramHeader {
+    /// The image file that the region belongs to.
+    pub fn image_identity(&self) -> ImageIdentity {
+        let [device, inode, boot] = self.image.each_ref().map(|word| word.load(Relaxed));
+        ImageIdentity { device, inode, boot }
+    }
 }
 const _: () = assert!(size_of::<DramHeader>() == 4096);
 const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);

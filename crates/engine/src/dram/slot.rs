@@ -15,15 +15,25 @@ pub const MAGAZINE_INODES: usize = 62;
 /// Removed things that a slot holds until nobody can be looking at them.
 pub const RETIRED_MAX: usize = 1024;
 
-/// Who a thread is: survives the reuse of pids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The thread that owns a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// Process.
-    pub pid: u32,
-    /// Thread.
-    pub tid: u32,
-    /// When the process started, in the kernel's clock ticks.
-    pub started: u64,
+    /// Process number: never used twice in a region (`crate::liveness`). Not zero.
+    pub process: u32,
+    /// The thread's id in the namespace of its process.
+    pub thread: u32,
+}
+
+impl Owner {
+    /// The owner as a word: process number (low half) and thread id (high half).
+    pub fn word(self) -> u64 {
+        self.process as u64 | (self.thread as u64) << 32
+    }
+
+    /// The owner that a word names; zero: none.
+    pub fn from_word(word: u64) -> Option<Owner> {
+        (word != 0).then_some(Owner { process: word as u32, thread: (word >> 32) as u32 })
+    }
 }
 
 /// What an operation is about to do, so that another can finish or undo it.
@@ -156,10 +166,10 @@ unsafe impl Layout for Retired {}
 /// A thread's slot.
 #[repr(C, align(4096))]
 pub struct ThreadSlot {
-    /// pid (low half) and tid (high half); zero: free. Claimed by CAS.
+    /// [`Owner`] as a word; zero: free. Claimed by CAS.
     pub owner: AtomicU64,
-    /// When the process started; zero: not said yet.
-    pub started: AtomicU64,
+    /// Zero.
+    pub reserved0: AtomicU64,
     /// The grace epoch that the owner entered in, or zero while it is outside.
     pub pinned: AtomicU64,
     /// Nesting of pins.

@@ -3,7 +3,7 @@
 //! Invariants
 //! - Magic, UUID and label are at fixed offsets in every version of the format.
 //! - The description is immutable after mkfs and certified by a checksum; a copy of it is in the last block.
-//! - What changes (epoch, clean flag) is one word on a line of its own.
+//! - What changes and outlives a crash (epoch, clean flag) is one word on a line of its own.
 
 use super::assert_layout;
 use super::{INODES_PER_SEGMENT, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, SEGMENT_BLOCKS};
@@ -47,9 +47,13 @@ pub struct Superblock {
     pub checksum: Cell64,
     /// Zero.
     pub reserved: [Cell64; 6],
+    /// Where the processes that use the image meet: the number in the name of their runtime
+    /// directory. Zero, or without meaning, while the image is not in use; no crash state depends
+    /// on it.
+    pub runtime_directory: Cell64,
     /// Zero to the line of the state.
-    pub reserved_before_state: [Cell64; 32],
-    /// [`State`]: the only word that changes after mkfs.
+    pub reserved_before_state: [Cell64; 31],
+    /// [`State`]: the only word that changes after mkfs and counts after a crash.
     pub state: Commit64,
     /// Zero to the end of the line.
     pub reserved_state: [Cell64; 7],
@@ -60,7 +64,7 @@ pub struct Superblock {
 }
 assert_layout!(Superblock, 4096, magic @ 0, uuid @ 8, label @ 24, version @ 88, features_compat @ 96, features_ro_compat @ 104,
     features_incompat @ 112, created_ns @ 120, length @ 128, geometry @ 136, checksum @ 200, reserved @ 208,
-    reserved_before_state @ 256, state @ 512, reserved_state @ 520, snapshot @ 576, reserved_end @ 640);
+    runtime_directory @ 256, reserved_before_state @ 264, state @ 512, reserved_state @ 520, snapshot @ 576, reserved_end @ 640);
 // SAFETY: repr(C), cells only, no padding by the assertions above.
 unsafe impl Layout for Superblock {}
 

@@ -1,7 +1,6 @@
 //! What the engine's tests share: a platform, images in anonymous memory, and attaching with and without a crash between.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use engine::dram::Owner;
 use engine::{
     AttachOptions, Error, Fs, MkfsOptions, NewNode, Node, Platform, RecoveryReport, Thread, format::FileKind, mkfs,
 };
@@ -27,10 +26,13 @@ impl Platform for TestPlatform {
         }
     }
     fn wake(&self, _: &AtomicU32) {}
-    fn identity(&self) -> Owner {
-        Owner { pid: std::process::id(), tid: NEXT_TID.fetch_add(1, Ordering::Relaxed), started: 1 }
+    fn process_id(&self) -> u32 {
+        1
     }
-    fn is_alive(&self, _: Owner) -> bool {
+    fn thread_id(&self) -> u32 {
+        NEXT_TID.fetch_add(1, Ordering::Relaxed)
+    }
+    fn is_thread_alive(&self, _: u32, _: u32) -> bool {
         true
     }
     fn random(&self) -> u64 {
@@ -90,7 +92,7 @@ impl Image {
         let dram = dram.region(Direct).expect("writable");
         // SAFETY: `_dram` keeps the mapping for as long as the file system.
         let region = unsafe { Region::new(dram.mapping().address(), dram.mapping().length(), Direct) };
-        let recovery = Fs::attach_first(pm, region, &PLATFORM, &options)?;
+        let recovery = Fs::attach_first(pm, region, &PLATFORM, engine::Liveness::alone(), &options)?;
         std::thread::scope(|scope| {
             for _ in 0..workers {
                 scope.spawn(|| recovery.work().expect("recovery"));

@@ -5,7 +5,7 @@
 //! entered anew: the slot in the engine is still the parent's.
 
 use super::processes::{self, Who};
-use super::server::Server;
+use super::server::{self, Server};
 use super::{identity, sys, user};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use engine::Thread;
 use pmem::Direct;
 use posix::path::PathBuffer;
-use posix::process::Process;
-use posix::{Caller, Credentials, Kept, Result, Trails};
+use posix::process::{ChildNumber, Process};
+use posix::{Caller, Credentials, Errno, Kept, Result, Trails};
 
 /// Bytes of a buffer for a path: with room for what is put before or behind it.
 pub const PATH_ROOM_BYTES: usize = 2 * user::PATH_BYTES_MAX;
@@ -37,6 +37,8 @@ pub struct Context {
     parked: MaybeUninit<Thread<'static, Direct>>,
     /// The slot that a parent made for a child in the same memory.
     prepared: u32,
+    /// That child's process number.
+    child_number: ChildNumber,
     /// Whether that child has taken it.
     adopted: bool,
     /// The process of a child that runs in its parent's memory, while it does.
@@ -88,6 +90,18 @@ impl Context {
         Ok(())
     }
 
+    /// What this process had in the shared tables is another's by now. From here on each call that
+    /// might be about a file of the mount is an error (see `failed`), and none of them goes to what
+    /// the kernel has under that name or number.
+    #[cold]
+    fn lose() -> Errno {
+        if !server::has_failed() {
+            server::lose();
+            sys::say(&[b"this process was taken for dead by another one: its files in the mount are lost to it (EIO)"]);
+        }
+        Errno::EIO
+    }
+
     /// The thread waits for processes: what those were doing that it sees end is to have happened, or not, when it comes back.
     pub fn will_wait(&mut self) {
         self.has_waited = true;
@@ -117,14 +131,18 @@ impl Context {
         // SAFETY: entered, in this generation.
         let thread = unsafe { self.thread.assume_init_ref() };
         let credentials: Credentials<'static> = identity::credentials();
+        let process = match (&self.child, &self.own) {
+            (Some(child), _) => child,
+            (None, Some(own)) => own,
+            (None, None) => processes::main(),
+        };
+        if process.is_lost() {
+            return Err(Self::lose());
+        }
         Ok(Inside {
             who: Who {
                 caller: Caller::new(thread, credentials).with_trails(&self.trails).with_parent(&self.parent),
-                process: match (&self.child, &self.own) {
-                    (Some(child), _) => child,
-                    (None, Some(own)) => own,
-                    (None, None) => processes::main(),
-                },
+                process,
                 is_child: self.child.is_some(),
                 kept: &self.kept,
             },
@@ -173,25 +191,25 @@ impl Context {
     }
 
     /// Puts the thread's place away, for a child that shares memory with its parent and takes the slot `prepared`: it enters a place of its own.
-    pub fn park(&mut self, prepared: u32) {
+    pub fn park(&mut self, prepared: u32, child_number: ChildNumber) {
         if self.entered == GENERATION.load(Relaxed) {
             // SAFETY: entered, in this generation.
             self.give_back_kept(unsafe { self.thread.assume_init_ref() });
         }
         core::mem::swap(&mut self.thread, &mut self.parked);
         self.parked_entered = core::mem::take(&mut self.entered);
-        (self.prepared, self.adopted, self.child) = (prepared, false, None);
+        (self.prepared, self.child_number, self.adopted, self.child) = (prepared, child_number, false, None);
     }
 
     /// The parent goes on. What the child entered is left to be found: the child has gone, or has left it itself. The slot, if the child
-    /// never took it.
-    pub fn unpark(&mut self) -> Option<u32> {
+    /// never took it; and the child's number.
+    pub fn unpark(&mut self) -> (Option<u32>, ChildNumber) {
         core::mem::swap(&mut self.thread, &mut self.parked);
         self.entered = core::mem::take(&mut self.parked_entered);
         // What is kept now is the child's.
         self.forget_kept();
         self.child = None;
-        (!self.adopted).then_some(self.prepared)
+        ((!self.adopted).then_some(self.prepared), self.child_number)
     }
 
     /// In the child: takes its slot, once.
@@ -199,7 +217,11 @@ impl Context {
         if self.adopted {
             return Ok(());
         }
-        let prepared = self.prepared;
+        let (prepared, child) = (self.prepared, self.child_number);
+        if child.description.is_some() && !server.fs.add_child_number(child.number) {
+            // Too many such children: no thread of the process is taken for dead any more.
+            server.fs.share_process_number();
+        }
         let process = processes::all(server)?.adopt(self.thread(server)?, prepared)?;
         (self.adopted, self.child) = (true, Some(process));
         Ok(())
@@ -208,6 +230,11 @@ impl Context {
     /// In the child of a fork, which has memory of its own now.
     pub fn become_main(&mut self) {
         (self.child, self.own, self.parked_entered) = (None, None, 0);
+    }
+
+    /// The descriptor that holds the lock of such a child, if it has one of its own.
+    pub fn child_description(&self) -> Option<i32> {
+        self.child.as_ref().and(self.child_number.description)
     }
 
     /// Whether this is a child that runs in its parent's memory.

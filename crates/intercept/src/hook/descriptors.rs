@@ -16,6 +16,7 @@ use super::entry::{DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
 use super::processes::{self, Who};
 use super::server::Server;
 use super::{environment, numbers, paths, sys};
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use posix::{Errno, Result};
 
@@ -78,8 +79,12 @@ pub fn unmark(fd: u32) {
 pub fn protect(fd: i32) {
     if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
         byte.store(PROTECTED, Release);
+        PROTECTED_HIGH.fetch_max(fd as u32, Relaxed);
     }
 }
+
+/// No descriptor above this one is kept from the program.
+static PROTECTED_HIGH: AtomicU32 = AtomicU32::new(0);
 
 /// Gives a number to the program that was kept from it.
 pub fn unprotect(fd: i32) {
@@ -366,7 +371,12 @@ pub fn fcntl_number(call: &mut Call<'_>) -> Result<Option<Verdict>> {
 /// Sets or clears close-on-exec, as ioctl does.
 pub fn set_cloexec(who: &Who<'_>, fd: u32, cloexec: bool) -> Result<i64> {
     who.process.set_cloexec(fd, cloexec);
-    Ok(kernel(libc::SYS_fcntl, u64::from(fd), libc::F_SETFD as u64, u64::from(cloexec)))
+    Ok(set_kernel_cloexec(fd, cloexec))
+}
+
+/// Sets or clears the kernel's close-on-exec.
+pub fn set_kernel_cloexec(fd: u32, cloexec: bool) -> i64 {
+    kernel(libc::SYS_fcntl, u64::from(fd), libc::F_SETFD as u64, u64::from(cloexec))
 }
 
 /// close_range(first, last, flags).
@@ -385,21 +395,24 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
         (first..=end).for_each(unmark);
     }
     who.process.close_range(who.caller.thread, first, last, only_mark)?;
-    // Around those that the program does not know of.
-    let mut kept = environment::descriptors();
-    kept.sort_unstable();
-    let mut next = first;
-    let close = |from: u32, to: u32| kernel(libc::SYS_close_range, u64::from(from), u64::from(to), u64::from(flags));
-    for fd in kept.into_iter().map(|fd| fd as u32).filter(|fd| (first..=last).contains(fd)) {
-        if fd > next {
-            close(next, fd - 1);
-        }
-        next = fd + 1;
-    }
-    let result = if next <= last { close(next, last) } else { 0 };
+    let result = close_in_kernel(first, last, flags);
     if !only_mark && !who.is_child {
         numbers::forget_kernels(first, last);
         numbers::note_free(first);
     }
     Ok(done(result))
+}
+
+/// Has the kernel close (or mark) a range of descriptors, around those that the program does not
+/// know of.
+pub fn close_in_kernel(first: u32, last: u32, flags: u32) -> i64 {
+    let mut next = first;
+    let close = |from: u32, to: u32| kernel(libc::SYS_close_range, u64::from(from), u64::from(to), u64::from(flags));
+    for fd in (first..=last.min(PROTECTED_HIGH.load(Relaxed))).filter(|fd| is_protected(*fd)) {
+        if fd > next {
+            close(next, fd - 1);
+        }
+        next = fd + 1;
+    }
+    if next <= last { close(next, last) } else { 0 }
 }

@@ -270,7 +270,7 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     if faults::take() && verdict.next == Next::Done {
         return done(-i64::from(libc::EFAULT));
     }
-    if !had_failed && server::has_failed() && verdict.next == Next::Done {
+    if !had_failed && server::has_failed() && !server::is_lost() && verdict.next == Next::Done {
         server.fs.abandon();
         sys::say(&[b"the image became shorter while it was in use, or found no space to grow: its files are not to be had any more"]);
         return done(-i64::from(libc::EIO));

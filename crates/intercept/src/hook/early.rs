@@ -58,7 +58,7 @@ pub const UNTAKEN: &[u8] = b"DIRECTFS_EARLY=0000000000000000\0";
 /// This is the constructor; `entry` is the program's own entry of the environment.
 pub unsafe fn announce(entry: *mut u8) {
     let mut digits = [0u8; DIGITS];
-    super::special::write_hexadecimal(&raw const RECORD as u64, &mut digits);
+    super::kernel_objects::write_hexadecimal(&raw const RECORD as u64, &mut digits);
     // SAFETY: the entry has so many digits (its reader checked), and is ours alone before the program runs.
     unsafe { core::ptr::copy_nonoverlapping(digits.as_ptr(), entry.add(environment::EARLY.len()), DIGITS) };
 }

@@ -83,8 +83,10 @@ pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'s
 pub struct Adopted {
     /// Whether the launcher set anything, and not too much.
     pub told: bool,
-    /// The number of the process's slot, if a program told it.
+    /// The index of the process's slot, if a program told it.
     pub process: Option<u32>,
+    /// The descriptor of the process's meeting directory, if a program told it.
+    pub meeting: Option<i32>,
     /// The entry of the early copy, and the address in it.
     pub early: Option<(usize, usize)>,
 }
@@ -128,7 +130,9 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
             }
         }
         if let Some(value) = entry.strip_prefix(contract::PROCESS) {
-            adopted.process = contract::number(&value[..value.len() - 1]).and_then(|index| u32::try_from(index).ok());
+            let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(contract::number);
+            let mut next = || parts.next().flatten().and_then(|number| u32::try_from(number).ok());
+            (adopted.process, adopted.meeting) = (next(), next().map(|fd| fd as i32));
         }
         if let Some(address) = super::early::address_of(entry) {
             adopted.early = Some((entry.as_ptr() as usize, address));
@@ -139,11 +143,21 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
 }
 
 /// Reads what was kept of the contract, and keeps its descriptors from the program. None: there is no file system.
-pub fn read_contract() -> Option<Contract> {
+///
+/// `meeting`: where the program that executed this one had the descriptor of its meeting directory.
+pub fn read_contract(meeting: Option<i32>) -> Option<Contract> {
     let text = value(contract::IMAGE)?;
     let Some(contract) = Contract::parse(text) else {
         sys::refuse(&[b"another version of directfs started this program: ", contract::IMAGE, text]);
     };
+    if let Some(meeting) = meeting.filter(|meeting| *meeting != contract.meeting) {
+        // It had the memory of its parent, who kept that number for its own.
+        // SAFETY: descriptors that the program does not know of; no memory changes.
+        unsafe {
+            sys::call(libc::SYS_dup3, [meeting as u64, contract.meeting as u64, 0, 0, 0, 0]);
+            sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
+        }
+    }
     // SAFETY: this is the constructor (the module's invariant).
     unsafe { *CONTRACT.0.get() = Some(contract) };
     descriptors().into_iter().for_each(descriptors::protect);
@@ -158,8 +172,8 @@ pub fn contract() -> Option<Contract> {
 }
 
 /// The descriptors that the program must not know of.
-pub fn descriptors() -> [i32; 3] {
-    contract().map_or([-1; 3], |contract| [contract.image, contract.region, contract.placeholder])
+pub fn descriptors() -> [i32; 4] {
+    contract().map_or([-1; 4], |contract| [contract.image, contract.region, contract.placeholder, contract.meeting])
 }
 
 /// Makes room at a number that the program wants for itself: what is there moves away.
@@ -179,10 +193,13 @@ fn move_it(fd: i32) -> Result<()> {
     // SAFETY: makes a descriptor, and changes nothing else.
     let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
     let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
-    for place in [&mut contract.image, &mut contract.region, &mut contract.placeholder] {
+    for place in [&mut contract.image, &mut contract.region, &mut contract.placeholder, &mut contract.meeting] {
         if *place == fd {
             *place = new;
         }
+    }
+    if let Some(server) = super::server::get() {
+        server.fs.move_liveness_description(contract.meeting);
     }
     descriptors::protect(new);
     // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either is open.

@@ -20,7 +20,7 @@ use super::paths::{self, Directory, Spot};
 use super::processes::{self, Who};
 use super::programs::{HEAD_BYTES, Kind, kind_of};
 use super::server::Server;
-use super::{early, identity, links, needs, numbers, server, signals, stack, sys, user};
+use super::{descriptors, early, identity, links, needs, numbers, server, signals, stack, sys, user};
 use crate::contract;
 use core::mem::MaybeUninit;
 use engine::Node;
@@ -62,6 +62,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         before: &[],
         skip: 0,
         process: None,
+        meeting: None,
         program: None,
         early: None,
         has_library: gets_to(environment::RUN),
@@ -127,9 +128,10 @@ fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict>
     // The new program enters by itself; if there is none after all, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
-    let Plan { target, process, program, early, has_library, .. } = plan;
+    let Plan { target, process, program, early, has_library, skip, .. } = plan;
     let early = Some(early).filter(|_| has_library);
-    let verdict = Start { target, before, skip: plan.skip, process: Some(process), program, early, has_library }.go();
+    let meeting = call.context.child_description();
+    let verdict = Start { target, before, skip, process: Some(process), meeting, program, early, has_library }.go();
     if let Ok(inside) = call.begin() {
         inside.who.process.set_program(running);
     }
@@ -595,6 +597,8 @@ struct Start<'a> {
     /// How many of its own are left out.
     skip: usize,
     process: Option<u32>,
+    /// The descriptor of the process's meeting directory, where that is not the usual one.
+    meeting: Option<i32>,
     /// An entry of the environment that names the program's file.
     program: Option<*const u8>,
     /// None: there is no mount.
@@ -686,7 +690,12 @@ impl Start<'_> {
         let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
         let slot = self.process.map(|process| {
             slot[..contract::PROCESS.len()].copy_from_slice(contract::PROCESS);
-            contract::write_number(u64::from(process), &mut slot[contract::PROCESS.len()..]);
+            let mut length = contract::PROCESS.len();
+            length += contract::write_number(u64::from(process), &mut slot[length..]);
+            if let Some(meeting) = self.meeting {
+                slot[length] = b',';
+                contract::write_number(meeting as u64, &mut slot[length + 1..]);
+            }
             slot.as_ptr()
         });
         // What is for the loader alone comes right before the early copy's: so the program finds what to take away.
@@ -697,6 +706,7 @@ impl Start<'_> {
         }
         arguments[lists + 1] = list.as_ptr() as u64;
         stack::set_leaving(true);
+        self.hand_over_meeting(true);
         // SAFETY: lists and strings live on this stack, in the thread's context and in the library. The call returns only if it failed, and then
         // changed nothing.
         let result = unsafe {
@@ -704,8 +714,19 @@ impl Start<'_> {
             signals::deliver_now();
             waiting(number, arguments)
         };
+        self.hand_over_meeting(false);
         stack::set_leaving(false);
         done(result)
+    }
+
+    /// A child in its parent's memory has two meeting directories open: its own, which goes to the
+    /// program, and its parent's at the usual number, which must not.
+    fn hand_over_meeting(&self, is_leaving: bool) {
+        if let (Some(own), Some(contract)) = (self.meeting, environment::contract()) {
+            let set = |fd: i32, cloexec: bool| descriptors::set_kernel_cloexec(fd as u32, cloexec);
+            set(own, !is_leaving);
+            set(contract.meeting, is_leaving);
+        }
     }
 }
 

@@ -1,6 +1,10 @@
-//! Calls after the image was cut off under this process: what concerns it is EIO, and touches it no more.
+//! Calls after the image was cut off under this process, or after the process lost its place in the
+//! shared tables: what might be about the mount is EIO, and touches neither.
 //!
-//! Invariant: a program loses its files here, and nothing else: it goes on, and can say so, close them and end.
+//! Invariants
+//! - A program loses its files here, and nothing else: it goes on, and can say so, close them and end.
+//! - No call that might be about the mount goes to the kernel: not by a path, not by a relative name
+//!   while the working directory is in the mount, not by a descriptor.
 
 // The kernel's names, in patterns.
 #![allow(non_upper_case_globals)]
@@ -8,7 +12,7 @@
 use super::call::{Call, Handler};
 use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, FDS_MAX, Verdict};
-use super::{descriptors, numbers, user};
+use super::{descriptors, numbers, server, user};
 use crate::routes::{self, Route};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{
@@ -25,6 +29,16 @@ pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
     // Nothing is opened here any more.
     numbers::give_back();
+    if server::is_lost() {
+        match i64::from(number) {
+            // The shared tables are not this process's: its children have nothing in them either.
+            SYS_fork | SYS_vfork | SYS_clone | SYS_clone3 | SYS_umask => return Ok(NATIVE),
+            SYS_close_range => {
+                return Ok(done(descriptors::close_in_kernel(fd, call.frame.rsi as u32, call.frame.rdx as u32)));
+            }
+            _ => {}
+        }
+    }
     match i64::from(number) {
         // What is given back is given back by whoever finds this process dead, if there is anything left to give back to.
         SYS_exit | SYS_exit_group | SYS_recvmsg | SYS_recvmmsg | SYS_bind | SYS_connect => Ok(NATIVE),

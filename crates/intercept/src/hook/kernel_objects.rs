@@ -1,87 +1,167 @@
-//! Pipes with names, which are the kernel's business: each has a pipe of the kernel's in a directory of its own.
+//! FIFOs and sockets with names in the mount: what flows through them is the kernel's, so each has
+//! an object of the kernel's behind it, in the meeting directory (`posix::image`).
 //!
-//! The directory lies beside the DRAM region's file, goes with it, and belongs to whoever made it first. It is found by the image's UUID, a pipe in it by inode and generation; the
-//! permissions of the file in the mount were checked before. What fstat says of an opened pipe is what the kernel says of its own.
+//! Invariants
+//! - An object is reached by processes of the image alone: it is named below the descriptor of the
+//!   meeting directory, whose own name is a secret. The kernel follows no link on the way.
+//! - It has the owner and the mode of the file that it stands for, as far as its maker may give it
+//!   those. Otherwise processes of the image may use it, and the file in the mount says which do.
+//! - Inode number and generation name it. The two never name another file, so an object that
+//!   outlives its file is never found again. It goes with the meeting directory.
 
 use super::call::waiting;
 use super::dispatch::done;
 use super::entry::Verdict;
-use super::server::{self, Server};
-use super::{numbers, sys};
-use engine::format::{FileKind, Superblock};
+use super::{environment, identity, numbers, sys};
+use crate::contract::write_number;
+use engine::Protection;
+use engine::format::FileKind;
 use posix::{Errno, Result};
 
+/// Bytes of an object's name, with the zero behind it.
+const NAME_BYTES: usize = 40;
+/// Bytes of the path of a socket, which is an address.
+pub const PATH_BYTES: usize = 64;
+const MODE_BITS: u32 = 0o777;
+const FOR_ALL: u32 = 0o666;
+
+/// The name of an object below the meeting directory.
+struct Name {
+    bytes: [u8; NAME_BYTES],
+    length: usize,
+}
+
+impl Name {
+    fn new(kind: &[u8], number: u64, generation: u64) -> Name {
+        let mut digits = [[0u8; 16]; 2];
+        write_hexadecimal(number, &mut digits[0]);
+        write_hexadecimal(generation, &mut digits[1]);
+        let mut name = Name { bytes: [0; NAME_BYTES], length: 0 };
+        for part in [kind, b"-", &digits[0], b"-", &digits[1][8..]] {
+            name.bytes[name.length..name.length + part.len()].copy_from_slice(part);
+            name.length += part.len();
+        }
+        name
+    }
+
+    fn of(kind: &[u8], file: &Protection) -> Name {
+        Name::new(kind, file.number, u64::from(file.generation))
+    }
+
+    fn text(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+}
+
+fn meeting() -> Result<u64> {
+    environment::contract().map(|contract| contract.meeting as u64).ok_or(Errno::ENXIO)
+}
+
+/// A call about an object by its name.
+fn call(number: i64, arguments: [u64; 6]) -> i64 {
+    // SAFETY: the callers pass terminated names that outlive the call; the calls change no memory.
+    unsafe { sys::call(number, arguments) }
+}
+
 /// Opens a file that is neither regular nor a directory nor a link.
-pub fn open(kind: FileKind, number: u64, generation: u32, flags: i32) -> Result<Verdict> {
-    match kind {
-        FileKind::Fifo => open_fifo(number, generation, flags),
-        FileKind::Socket => Err(Errno::ENXIO),
+pub fn open(file: &Protection, flags: i32) -> Result<Verdict> {
+    match FileKind::from_mode(file.mode) {
+        Some(FileKind::Fifo) => open_fifo(file, flags),
+        Some(FileKind::Socket) => Err(Errno::ENXIO),
         // As in a file system that was mounted with nodev.
         _ => Err(Errno::EACCES),
     }
 }
 
-fn open_fifo(number: u64, generation: u32, flags: i32) -> Result<Verdict> {
-    const DIRECTORY_MODE: u64 = 0o1777;
-    const MODE: u64 = libc::S_IFIFO as u64 | 0o666;
-    let (path, directory_bytes) = path_of(number, generation)?;
-    let mut directory = [0u8; 64];
-    directory[..directory_bytes].copy_from_slice(&path[..directory_bytes]);
+fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
+    let (meeting, name) = (meeting()?, Name::of(b"fifo", file));
     numbers::give_back();
-    let here = libc::AT_FDCWD as u64;
-    // SAFETY: terminated paths; these calls change no memory.
-    unsafe {
-        // The umask of whoever comes first must not keep others out; whether they may, the file in the mount has said.
-        if sys::call(libc::SYS_mkdirat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]) == 0 {
-            sys::call(libc::SYS_fchmodat, [here, directory.as_ptr() as u64, DIRECTORY_MODE, 0, 0, 0]);
-        }
-        let made = sys::call(libc::SYS_mknodat, [here, path.as_ptr() as u64, MODE, 0, 0, 0]);
-        if made == 0 {
-            sys::call(libc::SYS_fchmodat, [here, path.as_ptr() as u64, 0o666, 0, 0, 0]);
-        } else if made == -i64::from(libc::ENOENT) {
-            // The directory could not be made either.
-            return Err(Errno::EACCES);
-        }
-        let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
-        Ok(done(waiting(libc::SYS_openat, [here, path.as_ptr() as u64, flags as u64, 0, 0, 0])))
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL) | libc::O_NOFOLLOW;
+    // SAFETY: a terminated name; the call changes no memory.
+    let open = || unsafe { waiting(libc::SYS_openat, [meeting, name.address(), flags as u64, 0, 0, 0]) };
+    let mut opened = open();
+    if opened == -i64::from(libc::ENOENT) {
+        make_fifo(meeting, &name, file)?;
+        opened = open();
     }
+    if opened == -i64::from(libc::EACCES) && give_rights(meeting, name.address(), file) {
+        // The file in the mount has got another mode or owner since.
+        opened = open();
+    }
+    Ok(done(opened))
 }
 
-/// The image's UUID.
-pub fn uuid(server: &Server) -> [u64; 2] {
-    server.fs.pm().first::<Superblock>().map_or([0, 0], |found| [found.uuid[0].load(), found.uuid[1].load()])
+/// Makes the object of a FIFO. It gets its name when it has its rights: until then it is known by
+/// the thread that makes it.
+fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
+    let own = Name::new(b"new", sys::process_id() as u64, sys::thread_id() as u64);
+    let mode = u64::from(libc::S_IFIFO);
+    // One that is there was left by a thread of the same number that died.
+    call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
+    let made = call(libc::SYS_mknodat, [meeting, own.address(), mode, 0, 0, 0]);
+    if made < 0 {
+        return Err(Errno(-made as i32));
+    }
+    give_rights(meeting, own.address(), file);
+    let linked = call(libc::SYS_linkat, [meeting, own.address(), meeting, name.address(), 0, 0]);
+    call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
+    // Another process may have been as quick.
+    if linked < 0 && linked != -i64::from(libc::EEXIST) { Err(Errno(-linked as i32)) } else { Ok(()) }
 }
 
-/// The pipe's path, and how many bytes of it are its directory's.
-fn path_of(number: u64, generation: u32) -> Result<([u8; 96], usize)> {
-    let server = server::get().ok_or(Errno::ENXIO)?;
-    let uuid = uuid(server);
-    let mut path = [0u8; 96];
+/// Gives an object the owner and mode of its file; whether it could.
+fn give_rights(meeting: u64, name: u64, file: &Protection) -> bool {
+    let caller = identity::credentials();
+    let owner = call(
+        libc::SYS_fchownat,
+        [meeting, name, file.uid.into(), file.gid.into(), libc::AT_SYMLINK_NOFOLLOW as u64, 0],
+    );
+    let is_exact = !file.access_list && (owner == 0 || caller.uid == file.uid && caller.gid == file.gid);
+    let mode = if is_exact { file.mode & MODE_BITS } else { FOR_ALL };
+    call(libc::SYS_fchmodat, [meeting, name, mode.into(), 0, 0, 0]) == 0
+}
+
+/// The path of the kernel's socket behind one in the mount: by the descriptor of the meeting
+/// directory, which each process of the image has. How many bytes it has.
+pub fn socket_path(file: &Protection, into: &mut [u8; PATH_BYTES]) -> Result<usize> {
+    let mut digits = [0u8; 20];
+    let count = write_number(meeting()?, &mut digits);
+    let name = Name::of(b"socket", file);
     let mut length = 0;
-    let mut push = |part: &[u8]| {
-        path[length..length + part.len()].copy_from_slice(part);
+    for part in [b"/proc/self/fd/", &digits[..count], b"/", name.text()] {
+        into[length..length + part.len()].copy_from_slice(part);
         length += part.len();
-        length
-    };
-    // As `posix::image` names what belongs to an image.
-    push(b"/dev/shm/directfs-");
-    let mut digits = [0u8; 16];
-    for (half, word) in uuid.into_iter().enumerate() {
-        write_hexadecimal(word.swap_bytes(), &mut digits);
-        for (index, part) in digits.chunks_exact(4).enumerate() {
-            if matches!(4 * half + index, 2..=5) {
-                push(b"-");
-            }
-            push(part);
-        }
     }
-    let directory_bytes = push(b".pipes");
-    push(b"/");
-    write_hexadecimal(number, &mut digits);
-    push(&digits);
-    write_hexadecimal(u64::from(generation), &mut digits);
-    push(&digits[8..]);
-    Ok((path, directory_bytes))
+    Ok(length)
+}
+
+/// Gives the kernel's socket the rights of the one in the mount, once it is bound.
+pub fn give_socket_rights(file: &Protection) -> Result<()> {
+    // To connect needs the right to write; the umask may have taken it.
+    give_rights(meeting()?, Name::of(b"socket", file).address(), file);
+    Ok(())
+}
+
+/// Takes the kernel's working directory to a removed, empty directory: so a relative name that the
+/// kernel gets by mistake finds nothing, and can make nothing. Where that is not possible it goes to
+/// the meeting directory, in which there is nothing of the machine's either.
+pub fn leave_host_directory() -> Result<()> {
+    let meeting = meeting()?;
+    let own = Name::new(b"void", sys::process_id() as u64, sys::thread_id() as u64);
+    call(libc::SYS_mkdirat, [meeting, own.address(), 0o111, 0, 0, 0]);
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let opened = call(libc::SYS_openat, [meeting, own.address(), flags as u64, 0, 0, 0]);
+    call(libc::SYS_unlinkat, [meeting, own.address(), libc::AT_REMOVEDIR as u64, 0, 0, 0]);
+    let target = if opened < 0 { meeting } else { opened as u64 };
+    let left = call(libc::SYS_fchdir, [target, 0, 0, 0, 0, 0]);
+    if opened >= 0 {
+        call(libc::SYS_close, [opened as u64, 0, 0, 0, 0, 0]);
+    }
+    if left < 0 { Err(Errno(-left as i32)) } else { Ok(()) }
 }
 
 /// Sixteen digits.

@@ -17,7 +17,7 @@
 //! | --- | --- |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`links`] | whose a path is, on whatever side it begins and ends |
-//! | [`names`], [`renames`], [`open`], [`special`], [`sockets`] | calls by path |
+//! | [`names`], [`renames`], [`open`], [`kernel_objects`], [`sockets`] | calls by path |
 //! | [`descriptors`], [`numbers`], [`files`], [`copies`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
 //! | [`early`], [`needs`] | the loader, before the program has anything |
@@ -60,6 +60,7 @@ pub mod failed;
 pub mod faults;
 pub mod files;
 pub mod identity;
+pub mod kernel_objects;
 pub mod lengths;
 pub mod links;
 pub mod locks;
@@ -77,7 +78,6 @@ pub mod renames;
 pub mod server;
 pub mod signals;
 pub mod sockets;
-pub mod special;
 pub mod stack;
 pub mod start;
 pub mod status;

@@ -7,7 +7,8 @@ use super::entry::Verdict;
 use super::names::{By, Calling, at, by_path, path};
 use super::paths::{self, Directory, Spot};
 use super::processes::Who;
-use super::{descriptors, links, numbers, special, user};
+use super::{descriptors, kernel_objects, links, numbers, user};
+use engine::Protection;
 use engine::format::FileKind;
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, Place};
@@ -213,24 +214,23 @@ fn open_at(
     };
     match special(caller, &opened.file, flags)? {
         None => install(who, &opened.file, early, cloexec).map(Outcome::Inside),
-        Some((kind, number, generation)) => {
+        Some(file) => {
             drop(early);
-            special::open(kind, number, generation, flags).map(Outcome::Inside)
+            kernel_objects::open(&file, flags).map(Outcome::Inside)
         }
     }
 }
 
 /// Pipes, sockets and devices are the kernel's, if they are opened for more than their place: what was opened is closed then, and this says what it is.
 #[inline]
-fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<(FileKind, u64, u32)>> {
+fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<Protection>> {
     let kind = file.kind();
     if flags & O_PATH != 0 || matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
         return Ok(None);
     }
     let attributes = caller.stat(file.node());
     caller.close(file);
-    let attributes = attributes?;
-    Ok(Some((kind, attributes.number, attributes.generation)))
+    Ok(Some(attributes?.protection()))
 }
 
 /// A number of the kernel's that is given back if nothing comes behind it.
@@ -285,7 +285,7 @@ fn reopen(who: &Who<'_>, path: &[u8], request: Request) -> Result<Option<Verdict
     let opened = who.caller.open_node(file.node(), flags & !O_CREAT)?;
     match special(&who.caller, &opened, flags)? {
         None => install(who, &opened, None, flags & O_CLOEXEC != 0).map(Some),
-        Some((kind, number, generation)) => special::open(kind, number, generation, flags).map(Some),
+        Some(file) => kernel_objects::open(&file, flags).map(Some),
     }
 }
 

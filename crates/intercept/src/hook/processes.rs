@@ -14,16 +14,17 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, mapping, numbers, paths, stack, strays, sys, user};
+use super::{context, descriptors, identity, kernel_objects, mapping, numbers, paths, stack, strays, sys, user};
+use crate::contract;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
 use engine::format::FileKind;
-use libc::{CLONE_FILES, CLONE_FS, CLONE_PARENT_SETTID, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
+use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::path::{LastLink, Outcome, PathBuffer, Place};
-use posix::process::{Fork, Process, Processes};
+use posix::process::{ChildNumber, Fork, Process, Processes};
 use posix::{Errno, Kept, OpenFile, Result};
 
 /// Who calls: a thread acting for somebody, in a process.
@@ -105,6 +106,25 @@ pub enum Origin {
     Joined(u32),
 }
 
+/// For the constructor, before it enters: goes on with the process number of the slot that the
+/// process has already. One that it shared with others it gives up. A new process takes a number,
+/// by a description of its own in place of the one that it was handed.
+pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Result<()> {
+    let processes = Processes::new(fs)?;
+    let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
+        if !fs.renew_process_number()? {
+            fs.share_process_number();
+        }
+        return Ok(());
+    };
+    if shared && fs.renew_process_number()? {
+        processes.change_number(index, number)?;
+    } else {
+        fs.set_process_number(number, shared);
+    }
+    Ok(())
+}
+
 /// For the constructor: takes the process's slot, or a new one.
 pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) {
     stack::prepare();
@@ -146,6 +166,7 @@ fn take(
             return Err(Errno::ENOENT);
         };
         caller.check_enter(found.node())?;
+        kernel_objects::leave_host_directory()?;
         process.set_directory(caller.thread, Some(found.node()))?;
     }
     note_directory(server, process.directory().is_some());
@@ -189,28 +210,21 @@ fn note_directory(server: &Server, is_inside: bool) {
 struct Plan {
     flags: u64,
     stack: u64,
-    parent_tid: u64,
 }
 
 /// fork().
 pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
-    let arguments = [libc::SIGCHLD as u64, 0, 0, 0, 0, 0];
-    child_of_its_own(call, 0, &mut |word| {
-        let [signal, ..] = arguments;
-        // SAFETY: a child with a copy of this memory goes on from here, as the parent does.
-        unsafe { sys::call(libc::SYS_clone, [signal | CLONE_PARENT_SETTID as u64, 0, word, 0, 0, 0]) }
-    })
+    // SAFETY: a child with a copy of this memory goes on from here, as the parent does.
+    child_of_its_own(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]) })
 }
 
 /// vfork().
 pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
     if call.context.is_child() {
         // One child in another's memory is enough: this one gets a copy, for which the caller waits all the same.
-        return child_of_its_own(call, 0, &mut |word| {
-            let flags = (libc::SIGCHLD | CLONE_VFORK | CLONE_PARENT_SETTID) as u64;
-            // SAFETY: as in `fork`.
-            unsafe { sys::call(libc::SYS_clone, [flags, 0, word, 0, 0, 0]) }
-        });
+        let flags = (libc::SIGCHLD | CLONE_VFORK) as u64;
+        // SAFETY: as in `fork`.
+        return child_of_its_own(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) });
     }
     child_in_our_memory(call, (CLONE_VM | CLONE_VFORK) as u64)
 }
@@ -218,11 +232,11 @@ pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
 /// clone(flags, stack, parent_tid, child_tid, tls).
 pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
     let arguments = call.arguments();
-    let plan = Plan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1], parent_tid: arguments[2] };
-    make(call, &plan, &mut |flags, word| {
-        let [_, stack, _, child_tid, tls, more] = arguments;
+    let plan = Plan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1] };
+    make(call, &plan, &mut |flags| {
+        let [_, stack, parent_tid, child_tid, tls, more] = arguments;
         // SAFETY: as in `fork`; what the program asked for besides is done to the places that it named.
-        unsafe { sys::call(libc::SYS_clone, [flags, stack, word, child_tid, tls, more]) }
+        unsafe { sys::call(libc::SYS_clone, [flags, stack, parent_tid, child_tid, tls, more]) }
     })
 }
 
@@ -241,17 +255,17 @@ pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
     for (index, word) in words.iter_mut().take(bytes as usize / 8).enumerate() {
         *word = user::read(address + 8 * index as u64)?;
     }
-    let [flags, _, _, parent_tid, _, stack, ..] = words;
-    let plan = Plan { flags, stack, parent_tid };
-    make(call, &plan, &mut |flags, word| {
+    let [flags, _, _, _, _, stack, ..] = words;
+    let plan = Plan { flags, stack };
+    make(call, &plan, &mut |flags| {
         let mut words = words;
-        (words[0], words[3]) = (flags, word);
+        words[0] = flags;
         // SAFETY: as in `clone`.
         unsafe { sys::call(libc::SYS_clone3, [words.as_ptr() as u64, bytes, 0, 0, 0, 0]) }
     })
 }
 
-fn make(call: &mut Call<'_>, plan: &Plan, run: &mut dyn FnMut(u64, u64) -> i64) -> Result<Verdict> {
+fn make(call: &mut Call<'_>, plan: &Plan, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
     let has = |flag: i32| plan.flags & flag as u64 != 0;
     if has(CLONE_THREAD) {
         call.begin()?.who.process.set_threads();
@@ -275,34 +289,67 @@ fn make(call: &mut Call<'_>, plan: &Plan, run: &mut dyn FnMut(u64, u64) -> i64) 
         }
         return child_in_our_memory(call, flags);
     }
-    match plan.parent_tid {
-        0 => child_of_its_own(call, flags, &mut |word| run(flags | CLONE_PARENT_SETTID as u64, word)),
-        theirs => child_of_its_own(call, flags, &mut |_| run(flags, theirs)),
+    child_of_its_own(call, flags, &mut || run(flags))
+}
+
+fn fork_of(flags: u64, child: ChildNumber) -> Fork {
+    let has = |flag: i32| flags & flag as u64 != 0;
+    Fork {
+        number: child.number,
+        shares_memory: has(CLONE_VM),
+        shares_files: has(CLONE_FILES),
+        shares_directory: has(CLONE_FS),
     }
 }
 
-fn fork_of(flags: u64) -> Fork {
-    let has = |flag: i32| flags & flag as u64 != 0;
-    Fork { shares_memory: has(CLONE_VM), shares_files: has(CLONE_FILES), shares_directory: has(CLONE_FS) }
+/// A process number for a child. One that uses our descriptor table cannot hold a lock of its own:
+/// the kernel would drop it with the table, not with the child.
+fn take_child_number(who: &Who<'_>, flags: u64) -> Result<ChildNumber> {
+    if flags & CLONE_FILES as u64 != 0 {
+        return Ok(who.process.share_number());
+    }
+    let child = who.process.take_child_number(contract::DESCRIPTORS_FROM)?;
+    if let Some(description) = child.description {
+        descriptors::protect(description);
+    }
+    Ok(child)
+}
+
+/// In the parent, once the child is made or is not: the child alone holds its lock.
+pub fn give_child_number(child: ChildNumber) {
+    if let Some(description) = child.description {
+        // In this order: another thread may have the number as soon as it is free.
+        descriptors::unprotect(description);
+        descriptors::close_placeholder(description as u32);
+    }
+}
+
+/// In a child with memory of its own: its number, and its lock at the usual descriptor.
+fn take_up_child_number(server: &'static Server, child: ChildNumber) {
+    if let (Some(description), Some(usual)) = (child.description, server.fs.liveness_description()) {
+        descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0);
+        give_child_number(child);
+    }
+    server.fs.set_process_number(child.number, child.description.is_none());
 }
 
 /// Makes a child with a copy of our memory, here: parent and child both go on behind it.
-fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
+fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let who = context.begin(server)?.who;
     let thread = who.caller.thread;
     lend_numbers(flags, who.is_child);
-    let prepared = who.process.prepare_fork(thread, fork_of(flags))?;
-    let word = who.process.child_pid_word(prepared)? as u64;
-    let result = run(word);
-    if result < 0 {
-        who.process.abandon(thread, prepared);
+    let child = take_child_number(&who, flags)?;
+    let prepared = who.process.prepare_fork(thread, fork_of(flags, child)).inspect_err(|_| give_child_number(child))?;
+    let result = run();
+    if result != 0 {
+        if result < 0 {
+            who.process.abandon(thread, prepared);
+        }
+        give_child_number(child);
         return Ok(done(result));
     }
-    if result > 0 {
-        who.process.note_child(prepared, result as i32);
-        return Ok(done(result));
-    }
+    take_up_child_number(server, child);
     if strays::is_armed() {
         strays::arm_thread();
     }
@@ -340,9 +387,11 @@ fn child_in_our_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let who = context.begin(server)?.who;
     lend_numbers(flags, who.is_child);
-    let prepared = who.process.prepare_fork(who.caller.thread, fork_of(flags))?;
+    let child = take_child_number(&who, flags)?;
+    let prepared = who.process.prepare_fork(who.caller.thread, fork_of(flags, child));
+    let prepared = prepared.inspect_err(|_| give_child_number(child))?;
     numbers::lend();
-    context.park(prepared);
+    context.park(prepared, child);
     // SAFETY: the words are this thread's, and no reference to them exists.
     unsafe { (*thread_words()).forked_by = i64::from(sys::process_id()) };
     Ok(NATIVE)
@@ -363,7 +412,9 @@ pub fn settle(server: &'static Server, context: &mut context::Context) {
     // SAFETY: as above.
     unsafe { (*words).forked_by = 0 };
     numbers::end_lending();
-    let unused = context.unpark();
+    let (unused, child) = context.unpark();
+    server.fs.remove_child_number(child.number);
+    give_child_number(child);
     let Ok(inside) = context.begin(server) else { return };
     if let Some(unused) = unused {
         inside.who.process.abandon(inside.who.caller.thread, unused);
@@ -406,7 +457,12 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
     if target.is_none() && verdict.result < 0 {
         return Ok(verdict);
     }
-    let set = who.process.set_directory(who.caller.thread, target);
+    let left = match who.process.directory() {
+        // The kernel's has been left before.
+        Some(_) => Ok(()),
+        None => target.map_or(Ok(()), |_| kernel_objects::leave_host_directory()),
+    };
+    let set = left.and_then(|()| who.process.set_directory(who.caller.thread, target));
     if let Some(node) = target {
         who.caller.thread.release(node, 1);
     }

@@ -3,7 +3,7 @@
 //! Invariant: set up by the constructor, before other threads and hooked calls; later only read.
 
 use super::entry::{DIRECTFS_PREFIX, PREFIX_BYTES_MAX};
-use super::{environment, sys};
+use super::{environment, processes, sys};
 use crate::contract::{self, Contract};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::format::Superblock;
-use engine::{AttachOptions, Fs, Node};
+use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
 use pmem::{Direct, Region};
 use posix::host::PLATFORM;
 
@@ -44,6 +44,7 @@ static STATE: AtomicU8 = AtomicU8::new(NONE);
 const NONE: u8 = 0;
 const SERVING: u8 = 1;
 const FAILED: u8 = 2;
+const LOST: u8 = 3;
 
 /// The server, if there is a file system.
 #[inline]
@@ -55,10 +56,20 @@ pub fn get() -> Option<&'static Server> {
     Some(unsafe { (*SERVER.0.get()).assume_init_ref() })
 }
 
-/// Whether the image was cut off: nothing of it is to be believed any more.
+/// Whether the image was cut off, or this process lost its place: nothing of it is to be believed.
 #[inline]
 pub fn has_failed() -> bool {
-    STATE.load(Relaxed) == FAILED
+    STATE.load(Relaxed) >= FAILED
+}
+
+/// Whether this process lost its place: what the shared tables say of it is another's.
+pub fn is_lost() -> bool {
+    STATE.load(Relaxed) == LOST
+}
+
+/// This process lost its place.
+pub fn lose() {
+    STATE.store(LOST, Relaxed);
 }
 
 /// Gives the file system up.
@@ -91,10 +102,11 @@ impl Server {
 /// Attaches as the launcher says. Ends the program if that fails: it must not work on another file system.
 ///
 /// `near`: where the regions are to be mapped, the second one far below the first; zero: anywhere.
+/// `slot`: the index of the process's slot, if it has one already.
 ///
 /// # Safety
 /// Called once, by the constructor.
-pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize) {
+pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize, slot: Option<u32>) {
     if !contract::is_mount_directory(mount) {
         sys::refuse(&[b"the mount directory is not an absolute path in normal form: ", mount]);
     }
@@ -107,17 +119,25 @@ pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize) {
         protection(false),
         b"shared memory",
     );
-    let options = AttachOptions { read_only: contract.read_only, cached_files_max: contract.cached_files_max };
+    let options = AttachOptions {
+        read_only: contract.read_only,
+        cached_files_max: contract.cached_files_max,
+        image: identity_of(contract.image),
+    };
     // SAFETY: both are mapped whole, for as long as the process lives, and only regions access them; a mapping that may only be read
     // is attached read-only, so nothing is stored.
     let attached = unsafe {
         let pm = Region::new(image, contract.image_bytes, Direct);
         let pm = if contract.flushes { pm } else { pm.without_flushes() };
-        Fs::attach_shared(pm, Region::new(region, contract.region_bytes, Direct), &PLATFORM, &options)
+        let region = Region::new(region, contract.region_bytes, Direct);
+        Fs::attach_shared(pm, region, &PLATFORM, Liveness::supervised(contract.meeting), &options)
     };
     let Ok(fs) = attached else {
         sys::refuse(&[b"cannot attach to the file system: another version of directfs made it, or it has been closed"]);
     };
+    if processes::take_up_number(&fs, slot).is_err() {
+        sys::refuse(&[b"the kernel refused the lock by which other processes know that this one lives"]);
+    }
     let root = match fs.enter().and_then(|thread| thread.root()) {
         Ok(root) => root,
         Err(engine::Error::TooManyThreads) => {
@@ -139,6 +159,14 @@ pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize) {
         prefix[..mount.len() - 1].copy_from_slice(&mount[1..]);
     }
     STATE.store(SERVING, Relaxed);
+}
+
+/// The image's file, as far as it can be told without /proc.
+fn identity_of(image: i32) -> ImageIdentity {
+    match sys::status(image) {
+        Ok(status) => ImageIdentity { device: status.st_dev, inode: status.st_ino, boot: 0 },
+        Err(_) => ImageIdentity::default(),
+    }
 }
 
 /// A device number of no file system of the kernel: those of memory count from one, this one is far up, by the image's UUID.

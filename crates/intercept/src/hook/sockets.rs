@@ -1,8 +1,10 @@
 //! Sockets with names in the mount: the kernel cannot find them there.
 //!
-//! Behind such a name is a socket file of ours; the kernel's socket has an abstract name that is made of the image's UUID, the file's inode and its generation. Whoever
-//! connects by the path finds the file, is checked by its permissions, and is connected to the abstract name. What a program asks the kernel for the name of a socket, it
-//! gets the abstract one. Datagrams to a path of ours (sendto) are not delivered: ENOENT from the kernel.
+//! Behind such a name is a socket file of ours; the kernel's socket is bound to a path in the meeting
+//! directory ([`kernel_objects`]). A connect by the path in the mount finds the file, is checked by
+//! its permissions, and is connected to that path. Programs that ask the kernel for the name of a
+//! socket get that path. Datagrams to a path of ours (sendto) are not delivered: ENOENT from the
+//! kernel.
 
 use super::call::{Call, waiting};
 use super::context::Inside;
@@ -10,9 +12,8 @@ use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
 use super::names::walk_on;
 use super::paths::Directory;
-use super::server::Server;
-use super::{special, user};
-use engine::Attributes;
+use super::{kernel_objects, user};
+use engine::Protection;
 use engine::format::FileKind;
 use posix::path::{LastLink, Outcome};
 use posix::{Errno, Result, Want};
@@ -40,12 +41,11 @@ impl Address {
         Ok(address)
     }
 
-    /// The abstract name of a socket of ours.
-    fn of(server: &Server, file: &Attributes) -> Result<Address> {
-        let numbers = special::uuid(server).into_iter().chain([file.number, u64::from(file.generation)]);
-        let mut text = [[0u8; 16]; 4];
-        text.iter_mut().zip(numbers).for_each(|(text, number)| special::write_hexadecimal(number, text));
-        Address::new(&[b"\0directfs-", &text[0], &text[1], b"-", &text[2], b"-", &text[3]])
+    /// The kernel's name of a socket of ours.
+    fn of(file: &Protection) -> Result<Address> {
+        let mut path = [0; kernel_objects::PATH_BYTES];
+        let length = kernel_objects::socket_path(file, &mut path)?;
+        Address::new(&[&path[..length], b"\0"])
     }
 
     /// bind or connect, with this address instead of the program's.
@@ -87,7 +87,7 @@ fn theirs(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
 
 /// bind(fd, address, length).
 pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
-    let (fd, server) = (call.frame.rdi, call.server);
+    let fd = call.frame.rdi;
     let Some(length) = path_of(call)? else { return Ok(NATIVE) };
     let umask = call.begin()?.who.process.umask();
     let mode = libc::S_IFSOCK | 0o777;
@@ -102,9 +102,11 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
         let Outcome::Inside(file) = caller.stat_path(place, path, LastLink::Stay, walk)? else {
             return Err(Errno::ENOENT);
         };
-        let result = Address::of(server, &file)?.call(libc::SYS_bind, fd);
+        let result = Address::of(&file.protection())?.call(libc::SYS_bind, fd);
         if result < 0 {
             caller.unlink_path(place, path, walk)?;
+        } else {
+            kernel_objects::give_socket_rights(&file.protection())?;
         }
         Ok(Outcome::Inside(result))
     })
@@ -112,7 +114,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// connect(fd, address, length).
 pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
-    let (fd, server) = (call.frame.rdi, call.server);
+    let fd = call.frame.rdi;
     let Some(length) = path_of(call)? else { return Ok(NATIVE) };
     walk_on(call, Directory::Working, length, &mut theirs(libc::SYS_connect, fd), &mut |caller, place, path, walk| {
         Ok(match caller.stat_path(place, path, LastLink::Follow, walk)? {
@@ -122,7 +124,7 @@ pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
                 if file.kind != FileKind::Socket {
                     return Err(Errno(libc::ECONNREFUSED));
                 }
-                Outcome::Inside(Address::of(server, &file)?.call(libc::SYS_connect, fd))
+                Outcome::Inside(Address::of(&file.protection())?.call(libc::SYS_connect, fd))
             }
         })
     })

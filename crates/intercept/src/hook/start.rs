@@ -64,11 +64,11 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     if next == 0 {
         sys::refuse(&[b"this program has no C library that we know"]);
     }
-    if let Some(contract) = environment::read_contract() {
+    if let Some(contract) = environment::read_contract(adopted.meeting) {
         let mount = environment::value(contract::MOUNT).unwrap_or_default();
         let near = if is_early { early::out_of_the_way() } else { 0 };
         // SAFETY: this is the constructor.
-        unsafe { server::start(&contract, mount, near) };
+        unsafe { server::start(&contract, mount, near, joined.or(adopted.process)) };
         if let Some(server) = server::get() {
             let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
             processes::start(server, process, environment::start_directory());

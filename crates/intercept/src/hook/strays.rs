@@ -267,7 +267,7 @@ fn answer_path(into: &mut [u8]) -> Option<&[u8]> {
     let start = library.iter().rposition(|&byte| byte == b'/')? + 1;
     into[..start].copy_from_slice(&library[..start]);
     let mut digits = [0u8; 16];
-    super::special::write_hexadecimal(table::checksum(&words), &mut digits);
+    super::kernel_objects::write_hexadecimal(table::checksum(&words), &mut digits);
     into[start..start + 16].copy_from_slice(&digits);
     let ending = b".calls\0";
     into[start + 16..start + 16 + ending.len()].copy_from_slice(ending);

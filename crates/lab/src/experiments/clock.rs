@@ -4,7 +4,6 @@
 //! would change the directory's times, which thousands of calls between two ticks do not. So time stands still while calls are recorded.
 
 use engine::Platform;
-use engine::dram::Owner;
 use posix::host;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicI64, AtomicU32};
@@ -56,16 +55,16 @@ impl Platform for LabPlatform {
         host::PLATFORM.wake(word);
     }
 
-    fn identity(&self) -> Owner {
-        host::PLATFORM.identity()
+    fn process_id(&self) -> u32 {
+        host::PLATFORM.process_id()
     }
 
-    fn is_alive(&self, owner: Owner) -> bool {
-        host::PLATFORM.is_alive(owner)
+    fn thread_id(&self) -> u32 {
+        host::PLATFORM.thread_id()
     }
 
-    fn is_process_alive(&self, owner: Owner) -> bool {
-        host::PLATFORM.is_process_alive(owner)
+    fn is_thread_alive(&self, process_id: u32, thread_id: u32) -> bool {
+        host::PLATFORM.is_thread_alive(process_id, thread_id)
     }
 
     fn random(&self) -> u64 {

@@ -337,7 +337,8 @@ impl Own {
             let image = Region::new(self.image.address(), self.image.length(), self.memory.clone());
             (image, Region::new(dram.address(), dram.length(), Direct))
         };
-        let recovery = Fs::attach_first(image, of_dram, &super::clock::PLATFORM, options)?.ablate(self.ablation)?;
+        let recovery = Fs::attach_first(image, of_dram, &super::clock::PLATFORM, engine::Liveness::alone(), options)?
+            .ablate(self.ablation)?;
         std::thread::scope(|scope| {
             let helper = scope.spawn(|| recovery.work());
             recovery.work()?;

@@ -8,11 +8,12 @@
 
 use super::locks::{Byte, Lock, try_set, wait_and_set};
 use super::{
-    DramPlace, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, dram_region, flushing_where_needed, lock_error,
+    DramPlace, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, dram_region, flushing_where_needed, identity_of,
+    lock_error, runtime,
 };
-use engine::{AttachOptions, Fs};
+use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Access, Direct, Mapping, Memory, Region};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -25,6 +26,7 @@ pub struct Lent {
     image_bytes: u64,
     region: File,
     region_bytes: u64,
+    meeting: OwnedFd,
     flushes: bool,
     /// Which byte tells that borrowers live.
     lender: u32,
@@ -39,6 +41,11 @@ impl Lent {
     /// Descriptor of the DRAM region, and how many bytes of it are mapped.
     pub fn region(&self) -> (BorrowedFd<'_>, u64) {
         (self.region.as_fd(), self.region_bytes)
+    }
+
+    /// Descriptor of the meeting directory. A borrower opens a description of its own by it.
+    pub fn meeting(&self) -> BorrowedFd<'_> {
+        self.meeting.as_fd()
     }
 
     /// Whether its lines must be flushed.
@@ -67,15 +74,29 @@ impl<M: Memory> Image<M> {
         // An open file description of its own. The image may have no path, or another one by now.
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let image = File::options().read(true).write(true).open(again).map_err(error)?;
-        let lender = std::process::id();
+        let lender = self.fs().process_number().map_err(|source| self.engine_error(source))?;
         for byte in [Byte::Attached, Byte::Writing, Byte::Lent(lender)] {
             if !try_set(&image, byte, Lock::Shared).map_err(error)? {
                 return Err(ImageError::InUse { path: self.path.clone() });
             }
         }
         let region = region.try_clone().map_err(error)?;
+        let meeting = self.meeting().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let meeting = runtime::own_description(meeting).map_err(error)?;
         let (image_bytes, region_bytes) = (self.pm.length(), self.dram.length());
-        Ok(Lent { image, image_bytes, region, region_bytes, flushes: self.fs().pm().flushes(), lender })
+        Ok(Lent { image, image_bytes, region, region_bytes, meeting, flushes: self.fs().pm().flushes(), lender })
+    }
+
+    fn meeting(&self) -> Option<BorrowedFd<'_>> {
+        match &self.place {
+            DramPlace::Named(runtime) | DramPlace::Handed(runtime) => Some(runtime.meeting()),
+            DramPlace::Borrowed(meeting) => Some(meeting.as_fd()),
+            DramPlace::Alone => None,
+        }
+    }
+
+    fn engine_error(&self, source: engine::Error) -> ImageError {
+        ImageError::Engine { path: self.path.clone(), source }
     }
 
     /// Whether all who borrowed the image are gone.
@@ -99,17 +120,23 @@ impl<M: Memory> Image<M> {
 }
 
 impl Image<Direct> {
-    /// Uses an image by descriptors that were handed down. Nothing is left to do for whoever drops it.
-    pub fn borrow(image: File, region: File, options: &OpenImage) -> Result<Image, ImageError> {
+    /// Uses an image by descriptors that were handed down. Nothing is left to do where it is dropped.
+    /// The open file description of `meeting` is this process's alone: see [`own_description`].
+    ///
+    /// [`own_description`]: super::own_description
+    pub fn borrow(image: File, region: File, meeting: OwnedFd, options: &OpenImage) -> Result<Image, ImageError> {
         let path = Path::new(MEMORY_NAME);
+        let identity = identity_of(&image, path)?;
         let pm = Arc::new(Mapping::from_file(image, path, Access::ReadWrite)?);
         let dram = Arc::new(Mapping::from_file(region, path, Access::ReadWrite)?);
-        let attach = AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max };
+        let attach =
+            AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max, image: identity };
+        let liveness = Liveness::shared(meeting.as_raw_fd());
         // SAFETY: mapped readable and writable; the image that gets this region holds the mapping longer.
         let pm_region = unsafe { Region::new(pm.address(), pm.length(), Direct) };
         let pm_region = flushing_where_needed(pm_region, &pm, options);
-        let fs = Fs::attach_shared(pm_region, dram_region(&dram), &PLATFORM, &attach)
+        let fs = Fs::attach_shared(pm_region, dram_region(&dram), &PLATFORM, liveness, &attach)
             .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
-        Ok(Image { fs: Some(fs), pm, dram, place: DramPlace::Borrowed, path: path.to_owned(), report: None })
+        Ok(Image { fs: Some(fs), pm, dram, place: DramPlace::Borrowed(meeting), path: path.to_owned(), report: None })
     }
 }

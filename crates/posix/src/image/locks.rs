@@ -7,7 +7,7 @@
 //! | 0 | uses the image | uses it alone |
 //! | 1 | comes or goes, without changing anything for others | comes or goes |
 //! | 2 | may write the image, or reads it together with those who do | never |
-//! | 2^40 + process id | has the image by inheritance from that process | that process, when it waits for all these to be gone |
+//! | 2^40 + process number | has the image by inheritance from that process | that process, when it waits for all these to be gone |
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
@@ -19,7 +19,7 @@ pub(super) enum Byte {
     Attached,
     Attaching,
     Writing,
-    /// Of what this process lends.
+    /// Of what the process with that number lends.
     Lent(u32),
 }
 
@@ -29,7 +29,7 @@ impl Byte {
             Byte::Attached => 0,
             Byte::Attaching => 1,
             Byte::Writing => 2,
-            Byte::Lent(pid) => (1 << 40) + libc::off_t::from(pid),
+            Byte::Lent(number) => (1 << 40) + libc::off_t::from(number),
         }
     }
 }

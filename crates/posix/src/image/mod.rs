@@ -1,31 +1,39 @@
 //! Opening an image for use by the processes of this machine, and making new ones.
 //!
-//! The first one in builds the DRAM region, as a file in /dev/shm that the others map; the last one out leaves the image clean and removes
-//! the file. Nobody serves anybody: who is there is known by locks on the image (`locks`), which end with their owners. A DRAM file that
-//! nobody uses is what a crash left; it is thrown away and the image recovered.
+//! The first process builds the DRAM region, in a directory of /dev/shm where the others find it
+//! (`runtime`); the last one leaves the image clean and removes that directory. No process serves
+//! another: locks on the image (`locks`) say which use it, and end with their owners. A region that
+//! no process uses is what a crash left; the next attach builds a new one and recovers the image.
 //!
-//! A process can also take part by descriptors that another one hands down to it (`lend`), as programs do that know of no path to open.
+//! A region belongs to one image *file*: a copy of an image has the same UUID, and lies elsewhere.
+//! Both sides are checked at each attach: the superblock names the region's directory, and the
+//! region names the device and inode of the image.
+//!
+//! A process can also take part by descriptors that another one hands down to it (`lend`), as
+//! programs do that know of no path to open.
 
 mod alone;
-mod dram_file;
 mod error;
 mod lend;
 mod locks;
 mod make;
+mod runtime;
 mod users;
 
 pub use alone::Alone;
 pub use error::ImageError;
 pub use lend::{Lent, Loan};
 pub use make::{Made, MakeOptions, Watch, make, make_watched};
+pub use runtime::own_description;
 pub use users::{Users, users};
 
 use crate::host::PLATFORM;
-use dram_file::DramFile;
 use engine::format::Superblock;
-use engine::{AttachOptions, Error, Fs, Recovery, RecoveryReport};
+use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, Recovery, RecoveryReport};
 use locks::{Byte, Held, Lock, patiently, try_set};
 use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Region};
+use runtime::{Found, RuntimeDirectory, cannot_share};
+use rustix::fd::{AsRawFd, OwnedFd};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZero;
@@ -89,14 +97,15 @@ pub struct Image<M: Memory = Direct> {
 
 /// What is behind the DRAM region.
 enum DramPlace {
-    /// A file that others find by its name.
-    Named(DramFile),
-    /// A file without a name, for those who get its descriptor.
-    Handed,
+    /// A file that other processes find by the superblock.
+    Named(RuntimeDirectory),
+    /// A file without a name, for processes that inherit its descriptor. They meet in the directory.
+    Handed(RuntimeDirectory),
     /// Memory of this process's own.
     Alone,
-    /// Another process's, which also sees to leaving the image.
-    Borrowed,
+    /// Another process's, which also leaves the image. The description of the meeting directory is
+    /// this process's own.
+    Borrowed(OwnedFd),
 }
 
 /// How an image was left.
@@ -125,7 +134,10 @@ impl Image<Direct> {
         let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &|| Direct };
         attempt.set(Byte::Attached, Lock::Shared)?;
         attempt.set(Byte::Writing, Lock::Shared)?;
-        attempt.attach_first(DramPlace::Handed)
+        let runtime = RuntimeDirectory::create_anywhere(&options.dram_directory);
+        let runtime =
+            runtime.map_err(|source| ImageError::NoShared { path: options.dram_directory.clone(), source })?;
+        attempt.attach_first(DramPlace::Handed(runtime))
     }
 }
 
@@ -193,17 +205,12 @@ impl<M: Memory> Image<M> {
 
     /// Whether other processes can come to use it, too.
     pub fn is_shared(&self) -> bool {
-        matches!(self.place, DramPlace::Named(_) | DramPlace::Handed)
+        matches!(self.place, DramPlace::Named(_) | DramPlace::Handed(_))
     }
 
     /// Whether the image's file, or the shared memory beside it, became shorter while it was in use.
     pub fn is_cut(&self) -> bool {
         self.pm.is_cut() || self.dram.has_lost_pages()
-    }
-
-    /// Removes the kernel's pipes that stand for those of the image (`dram_file`). For an image in memory, that nobody uses any more; otherwise the last one to leave does it.
-    pub fn remove_pipes(&self) {
-        remove_pipes_of(self.fs());
     }
 
     /// Brings everything to where it is as safe as this image can be: to the disk, where there is one.
@@ -221,7 +228,7 @@ impl<M: Memory> Image<M> {
         if !fs.is_written() {
             return Ok(Closed::ReadOnly);
         }
-        if matches!(self.place, DramPlace::Borrowed) {
+        if matches!(self.place, DramPlace::Borrowed(_)) {
             return Ok(Closed::OthersRemain);
         }
         let path = self.path.clone();
@@ -237,20 +244,16 @@ impl<M: Memory> Image<M> {
         }
         if self.is_cut() {
             // What is left of it is not looked at any more, and not called clean.
-            if let DramPlace::Named(dram_file) = &self.place {
-                dram_file.remove();
-            }
+            self.remove_runtime_directory();
             self.unlock(file);
             return Err(ImageError::Cut { path });
         }
-        if matches!(self.place, DramPlace::Handed) {
-            remove_pipes_of(&fs);
+        if matches!(self.place, DramPlace::Named(_)) {
+            name_runtime_directory(&fs, 0);
         }
         let detached = fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source });
         let synced = self.pm.sync(0..self.pm.length());
-        if let DramPlace::Named(dram_file) = &self.place {
-            dram_file.remove();
-        }
+        self.remove_runtime_directory();
         self.unlock(file);
         if self.is_cut() {
             return Err(ImageError::Cut { path });
@@ -258,6 +261,12 @@ impl<M: Memory> Image<M> {
         detached?;
         synced.map_err(|source| ImageError::File { action: "sync", path, source })?;
         Ok(Closed::Last)
+    }
+
+    fn remove_runtime_directory(&self) {
+        if let DramPlace::Named(runtime) | DramPlace::Handed(runtime) = &self.place {
+            runtime.remove();
+        }
     }
 
     /// Locks end with the description of the file, but a child that was forked may still have that.
@@ -274,10 +283,23 @@ impl<M: Memory> Drop for Image<M> {
     }
 }
 
-fn remove_pipes_of<M: Memory>(fs: &Fs<M>) {
+/// Says in the superblock where the runtime directory of the image in use is; zero: nowhere.
+fn name_runtime_directory<M: Memory>(fs: &Fs<M>, name: u64) {
     if let Ok(superblock) = fs.pm().first::<Superblock>() {
-        DramFile::new(Path::new("/dev/shm"), &uuid_of(superblock)).remove_pipes();
+        fs.pm().persist(fs.pm().set64(&superblock.runtime_directory, name));
     }
+}
+
+/// The file that an image is, as this process has it open.
+fn identity_of(file: &File, path: &Path) -> Result<ImageIdentity, ImageError> {
+    let stat = rustix::fs::fstat(file).map_err(|errno| lock_error(path, errno.into()))?;
+    Ok(ImageIdentity { device: stat.st_dev, inode: stat.st_ino, boot: boot_number() })
+}
+
+/// A number of this boot; zero where the kernel does not say.
+fn boot_number() -> u64 {
+    let digits = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().replace('-', "");
+    digits.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
 /// Opens the file for writing if at all possible: even a reader asks for locks that only writers may have.
@@ -348,16 +370,18 @@ impl<M: Memory> Attempt<'_, M> {
             return Err(ImageError::InUse { path: self.path.to_owned() });
         }
         self.set(Byte::Writing, Lock::Shared)?;
-        let dram_name = self.dram_name(true)?;
+        let name = self.check_superblock(true)?;
         if !first {
-            return self.attach_shared(dram_name);
+            return self.attach_shared(name);
         }
-        dram_name.discard_stale()?;
         if self.options.alone {
             let image = self.attach_first(DramPlace::Alone)?;
             return Ok(image);
         }
-        let image = self.attach_first(DramPlace::Named(dram_name))?;
+        let parent = &self.options.dram_directory;
+        let runtime =
+            RuntimeDirectory::create(parent).map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
+        let image = self.attach_first(DramPlace::Named(runtime))?;
         // From exclusive to shared: this never has to wait.
         self.set(Byte::Attached, Lock::Shared)?;
         Ok(image)
@@ -379,7 +403,7 @@ impl<M: Memory> Attempt<'_, M> {
     fn read_only_locked(&self) -> Result<Image<M>, ImageError> {
         let written =
             locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
-        let dram_name = self.dram_name(false)?;
+        let name = self.check_superblock(false)?;
         if !written {
             return self.attach_first(DramPlace::Alone);
         }
@@ -387,25 +411,26 @@ impl<M: Memory> Attempt<'_, M> {
             return Err(ImageError::NotAlone { path: self.path.to_owned() });
         }
         if self.pm.access() == Access::ReadOnly {
-            return Err(dram_name.cannot_share(self.path, "it is being written, and you may only read it".to_owned()));
+            let reason = "it is being written, and you may only read it".to_owned();
+            return Err(cannot_share(self.path, &self.options.dram_directory, reason));
         }
         // Behind the scenes a reader takes part in what writers do, and the last one of them all leaves the image clean.
         self.set(Byte::Writing, Lock::Shared)?;
-        let image = self.attach_shared(dram_name);
+        let image = self.attach_shared(name);
         if image.is_err() {
             self.set(Byte::Writing, Lock::None)?;
         }
         image
     }
 
-    /// Checks the superblock (nothing has been written so far) and names the DRAM region's file after its UUID.
-    fn dram_name(&self, writing: bool) -> Result<DramFile, ImageError> {
+    /// Checks the superblock (nothing has been written so far); the name of the runtime directory,
+    /// which counts only while the image is in use.
+    fn check_superblock(&self, writing: bool) -> Result<u64, ImageError> {
         let region = self.pm_region();
         let not_usable = |cause| ImageError::NotUsable { path: self.path.to_owned(), cause };
         Superblock::check(&region, writing).map_err(not_usable)?;
         let superblock = region.first::<Superblock>().map_err(|bad| self.engine_error(bad.into()))?;
-        let uuid = uuid_of(superblock);
-        Ok(DramFile::new(&self.options.dram_directory, &uuid))
+        Ok(superblock.runtime_directory.load())
     }
 
     fn engine_error(&self, source: Error) -> ImageError {
@@ -422,65 +447,89 @@ impl<M: Memory> Attempt<'_, M> {
         flushing_where_needed(region, self.pm, self.options)
     }
 
-    fn attach_options(&self) -> AttachOptions {
-        AttachOptions { read_only: self.options.read_only, cached_files_max: self.options.cached_files_max }
+    fn attach_options(&self) -> Result<AttachOptions, ImageError> {
+        Ok(AttachOptions {
+            read_only: self.options.read_only,
+            cached_files_max: self.options.cached_files_max,
+            image: identity_of(self.file, self.path)?,
+        })
     }
 
     /// Builds the DRAM region.
     fn attach_first(&self, place: DramPlace) -> Result<Image<M>, ImageError> {
-        let options = self.attach_options();
-        let layout = Fs::<M>::dram_layout(&self.pm_region(), &options).map_err(|error| self.engine_error(error))?;
-        let dram = match &place {
-            // Before the cachelets come the maps, which recovery fills at once.
-            DramPlace::Named(dram_file) => dram_file.create(self.file, self.path, layout.length, layout.cachelets)?,
-            DramPlace::Handed => dram_file::create_unnamed(layout.length)?,
-            DramPlace::Alone | DramPlace::Borrowed => Mapping::anonymous(layout.length)?,
-        };
-        let dram = Arc::new(dram);
-        let built = self.build(&dram, &options);
+        let built = self.build_in(&place);
         if built.is_err()
-            && let DramPlace::Named(dram_file) = &place
+            && let DramPlace::Named(runtime) | DramPlace::Handed(runtime) = &place
         {
-            dram_file.remove();
+            runtime.remove();
         }
-        let (fs, report) = built.map_err(|error| self.engine_error(error))?;
+        let (fs, dram, report) = built?;
         Ok(self.image(fs, dram, place, Some(report)))
     }
 
-    fn build(&self, dram: &Arc<Mapping>, options: &AttachOptions) -> engine::Result<(Fs<M>, RecoveryReport)> {
-        let recovery = Fs::attach_first(self.pm_region(), dram_region(dram), &PLATFORM, options)?;
+    fn build_in(&self, place: &DramPlace) -> Result<(Fs<M>, Arc<Mapping>, RecoveryReport), ImageError> {
+        let options = self.attach_options()?;
+        let layout = Fs::<M>::dram_layout(&self.pm_region(), &options).map_err(|error| self.engine_error(error))?;
+        let dram = Arc::new(match place {
+            // Before the cachelets come the maps, which recovery fills at once.
+            DramPlace::Named(runtime) => {
+                runtime.create_region(self.file, self.path, layout.length, layout.cachelets)?
+            }
+            DramPlace::Handed(_) => runtime::create_unnamed_region(layout.length)?,
+            DramPlace::Alone | DramPlace::Borrowed(_) => Mapping::anonymous(layout.length)?,
+        });
+        let runtime = match place {
+            DramPlace::Named(runtime) | DramPlace::Handed(runtime) => Some(runtime),
+            DramPlace::Alone | DramPlace::Borrowed(_) => None,
+        };
+        let liveness = runtime.map_or(Liveness::alone(), |runtime| Liveness::shared(runtime.meeting().as_raw_fd()));
+        let (fs, report) = self.build(&dram, liveness, &options).map_err(|error| self.engine_error(error))?;
+        if let Some(runtime) = runtime {
+            fs.set_directory_secret(runtime.secret()).map_err(|error| self.engine_error(error))?;
+        }
+        if let DramPlace::Named(runtime) = place {
+            name_runtime_directory(&fs, runtime.name());
+        }
+        Ok((fs, dram, report))
+    }
+
+    fn build(
+        &self,
+        dram: &Arc<Mapping>,
+        liveness: Liveness,
+        options: &AttachOptions,
+    ) -> engine::Result<(Fs<M>, RecoveryReport)> {
+        let recovery = Fs::attach_first(self.pm_region(), dram_region(dram), &PLATFORM, liveness, options)?;
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = if self.options.recovery_threads == 0 { processors } else { self.options.recovery_threads };
         recover(&recovery, threads)?;
         recovery.finish()
     }
 
-    fn attach_shared(&self, dram_file: DramFile) -> Result<Image<M>, ImageError> {
-        let dram = Arc::new(dram_file.open(self.file, self.path)?);
-        let options = self.attach_options();
-        let fs =
-            Fs::attach_shared(self.pm_region(), dram_region(&dram), &PLATFORM, &options).map_err(
-                |error| match error {
-                    Error::Busy | Error::Invalid | Error::ReadOnly => dram_file.cannot_share(
-                        self.path,
-                        "it was made by another version of this program, or it is not ready".to_owned(),
-                    ),
-                    other => self.engine_error(other),
-                },
-            )?;
-        Ok(self.image(fs, dram, DramPlace::Named(dram_file), None))
+    fn attach_shared(&self, name: u64) -> Result<Image<M>, ImageError> {
+        let found = Found::find(&self.options.dram_directory, name, self.file, self.path)?;
+        let dram = Arc::new(found.open_region(self.file, self.path)?);
+        let options = self.attach_options()?;
+        let shared_path = found.path();
+        let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
+        let other_version = "it was made by another version of this program, or it is not ready";
+        let secret = engine::directory_secret(&dram_region(&dram)).map_err(|_| refused(other_version))?;
+        let runtime = found.enter(secret, self.path)?;
+        let liveness = Liveness::shared(runtime.meeting().as_raw_fd());
+        let fs = Fs::attach_shared(self.pm_region(), dram_region(&dram), &PLATFORM, liveness, &options);
+        let fs = fs.map_err(|error| match error {
+            Error::Busy | Error::Invalid | Error::ReadOnly => refused(other_version),
+            Error::OtherImage => refused(
+                "it belongs to another image file with the same UUID; give this one another UUID once it is not in use",
+            ),
+            other => self.engine_error(other),
+        })?;
+        Ok(self.image(fs, dram, DramPlace::Named(runtime), None))
     }
 
     fn image(&self, fs: Fs<M>, dram: Arc<Mapping>, place: DramPlace, report: Option<RecoveryReport>) -> Image<M> {
         Image { fs: Some(fs), pm: Arc::clone(self.pm), dram, place, path: self.path.to_owned(), report }
     }
-}
-
-fn uuid_of(superblock: &Superblock) -> [u8; 16] {
-    let mut uuid = [0u8; 16];
-    uuid[..8].copy_from_slice(&superblock.uuid[0].load().to_le_bytes());
-    uuid[8..].copy_from_slice(&superblock.uuid[1].load().to_le_bytes());
-    uuid
 }
 
 fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {

@@ -101,13 +101,16 @@ pub(super) struct Slot {
     pub state: AtomicU32,
     /// Slot whose descriptor table it uses, plus one: its own, but with CLONE_FILES.
     pub table: AtomicU32,
-    /// When the process started.
-    pub started: AtomicU64,
-    /// The process (low half) and the ticket of who takes the slot apart (high half). Zero: free. Both are claimed by compare-and-swap, and freed by one
-    /// store, so that no reaper of the past can take a slot for the one it knew.
+    /// The id of the process in its own namespace: for messages and F_GETLK.
+    pub process_id: AtomicU32,
+    /// 1: other processes may have the same process number (`engine::Liveness`).
+    pub shares_number: AtomicU32,
+    /// The process number (low half) and the ticket of the process that takes the slot apart (high
+    /// half). Zero: free. Both are claimed by compare-and-swap, and freed by one store, so that no
+    /// reaper of the past can take a slot for the one it knew.
     pub owner: AtomicU64,
-    /// Prepared: where the kernel stores the child's pid.
-    pub child_pid: AtomicI32,
+    /// Zero.
+    pub reserved0: AtomicU32,
     /// The umask.
     pub umask: AtomicU32,
     /// Several may make calls for it at a time.
@@ -161,8 +164,8 @@ const _: () = assert!(size_of::<Slot>() == 4096);
 unsafe impl Layout for Slot {}
 
 impl Slot {
-    /// The process; zero: the slot is free.
-    pub fn pid(&self) -> u32 {
+    /// The process number; zero: the slot is free.
+    pub fn number(&self) -> u32 {
         self.owner.load(Acquire) as u32
     }
 
@@ -180,9 +183,14 @@ impl Slot {
     }
 
     /// Becomes the reaper in place of `before`; whether it did. The process is still the same then.
-    pub fn claim_reaping(&self, pid: u32, before: u32, reaper: u32) -> bool {
-        let word = |reaper: u32| pid as u64 | (reaper as u64) << 32;
+    pub fn claim_reaping(&self, number: u32, before: u32, reaper: u32) -> bool {
+        let word = |reaper: u32| number as u64 | (reaper as u64) << 32;
         self.owner.compare_exchange(word(before), word(reaper), AcqRel, Acquire).is_ok()
+    }
+
+    /// Gives the slot another process number, unless a process takes it apart; whether it did.
+    pub fn change_number(&self, from: u32, to: u32) -> bool {
+        self.owner.compare_exchange(from as u64, to as u64, AcqRel, Acquire).is_ok()
     }
 
     /// Nobody takes the slot apart any more.

@@ -6,17 +6,19 @@
 //!   taking apart can be done again.
 //! - A descriptor table is that of the slot with the same index. Where it is shared (CLONE_FILES) its slot stays, without a process, until the last
 //!   process that uses it is gone.
-//! - A child's slot is its parent's until the kernel has stored the child's pid in it, which it does before the child runs and before the parent can die.
+//! - A child's slot has the child's process number from the start, if the parent has taken one for it (the child inherits the liveness lock, so it lives as long as
+//!   parent or child hold that). Otherwise it is the parent's until the child adopts it.
 
 use super::actor::{Actor, ONE_HOLD, OWNED, Place, Step, file_of};
 use super::areas::{DESCRIPTORS_NEAR, SLOTS, Slot, SlotState};
-use super::{Fork, Process, Processes};
+use super::{ChildNumber, Fork, Process, Processes};
 use crate::errno::{Errno, Result};
+use crate::host::reopen_directory;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use engine::dram::Owner;
 use engine::{Node, Thread};
 use pmem::Memory;
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
 /// The slot that is kept for whoever has to make room, and is in nobody's way: it does not count among those that were ever used.
 const SPARE: u32 = SLOTS - 1;
@@ -44,14 +46,16 @@ impl<'f, M: Memory> Processes<'f, M> {
         let slot = self.areas.slot(index)?;
         let table_index = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
         let all = Processes { me: index + 1, ..*self };
-        Ok(Process { all, index, slot, table_index, table: self.areas.slot(table_index)?, member: None })
+        let (number, table) = (slot.number(), self.areas.slot(table_index)?);
+        Ok(Process { all, index, number, slot, table_index, table, member: None })
     }
 
     /// The calling process, new here: an empty table, no working directory in the mount, umask as given. ENFILE: too many processes.
     /// Looks for dead processes on the way.
     pub fn register(&self, thread: &Thread<'f, M>, umask: u32) -> Result<Process<'f, M>> {
-        let index = self.claim_slot(thread)?;
+        let index = self.claim_slot(thread, self.fs.process_number()?)?;
         let slot = self.areas.slot(index)?;
+        self.introduce(slot);
         slot.table.store(index + 1, Relaxed);
         slot.umask.store(umask, Relaxed);
         set_state(slot, SlotState::Live);
@@ -62,22 +66,25 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(process)
     }
 
-    /// Claims a slot for the calling process.
-    fn claim_slot(&self, thread: &Thread<'f, M>) -> Result<u32> {
-        if let Some(index) = self.try_claim_slot(0..SPARE)? {
+    /// Notes in the calling process's slot what it is to people, and whether others have its number.
+    fn introduce(&self, slot: &Slot) {
+        slot.process_id.store(self.platform().process_id(), Relaxed);
+        slot.shares_number.store(self.fs.shares_process_number() as u32, Relaxed);
+    }
+
+    /// Claims a slot for the process with that number.
+    fn claim_slot(&self, thread: &Thread<'f, M>, number: u32) -> Result<u32> {
+        if let Some(index) = self.try_claim_slot(0..SPARE, number)? {
             return Ok(index);
         }
         self.reap(thread)?;
-        self.try_claim_slot(0..SPARE)?.ok_or(Errno::ENFILE)
+        self.try_claim_slot(0..SPARE, number)?.ok_or(Errno::ENFILE)
     }
 
-    fn try_claim_slot(&self, range: core::ops::Range<u32>) -> Result<Option<u32>> {
-        let me = self.platform().identity();
+    fn try_claim_slot(&self, range: core::ops::Range<u32>, number: u32) -> Result<Option<u32>> {
         for index in range {
-            let slot = self.areas.slot(index)?;
-            let owner = &slot.owner;
-            if owner.load(Relaxed) == 0 && owner.compare_exchange(0, me.pid as u64, AcqRel, Relaxed).is_ok() {
-                slot.started.store(me.started, Release);
+            let owner = &self.areas.slot(index)?.owner;
+            if owner.load(Relaxed) == 0 && owner.compare_exchange(0, number as u64, AcqRel, Relaxed).is_ok() {
                 if index != SPARE {
                     self.areas.header().slots_high.fetch_max(index + 1, AcqRel);
                 }
@@ -87,14 +94,32 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(None)
     }
 
+    /// The process number of a slot, and whether other processes may have it: for a program that
+    /// goes on, after exec, in the slot that it was told. None: the slot is not in use.
+    pub fn number_of(&self, index: u32) -> Option<(u32, bool)> {
+        let slot = self.areas.slot(index).ok().filter(|slot| state_of(slot) == SlotState::Live)?;
+        Some((slot.number(), slot.shares_number.load(Relaxed) != 0))
+    }
+
+    /// Gives the calling process's slot the number that it has taken in place of one that it shared
+    /// with others; whether the slot was still its own.
+    pub fn change_number(&self, index: u32, from: u32) -> Result<bool> {
+        let slot = self.areas.slot(index)?;
+        let changed = slot.change_number(from, self.fs.process_number()?);
+        if changed {
+            self.introduce(slot);
+        }
+        Ok(changed)
+    }
+
     /// After exec: the slot that the calling process had before, if it had one. `index` is where to look first (from the environment). Closes
     /// what exec closes, forgets the mappings of the program before, and puts in order what its other threads were at when exec ended them.
     pub fn resume(&self, thread: &Thread<'f, M>, index: Option<u32>) -> Result<Option<Process<'f, M>>> {
-        let me = self.platform().identity();
+        let number = self.fs.process_number()?;
         let high = self.areas.header().slots_high.load(Acquire).min(SLOTS);
         for index in index.into_iter().filter(|index| *index < SLOTS).chain(0..high) {
             let slot = self.areas.slot(index)?;
-            let mine = slot.pid() == me.pid && slot.started.load(Acquire) == me.started;
+            let mine = slot.number() == number && slot.process_id.load(Relaxed) == self.platform().process_id();
             if mine && state_of(slot) == SlotState::Live {
                 return self.process(index)?.begin_anew(thread).map(Some);
             }
@@ -105,8 +130,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// The calling process, which has entered that slot already and goes on as it is: another part of the same program takes over. ESRCH if it is not its own.
     pub fn rejoin(&self, index: u32) -> Result<Process<'f, M>> {
         let slot = self.areas.slot(index)?;
-        let me = self.platform().identity();
-        let mine = slot.pid() == me.pid && slot.started.load(Acquire) == me.started;
+        let mine = slot.number() == self.fs.process_number()?;
         if mine && state_of(slot) == SlotState::Live { self.process(index) } else { Err(Errno::ESRCH) }
     }
 
@@ -114,15 +138,11 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// before anybody knew of the child).
     pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
         let slot = self.areas.slot(child)?;
-        let me = self.platform().identity();
-        if state_of(slot) != SlotState::Prepared {
+        let (number, own) = (slot.number(), self.fs.process_number()?);
+        if state_of(slot) != SlotState::Prepared || number != own && !slot.change_number(number, own) {
             return Err(Errno::ESRCH);
         }
-        // While they do not fit together the slot is known by `child_pid`.
-        slot.started.store(0, Release);
-        let with_me = |owner: u64| Some(owner & !(u32::MAX as u64) | me.pid as u64);
-        let _ = slot.owner.fetch_update(AcqRel, Acquire, with_me);
-        slot.started.store(me.started, Release);
+        self.introduce(slot);
         if !change_state(slot, SlotState::Prepared, SlotState::Live) {
             return Err(Errno::ESRCH);
         }
@@ -139,8 +159,9 @@ impl<'f, M: Memory> Processes<'f, M> {
             return self.reap_all(thread);
         }
         // Any slot will do; there may be none but the spare one, and somebody at that, who does the same.
-        let index = match self.try_claim_slot(0..SPARE)? {
-            None => self.try_claim_slot(SPARE..SLOTS)?,
+        let number = self.fs.process_number()?;
+        let index = match self.try_claim_slot(0..SPARE, number)? {
+            None => self.try_claim_slot(SPARE..SLOTS, number)?,
             found => found,
         };
         let Some(index) = index else { return Ok(0) };
@@ -168,28 +189,20 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(())
     }
 
-    fn is_alive(&self, pid: u32, started: u64) -> bool {
-        pid != 0 && self.platform().is_process_alive(Owner { pid, tid: pid, started })
-    }
-
     fn is_slot_alive(&self, slot: &Slot) -> bool {
-        let pid = slot.pid();
-        let started = slot.started.load(Acquire);
-        // A child that takes the slot over right now has put its start beside its parent's number.
-        slot.pid() != pid || self.is_alive(pid, started)
+        match slot.number() {
+            0 => false,
+            number => self.fs.is_process_alive(number),
+        }
     }
 
     fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
         Ok(match state_of(slot) {
-            _ if slot.pid() == 0 => false,
+            _ if slot.number() == 0 => false,
             // A table goes with its last user.
             SlotState::Table => !self.is_shared(index)?,
             SlotState::Dying => true,
-            SlotState::Free | SlotState::Live | SlotState::Member => !self.is_slot_alive(slot),
-            SlotState::Prepared => match slot.child_pid.load(Acquire) {
-                0 => !self.is_slot_alive(slot),
-                child => !self.is_alive(child as u32, 0),
-            },
+            SlotState::Free | SlotState::Live | SlotState::Member | SlotState::Prepared => !self.is_slot_alive(slot),
         })
     }
 
@@ -239,11 +252,11 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Becomes the one who takes a slot apart.
     fn claim_corpse(&self, index: u32, slot: &Slot) -> Result<bool> {
-        let (pid, reaper) = (slot.pid(), slot.reaper());
+        let (number, reaper) = (slot.number(), slot.reaper());
         if reaper == self.me || (reaper != 0 && self.is_slot_alive(self.areas.slot(reaper - 1)?)) {
             return Ok(false);
         }
-        if pid == 0 || !slot.claim_reaping(pid, reaper, self.me) {
+        if number == 0 || !slot.claim_reaping(number, reaper, self.me) {
             return Ok(false);
         }
         // It may have been taken apart, and used again by the same process, since it was found dead.
@@ -261,7 +274,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         for other in (0..self.areas.header().slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
             let slot = self.areas.slot(other)?;
             if other != index && slot.reaper() == index + 1 {
-                slot.claim_reaping(slot.pid(), index + 1, 0);
+                slot.claim_reaping(slot.number(), index + 1, 0);
             }
         }
         Ok(())
@@ -337,10 +350,10 @@ pub(super) fn free_slot(slot: &Slot) {
     ] {
         word.store(0, Release);
     }
-    slot.child_pid.store(0, Release);
     slot.end_wait();
     slot.program[0].store(0, Release);
-    slot.started.store(0, Release);
+    slot.process_id.store(0, Release);
+    slot.shares_number.store(0, Release);
     set_state(slot, SlotState::Free);
     slot.owner.store(0, Release);
 }
@@ -418,8 +431,16 @@ impl<'f, M: Memory> Process<'f, M> {
         &self.all
     }
 
-    pub(super) fn pid(&self) -> u32 {
-        self.slot.pid()
+    /// The id of the process in its own namespace.
+    pub(super) fn process_id(&self) -> u32 {
+        self.slot.process_id.load(Relaxed)
+    }
+
+    /// Whether the slot is not this process's any more: it was taken for dead. Nothing that the
+    /// slot or its tables say is the process's then.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.slot.owner.load(Relaxed) != self.number as u64
     }
 
     /// Whether other threads of the process (or a process that shares the table) may make calls at the same time. Lookups cost a little more
@@ -434,7 +455,7 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.table_index != self.index || self.table.shared.load(Relaxed) != 0 {
             return None;
         }
-        let index = self.all.try_claim_slot(0..SPARE).ok()??;
+        let index = self.all.try_claim_slot(0..SPARE, self.number).ok()??;
         let slot = self.all.areas.slot(index).ok()?;
         slot.table.store(self.index + 1, Release);
         set_state(slot, SlotState::Member);
@@ -456,13 +477,42 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
+    /// Takes a process number for a child that is about to be made, and its liveness lock by a
+    /// description that the child inherits. The descriptor is at or above `lowest`, and closed by
+    /// exec. Without a description (no descriptor is free, say) parent and child have one number,
+    /// and count as living while either does.
+    pub fn take_child_number(&self, lowest: i32) -> Result<ChildNumber> {
+        let fs = self.all.fs;
+        let Some(own) = fs.liveness_description() else {
+            return Ok(ChildNumber { number: fs.new_process_number()?, description: None });
+        };
+        // SAFETY: the file system's own descriptor, open for as long as it is in use.
+        let own = unsafe { BorrowedFd::borrow_raw(own) };
+        let description = reopen_directory(own).and_then(|fresh| rustix::io::fcntl_dupfd_cloexec(fresh, lowest));
+        if let Ok(description) = description {
+            let number = fs.new_process_number()?;
+            if self.all.platform().hold_liveness(description.as_raw_fd(), number) {
+                return Ok(ChildNumber { number, description: Some(description.into_raw_fd()) });
+            }
+        }
+        Ok(self.share_number())
+    }
+
+    /// A child's process number that is its parent's, too.
+    pub fn share_number(&self) -> ChildNumber {
+        self.all.fs.share_process_number();
+        self.slot.shares_number.store(1, Release);
+        ChildNumber { number: self.number, description: None }
+    }
+
     /// Before a fork: makes the child's slot with copies of everything that it inherits; its index. ENFILE: too many processes.
     pub fn prepare_fork(&self, thread: &Thread<'f, M>, fork: Fork) -> Result<u32> {
         if fork.shares_directory {
             return Err(Errno::EINVAL);
         }
         self.all.reap_some(thread)?;
-        let child = self.all.claim_slot(thread)?;
+        let number = if fork.number == 0 { self.number } else { fork.number };
+        let child = self.all.claim_slot(thread, number)?;
         let slot = self.all.areas.slot(child)?;
         if fork.shares_files {
             self.set_threads();
@@ -483,29 +533,12 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(child)
     }
 
-    /// Where the kernel is to store the child's pid: pass it as `parent_tid` of clone with CLONE_PARENT_SETTID. So it is known before the child
-    /// runs and before the parent can die. Where that is not possible (the program uses it itself), call [`Process::note_child`] after the fork.
-    pub fn child_pid_word(&self, child: u32) -> Result<*mut i32> {
-        Ok(self.all.areas.slot(child)?.child_pid.as_ptr())
-    }
-
-    /// In the parent after a fork whose child's pid the kernel did not store.
-    pub fn note_child(&self, child: u32, pid: i32) {
-        if let Ok(slot) = self.all.areas.slot(child)
-            && slot.parent.load(Acquire) == self.index + 1
-        {
-            // A child that has adopted its slot does not need it, and one that was so short-lived that the slot is another's loses nothing by it: it
-            // only makes a slot live longer whose parent died.
-            slot.child_pid.store(pid, Release);
-        }
-    }
-
     /// The fork failed: undoes [`Process::prepare_fork`].
     pub fn abandon(&self, thread: &Thread<'f, M>, child: u32) {
         let Ok(slot) = self.all.areas.slot(child) else { return };
         let mine = slot.parent.load(Acquire) == self.index + 1;
         if mine
-            && slot.claim_reaping(slot.pid(), 0, self.all.me)
+            && slot.claim_reaping(slot.number(), 0, self.all.me)
             && change_state(slot, SlotState::Prepared, SlotState::Dying)
         {
             // What fails here is left to a reaper.
@@ -523,7 +556,7 @@ impl<'f, M: Memory> Process<'f, M> {
             }
             return;
         }
-        if self.slot.claim_reaping(self.pid(), 0, self.all.me) {
+        if self.slot.claim_reaping(self.number, 0, self.all.me) {
             set_state(self.slot, SlotState::Dying);
             let _ = self.all.take_apart(thread, self.index);
         }
@@ -558,7 +591,10 @@ impl<'f, M: Memory> Process<'f, M> {
     fn abandon_unborn(&self, thread: &Thread<'f, M>) -> Result<()> {
         for index in 0..self.all.areas.header().slots_high.load(Acquire).min(SLOTS) {
             let slot = self.all.areas.slot(index)?;
-            let unborn = state_of(slot) == SlotState::Prepared && slot.child_pid.load(Acquire) == 0;
+            // A child that was made has inherited the lock of its number.
+            let number = slot.number();
+            let unborn = number == self.number || !self.all.fs.is_process_alive(number);
+            let unborn = unborn && state_of(slot) == SlotState::Prepared;
             if unborn && slot.parent.load(Acquire) == self.index + 1 {
                 self.abandon(thread, index);
             }
@@ -570,7 +606,7 @@ impl<'f, M: Memory> Process<'f, M> {
     fn unshare(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         let fresh = self.prepare_fork(thread, Fork::default())?;
         let moved = self.all.adopt(thread, fresh)?;
-        if self.slot.claim_reaping(self.pid(), 0, moved.all.me) {
+        if self.slot.claim_reaping(self.number, 0, moved.all.me) {
             set_state(self.slot, SlotState::Dying);
             moved.all.take_apart(thread, self.index)?;
         }

@@ -478,8 +478,12 @@ impl<'f, M: Memory> Process<'f, M> {
             return Err(Errno::EBADF);
         }
         let owner = LockOwner::Description(descriptor.file);
-        let wanted =
-            Claimed { owner, range: LockRange::ALL, kind: kind.unwrap_or(LockKind::Shared), pid: self.pid() as i32 };
+        let wanted = Claimed {
+            owner,
+            range: LockRange::ALL,
+            kind: kind.unwrap_or(LockKind::Shared),
+            pid: self.process_id() as i32,
+        };
         actor.flock(file.node(), &wanted, kind)
     }
 
@@ -506,7 +510,7 @@ impl<'f, M: Memory> Process<'f, M> {
             return Err(Errno::EBADF);
         }
         let owner = self.owner(descriptor.file, of_description);
-        let pid = if of_description { -1 } else { self.pid() as i32 };
+        let pid = if of_description { -1 } else { self.process_id() as i32 };
         let wanted = Claimed { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid };
         let (blocked, other) = match actor.lock_range(file.node(), &wanted, kind)? {
             Ok(()) => return Ok(Locked::Done),

@@ -53,6 +53,8 @@ pub struct Processes<'f, M: Memory = Direct> {
 pub struct Process<'f, M: Memory = Direct> {
     all: Processes<'f, M>,
     index: u32,
+    /// The process number that the slot has.
+    number: u32,
     slot: &'f Slot,
     table_index: u32,
     /// The slot whose descriptor table it uses: its own, but with CLONE_FILES.
@@ -61,9 +63,22 @@ pub struct Process<'f, M: Memory = Direct> {
     member: Option<(u32, &'f Slot)>,
 }
 
+/// The process number of a child that is not made yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChildNumber {
+    /// The number.
+    pub number: u32,
+    /// The descriptor that holds its liveness lock; the parent closes it once the child is made.
+    /// None: the number is the parent's, or the region has no other processes.
+    pub description: Option<i32>,
+}
+
 /// How a child is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fork {
+    /// The process number that was taken for it; zero: it takes one itself, and is known by the
+    /// parent's until it adopts its slot.
+    pub number: u32,
     /// It runs in the parent's memory (CLONE_VM without CLONE_THREAD: vfork, posix_spawn): the mappings stay the parent's.
     pub shares_memory: bool,
     /// It uses the parent's descriptor table (CLONE_FILES without CLONE_THREAD).

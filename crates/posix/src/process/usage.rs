@@ -33,7 +33,7 @@ impl<M: Memory> Processes<'_, M> {
         let mut usage = Usage::default();
         for index in 0..self.areas.header().slots_high.load(Acquire).min(SLOTS) {
             let slot = self.areas.slot(index)?;
-            let is_process = slot.pid() != 0 && slot.state.load(Acquire) != SlotState::Member as u32;
+            let is_process = slot.number() != 0 && slot.state.load(Acquire) != SlotState::Member as u32;
             usage.processes += is_process as u32;
         }
         let counted = [

@@ -257,12 +257,12 @@ fn on_an_image(
     // SAFETY: the mapping outlives all regions, which end with this function; nobody else knows it.
     let region = || unsafe { Region::new(image.address(), image.length(), Direct) };
     mkfs(&region(), &make_options())?;
-    let options = AttachOptions { read_only: false, cached_files_max: CACHED_FILES_MAX };
+    let options = AttachOptions { cached_files_max: CACHED_FILES_MAX, ..AttachOptions::default() };
     let layout = Fs::<Direct>::dram_layout(&region(), &options)?;
     let dram = Mapping::anonymous(layout.length).map_err(|_| Error::NoMemory)?;
     // SAFETY: as above.
     let dram = unsafe { Region::new(dram.address(), dram.length(), Direct) };
-    let (fs, _) = Fs::attach_first(region(), dram, &PLATFORM, &options)?.finish()?;
+    let (fs, _) = Fs::attach_first(region(), dram, &PLATFORM, engine::Liveness::alone(), &options)?.finish()?;
     make_crowd(&fs)?;
     let stage = Stage {
         fs: &fs,

@@ -50,7 +50,13 @@ impl MemoryImage {
         let layout = Fs::dram_layout(&region(&self.pm, memory.clone()), &options)?;
         let started = Instant::now();
         let dram = memory_file("directfs-dram", layout.length)?;
-        let recovery = Fs::attach_first(region(&self.pm, memory), region(&dram, Direct), &PLATFORM, &options)?;
+        let recovery = Fs::attach_first(
+            region(&self.pm, memory),
+            region(&dram, Direct),
+            &PLATFORM,
+            engine::Liveness::alone(),
+            &options,
+        )?;
         recover(&recovery, threads)?;
         let (fs, report) = recovery.finish()?;
         let attach_ns = started.elapsed().as_nanos() as f64;

@@ -1,0 +1,302 @@
+//! What is held apart: other users, other namespaces, copies of an image, and a process that lost
+//! its place.
+
+use crate::launching::runtime_directory_of;
+use crate::support::{directfs, image_in, scratch, stderr, stdout};
+use pmem::Pm;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+/// A user that owns nothing here.
+const STRANGER: &str = "65534";
+
+/// A shell in a run that does as it is told.
+struct Shell {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    fn start(image: &Path) -> Shell {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["run", "--image", image.to_str().unwrap(), "-C", "/mnt/directfs", "--", "sh"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+        let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Shell { child, orders, answers }
+    }
+
+    /// What commands print, error output included.
+    fn tell(&mut self, commands: &str) -> String {
+        let orders = self.orders.as_mut().unwrap();
+        writeln!(orders, "{{ {commands}\n}} 2>&1; echo; echo END").unwrap();
+        let mut told = String::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "the shell ended after {told}");
+            if line == "END\n" {
+                return told.trim().to_owned();
+            }
+            told.push_str(&line);
+        }
+    }
+
+    fn end(mut self) -> Option<i32> {
+        drop(self.orders.take());
+        self.child.wait().unwrap().code()
+    }
+}
+
+fn assert_sound(image: &Path) {
+    let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+    assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
+}
+
+/// Whether a program works as root does; if not, says loudly that a test is skipped.
+fn can(test: &str, probe: &[&str]) -> bool {
+    let works = Command::new(probe[0]).args(&probe[1..]).output().is_ok_and(|output| output.status.success());
+    if !works {
+        eprintln!("\n*** SKIPPED: {test}: `{}` does not work here ***\n", probe.join(" "));
+    }
+    works
+}
+
+fn as_stranger(program: &str, arguments: &[&str]) -> Output {
+    let user = ["--reuid", STRANGER, "--regid", STRANGER, "--clear-groups", "--", program];
+    Command::new("setpriv").args(user).args(arguments).output().expect("setpriv starts")
+}
+
+#[test]
+fn an_image_and_its_copy_are_used_at_the_same_time() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let copy = directory.path().join("copy");
+    let mut first = Shell::start(&image);
+    assert_eq!(first.tell("for i in 1 2 3; do echo original >f$i; done; ls"), "f1\nf2\nf3");
+    fs::copy(&image, &copy).unwrap();
+    let mut second = Shell::start(&copy);
+    assert_eq!(second.tell("rm f1; echo copy >f2; ls"), "f2\nf3");
+    // The third process that opens an image finds the region of that image, and no other.
+    let mut third = Shell::start(&image);
+    assert_eq!(third.tell("cat f1 f2; echo third >f4; ls"), "original\noriginal\nf1\nf2\nf3\nf4");
+    assert_eq!(first.tell("cat f4"), "third");
+    assert_eq!(second.tell("cat f2 f4"), "copy\ncat: f4: No such file or directory");
+    for shell in [first, second, third] {
+        assert_eq!(shell.end(), Some(0));
+    }
+    assert_sound(&image);
+    assert_sound(&copy);
+}
+
+#[test]
+fn a_child_in_a_pid_namespace_keeps_its_slot_and_its_locks() {
+    const NAMESPACE: [&str; 5] = ["unshare", "--pid", "--fork", "--mount-proc", "true"];
+    if !can("a child in a PID namespace", &NAMESPACE) {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut shell = Shell::start(&image);
+    // Both are process 1 in their namespaces, and 2 and 3 ..., as are processes outside.
+    let child = "exec 9>held; flock 9; : >begun; for i in $(seq 100); do : >n; mv n o; rm o; done; \
+                 while [ ! -e stop ]; do :; done; echo kept >&9; cat held";
+    for name in ["one", "two"] {
+        let script = child.replace("held", &format!("{name}.held")).replace("begun", &format!("{name}.begun"));
+        let script = script
+            .replace(">n;", &format!(">{name}.n;"))
+            .replace("mv n o; rm o", &format!("mv {name}.n {name}.o; rm {name}.o"));
+        shell.tell(&format!("unshare --pid --fork --mount-proc sh -c '{script}' >{name}.out 2>&1 &"));
+        shell.tell(&format!("while [ ! -e {name}.begun ]; do :; done"));
+    }
+    // Deaths and births make others look for the dead.
+    let stolen = shell.tell(
+        "for i in $(seq 200); do /bin/true; : >t.$i; rm t.$i; \
+         flock -n one.held true && echo stolen; flock -n two.held true && echo stolen; done",
+    );
+    assert_eq!(stolen, "");
+    assert_eq!(
+        shell.tell(": >stop; wait; cat one.out two.out; ls"),
+        "kept\nkept\none.begun\none.held\none.out\nstop\ntwo.begun\ntwo.held\ntwo.out"
+    );
+    assert_eq!(shell.end(), Some(0));
+    assert_sound(&image);
+}
+
+#[test]
+fn a_process_that_dies_in_a_pid_namespace_is_noticed_outside() {
+    const NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "true"];
+    if !can("a death in a PID namespace", &NAMESPACE) {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut shell = Shell::start(&image);
+    let script = "exec 9>held; flock 9; : >begun; kill -9 $$";
+    shell.tell(&format!("unshare --pid --fork --kill-child sh -c '{script}; sleep 100' >/dev/null 2>&1 & echo $!"));
+    let killer = "while [ ! -e begun ]; do :; done; pkill -9 -x sleep -P $(pgrep -n -x unshare) ; kill -9 $! ; timeout 20 flock held echo free";
+    assert_eq!(shell.tell(killer).lines().last(), Some("free"));
+    shell.end();
+    assert_sound(&image);
+}
+
+#[test]
+fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mount() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut shell = Shell::start(&image);
+    let process = shell.tell("echo content >file; exec 5<file 6>other 7<.; cd .; echo $$");
+    let behind = |name: &str| PathBuf::from(format!("/proc/{process}/{name}"));
+    assert_eq!(fs::read_dir(behind("cwd")).unwrap().count(), 0, "the kernel's working directory is empty");
+    let made = fs::write(behind("cwd/made"), "").unwrap_err();
+    assert_eq!(made.raw_os_error(), Some(libc::ENOENT), "and nothing can be made there");
+    for fd in ["fd/5", "fd/6", "fd/7"] {
+        // As root, too: content that is not there must not pass for an empty file.
+        let opened = fs::File::open(behind(fd));
+        assert!(opened.is_err() || opened.unwrap().metadata().unwrap().is_dir(), "{fd} can be opened");
+        assert!(fs::read(behind(fd)).is_err(), "{fd} can be read");
+    }
+    assert_eq!(shell.tell("cat <&5; ls"), "content\nfile\nother");
+    shell.end();
+}
+
+#[test]
+fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    // The same names outside, where the shell was started.
+    let host = directory.path().join("host");
+    fs::create_dir_all(host.join("precious")).unwrap();
+    fs::write(host.join("precious/file"), "precious").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "--image", image.to_str().unwrap(), "--", "sh"]).current_dir(&host);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+    let mut shell = Shell { child, orders, answers };
+    shell.tell("cd $DIRECTFS_MOUNT; mkdir precious; : >precious/inside; exec 5<precious/inside");
+    let opened = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
+    // Another process takes them for dead: their slots get another owner.
+    let (dram, layout) = (opened.fs().dram(), opened.fs().dram().layout);
+    let mut taken = 0;
+    for slot in 0..16 {
+        const OWNER_OFFSET: u64 = 16;
+        let at = layout.upper + 4096 + slot * 4096 + OWNER_OFFSET;
+        let owner: &AtomicU64 = dram.region().get(Pm::new(at)).unwrap();
+        if owner.load(Acquire) != 0 {
+            owner.store(u64::from(u32::MAX - 1), Release);
+            taken += 1;
+        }
+    }
+    assert!(taken > 0, "the shell has a slot");
+    for commands in
+        ["rm -rf ./precious", "(: >made-by-mistake)", "(read line <&5)", "(cd precious)", "(: >$DIRECTFS_MOUNT/x)"]
+    {
+        let told = shell.tell(&format!("{commands}; echo $?"));
+        assert_ne!(told.lines().last(), Some("0"), "{commands}: {told}");
+    }
+    assert_eq!(fs::read_to_string(host.join("precious/file")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(&host).unwrap().count(), 1, "nothing was made outside");
+    // Of the process's own files outside nothing is lost.
+    assert_eq!(shell.tell(&format!("read line <{}; echo $line", host.join("precious/file").display())), "precious");
+    shell.end();
+    drop(opened);
+}
+
+#[test]
+fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
+    if !can("users apart", &["setpriv", "--reuid", STRANGER, "--clear-groups", "true"]) {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut shell = Shell::start(&image);
+    let process = shell.tell("mkfifo -m 600 secret; (echo content >secret) & (sleep 1000 >secret) & echo $$");
+    let runtime = runtime_directory_of(&process);
+    let meeting = fs::read_dir(&runtime).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
+    let meeting = meeting.expect("a meeting directory");
+    let fifo = || {
+        fs::read_dir(&meeting)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.to_string_lossy().contains("fifo-"))
+    };
+    let fifo = loop {
+        if let Some(fifo) = fifo() {
+            break fifo;
+        }
+    };
+    assert_eq!(fs::metadata(&fifo).unwrap().permissions().mode() & 0o777, 0o600, "the rights of the FIFO in the mount");
+    let listed = as_stranger("ls", &[runtime.to_str().unwrap()]);
+    assert!(!listed.status.success(), "another user sees {}", stdout(&listed));
+    let found = as_stranger("find", &["/dev/shm", "-name", "fifo-*"]);
+    assert_eq!(stdout(&found), "");
+    let read = as_stranger("timeout", &["2", "cat", fifo.to_str().unwrap()]);
+    assert!(stderr(&read).contains("Permission denied"), "even by its full name: {}{}", stdout(&read), stderr(&read));
+    assert_eq!(shell.tell("timeout 5 head -1 secret"), "content");
+    // Programs of other users that root has started in the same run do meet there.
+    let stranger = format!("setpriv --reuid {STRANGER} --clear-groups");
+    shell.tell("chmod 777 .; mkfifo open; chmod 666 open");
+    assert_eq!(
+        shell.tell(&format!("({stranger} sh -c 'echo from a stranger >open') & timeout 20 cat open")),
+        "from a stranger"
+    );
+    assert_eq!(shell.tell(&format!("(echo from root >open) & {stranger} timeout 20 cat open; wait $!")), "from root");
+    assert_eq!(shell.tell(&format!("{stranger} cat secret 2>&1 | grep -o 'Permission denied'")), "Permission denied");
+    shell.tell("kill $(jobs -p) 2>/dev/null; true");
+    shell.end();
+}
+
+#[test]
+fn nobody_can_take_the_name_of_a_runtime_directory_first() {
+    if !can("users apart", &["setpriv", "--reuid", STRANGER, "--clear-groups", "true"]) {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let shell = Shell::start(&image);
+    let name = |image: &Path| {
+        fs::read(image).unwrap()[256..264].iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let mut shell = shell;
+    shell.tell("true");
+    let before = PathBuf::from(format!("/dev/shm/directfs-{}", name(&image)));
+    assert!(before.join("region").exists());
+    // All of the run dies, and another user puts something in the place that the superblock still names.
+    let launcher = shell.child.id() as i32;
+    // SAFETY: a child of this test that was not waited for.
+    unsafe { libc::kill(launcher, libc::SIGKILL) };
+    shell.child.wait().unwrap();
+    drop(shell.orders.take());
+    let mut end = String::new();
+    while shell.answers.read_line(&mut end).unwrap() > 0 {}
+    fs::remove_dir_all(&before).unwrap();
+    let squatted = as_stranger("mkdir", &[before.to_str().unwrap()]);
+    assert!(squatted.status.success(), "{}", stderr(&squatted));
+    let mut again = Shell::start(&image);
+    assert_eq!(again.tell("echo works"), "works");
+    assert_ne!(format!("/dev/shm/directfs-{}", name(&image)), before.to_str().unwrap(), "another name each time");
+    again.end();
+    fs::remove_dir(&before).unwrap();
+    assert_sound(&image);
+}
+
+#[test]
+fn a_socket_of_the_mount_is_reached_from_another_network_namespace() {
+    if !can("network namespaces", &["unshare", "--net", "python3", "-c", "import socket"]) {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut shell = Shell::start(&image);
+    let server = "import socket; s = socket.socket(socket.AF_UNIX); s.bind(\"name\"); s.listen(); open(\"ready\", \"w\"); c, _ = s.accept(); c.send(b\"hello\")";
+    shell.tell(&format!("python3 -c '{server}' & while [ ! -e ready ]; do :; done"));
+    let names = fs::read_to_string("/proc/net/unix").unwrap();
+    assert!(!names.contains("@directfs"), "no abstract name, which any user could connect to");
+    let client = "import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"name\"); print(s.recv(9).decode())";
+    assert_eq!(shell.tell(&format!("unshare --net python3 -c '{client}'; wait")), "hello");
+    shell.end();
+}

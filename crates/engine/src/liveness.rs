@@ -1,0 +1,212 @@
+//! How the processes that share a region know of each other's death.
+//!
+//! A process gets a *process number* from the region's header and takes the kernel's lock on the
+//! byte of that number in a file that all of them have open (the liveness lock). The lock belongs
+//! to an open file description of the process's own. The kernel drops it when the last descriptor
+//! of that description closes, which is at the latest when the process ends.
+//!
+//! Invariants
+//! - A process number is never used twice in a region. So a number that is not locked is dead for
+//!   good, and no owner word of a dead process passes for that of a living one.
+//! - A process number means the same in every namespace. Process and thread ids are used only for
+//!   threads of the same process.
+//! - If in doubt a process counts as living: a slot that is taken late costs a slot, and one that
+//!   is taken from the living costs data.
+
+use crate::dram::Owner;
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use pmem::Memory;
+
+/// No lock file: the region is this process's alone.
+const NO_FILE: i32 = -1;
+/// Children in this process's memory (vfork) that can have numbers of their own at a time.
+const CHILDREN: usize = 16;
+
+/// The part of this process in a region.
+#[derive(Debug)]
+pub struct Liveness {
+    /// The description of the lock file, or [`NO_FILE`].
+    description: AtomicI32,
+    /// The process number; zero: none yet.
+    number: AtomicU32,
+    /// The process that has the number.
+    process_id: AtomicU32,
+    /// 1: other processes may have the same number, since no description could be had for them.
+    shared: AtomicU32,
+    /// Children that run in this process's memory: number (low half) and process id (high half).
+    children: [AtomicU64; CHILDREN],
+    /// A child of a fork takes a number of its own when it first needs one. Otherwise
+    /// [`Fs::set_process_number`] says so.
+    follows_forks: bool,
+}
+
+impl Liveness {
+    /// For a region that no other process has.
+    pub const fn alone() -> Liveness {
+        Liveness::new(NO_FILE, true)
+    }
+
+    /// For a region that other processes have. `description`: a descriptor of the lock file, this
+    /// process's alone; it stays open for as long as the file system is in use.
+    pub const fn shared(description: i32) -> Liveness {
+        Liveness::new(description, true)
+    }
+
+    /// The same where the caller sees every fork, and calls [`Fs::set_process_number`] after it.
+    pub const fn supervised(description: i32) -> Liveness {
+        Liveness::new(description, false)
+    }
+
+    const fn new(description: i32, follows_forks: bool) -> Liveness {
+        Liveness {
+            description: AtomicI32::new(description),
+            number: AtomicU32::new(0),
+            process_id: AtomicU32::new(0),
+            shared: AtomicU32::new(0),
+            children: [const { AtomicU64::new(0) }; CHILDREN],
+            follows_forks,
+        }
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// The process number of the calling process, which takes one if it has none.
+    pub fn process_number(&self) -> Result<u32> {
+        let own = &self.liveness;
+        let (number, process_id) = (own.number.load(Acquire), self.platform.process_id());
+        if number != 0 && own.process_id.load(Relaxed) == process_id {
+            return Ok(number);
+        }
+        if number == 0 || own.follows_forks {
+            return self.take_number(number);
+        }
+        let child = own.children.iter().map(|child| child.load(Acquire)).find(|child| child >> 32 == process_id as u64);
+        match child {
+            Some(child) => Ok(child as u32),
+            None if self.shares_process_number() => Ok(number),
+            None => Err(Error::Liveness),
+        }
+    }
+
+    /// In a child that runs in its parent's memory: has a number of its own, which its parent took
+    /// for it. `false`: there is no room, and it goes by its parent's.
+    pub fn add_child_number(&self, number: u32) -> bool {
+        let word = number as u64 | (self.platform.process_id() as u64) << 32;
+        self.liveness.children.iter().any(|child| child.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
+    }
+
+    /// In the parent, once that child has left its memory.
+    pub fn remove_child_number(&self, number: u32) {
+        for child in &self.liveness.children {
+            let word = child.load(Relaxed);
+            if word as u32 == number && word != 0 {
+                child.store(0, Release);
+            }
+        }
+    }
+
+    /// The calling thread, as owner words name it.
+    pub(crate) fn identity(&self) -> Result<Owner> {
+        Ok(Owner { process: self.process_number()?, thread: self.platform.thread_id() })
+    }
+
+    /// A number from the region that no process has yet. Its lock is not taken.
+    pub fn new_process_number(&self) -> Result<u32> {
+        let next = &self.header()?.process_numbers;
+        next.fetch_update(AcqRel, Acquire, |last| last.checked_add(1)).map(|last| last + 1).map_err(|_| Error::Liveness)
+    }
+
+    /// In a new process, or one that a fork made: takes a number in place of `before`.
+    #[cold]
+    fn take_number(&self, before: u32) -> Result<u32> {
+        let own = &self.liveness;
+        let description = own.description.load(Acquire);
+        if before != 0 && description != NO_FILE && !self.platform.renew_description(description) {
+            // The description is the parent's, too: while either lives both count as living.
+            own.shared.store(1, Release);
+            own.process_id.store(self.platform.process_id(), Release);
+            return Ok(before);
+        }
+        let fresh = self.new_process_number()?;
+        if description != NO_FILE && !self.platform.hold_liveness(description, fresh) {
+            return Err(Error::Liveness);
+        }
+        own.process_id.store(self.platform.process_id(), Release);
+        // Of two threads that come first one number is enough.
+        Ok(own.number.compare_exchange(before, fresh, AcqRel, Acquire).map_or_else(|other| other, |_| fresh))
+    }
+
+    /// Goes on with a number that the calling process has already: a program that it executes, or
+    /// a child for which its parent took the number. `shared`: other processes may have it, too.
+    /// `false`: the number is not this process's, and nothing changes.
+    pub fn set_process_number(&self, number: u32, shared: bool) -> bool {
+        let own = &self.liveness;
+        let description = own.description.load(Acquire);
+        if number == 0 || description != NO_FILE && !self.platform.hold_liveness(description, number) {
+            return false;
+        }
+        own.shared.store(u32::from(shared), Release);
+        own.children.iter().for_each(|child| child.store(0, Relaxed));
+        own.process_id.store(self.platform.process_id(), Release);
+        own.number.store(number, Release);
+        true
+    }
+
+    /// Other processes have this process's number from now on: its threads cannot be told from
+    /// theirs, so none of them is taken for dead.
+    pub fn share_process_number(&self) {
+        self.liveness.shared.store(1, Release);
+    }
+
+    /// Whether other processes may have this process's number.
+    pub fn shares_process_number(&self) -> bool {
+        self.liveness.shared.load(Acquire) != 0
+    }
+
+    /// Whether the process with that number lives; in a region without a lock file all do.
+    pub fn is_process_alive(&self, number: u32) -> bool {
+        let own = &self.liveness;
+        // The kernel does not tell a description of its own locks.
+        number == own.number.load(Acquire)
+            || match own.description.load(Acquire) {
+                NO_FILE => true,
+                description => self.platform.is_liveness_held(description, number),
+            }
+    }
+
+    /// Whether the thread that an owner word names lives. Of other processes' threads only the
+    /// process is judged: a process puts its own threads in order.
+    pub(crate) fn is_alive(&self, owner: Owner) -> bool {
+        let own = &self.liveness;
+        if owner.process != own.number.load(Acquire) {
+            return self.is_process_alive(owner.process);
+        }
+        own.shared.load(Acquire) != 0 || self.platform.is_thread_alive(own.process_id.load(Acquire), owner.thread)
+    }
+
+    /// The descriptor of the lock file's description, if the region is shared.
+    pub fn liveness_description(&self) -> Option<i32> {
+        let description = self.liveness.description.load(Acquire);
+        (description != NO_FILE).then_some(description)
+    }
+
+    /// The description of the lock file has another descriptor from now on.
+    pub fn move_liveness_description(&self, to: i32) {
+        self.liveness.description.store(to, Release);
+    }
+
+    /// Takes a process number of its own in place of one that other processes have, too; whether
+    /// it has one now.
+    pub fn renew_process_number(&self) -> Result<bool> {
+        let own = &self.liveness;
+        if !self.liveness_description().is_some_and(|description| self.platform.renew_description(description)) {
+            return Ok(false);
+        }
+        own.shared.store(0, Release);
+        own.number.store(0, Release);
+        self.process_number().map(|_| true)
+    }
+}

@@ -1,0 +1,339 @@
+//! What the processes of an image share while they use it: the *runtime directory*.
+//!
+//! ```text
+//!  /dev/shm/directfs-0123456789abcdef/        named at random; the superblock says the name while
+//!    |                                        the image is in use. Mode 0711: others cannot list it
+//!    +-- region                               the DRAM region: for those who may write the image
+//!    +-- 00112233445566778899aabbccddeeff/    the meeting directory, named at random; the region
+//!          |                                  says the name. Mode 0777
+//!          |   (itself)                       carries the liveness locks (`crate::host`)
+//!          +-- fifo-...                       the kernel's objects behind those of the image
+//! ```
+//!
+//! Invariants
+//! - Names are drawn at random when the image comes into use, and made so that what exists is never
+//!   taken over. So no user can predict a name, or take it first.
+//! - The meeting directory is reached by those alone that can map the region, and by those that
+//!   inherit its descriptor: its name is a secret, and the directory above cannot be listed.
+//! - Whatever is opened by name is opened below a descriptor, without following links, and its
+//!   owner is checked on the new descriptor.
+//! - A meeting directory in which no process holds a liveness lock, and that no process has locked
+//!   (flock) while it makes or enters it, is a leftover. Its owner's next attach removes it with the
+//!   runtime directory.
+
+use super::ImageError;
+use crate::host::{PLATFORM, is_any_liveness_held, reopen_directory};
+use engine::Platform;
+use pmem::{Access, MapError, Mapping};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Room that must be free beside the areas that recovery fills at once.
+const ROOM_BYTES: u64 = 16 << 20;
+const PREFIX: &str = "directfs-";
+const REGION: &str = "region";
+/// Names of the kernel's objects in the meeting directory begin with one of these.
+const OBJECTS: [&str; 4] = ["fifo-", "socket-", "new-", "void-"];
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A runtime directory that this process uses.
+pub(super) struct RuntimeDirectory {
+    /// Where it is.
+    parent: PathBuf,
+    name: u64,
+    directory: OwnedFd,
+    secret: [u64; 2],
+    /// The meeting directory: an open description of this process's own.
+    meeting: OwnedFd,
+    /// The same once more, locked (flock, shared) for as long as this exists.
+    _in_use: OwnedFd,
+}
+
+/// A runtime directory whose region is not mapped yet.
+pub(super) struct Found {
+    parent: PathBuf,
+    name: u64,
+    directory: OwnedFd,
+}
+
+fn outer_name(name: u64) -> String {
+    format!("{PREFIX}{name:016x}")
+}
+
+fn meeting_name(secret: [u64; 2]) -> String {
+    format!("{:016x}{:016x}", secret[0], secret[1])
+}
+
+fn open_directory(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())
+}
+
+impl RuntimeDirectory {
+    /// Makes one in `parent`, after the leftovers there that are this user's are removed.
+    pub(super) fn create(parent: &Path) -> io::Result<RuntimeDirectory> {
+        let above = rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?;
+        remove_leftovers(&above);
+        loop {
+            let name = PLATFORM.random();
+            match rustix::fs::mkdirat(&above, outer_name(name), Mode::RWXU) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            let secret = [PLATFORM.random(), PLATFORM.random()];
+            let made = open_directory(&above, &outer_name(name)).and_then(|directory| {
+                let found = Found { parent: parent.to_owned(), name, directory };
+                rustix::fs::fchmod(&found.directory, Mode::from_raw_mode(0o711))?;
+                make_meeting(&found.directory, secret)?;
+                found.meet(secret)
+            });
+            match made {
+                // Another attach has taken it for a leftover before it was locked.
+                Err(Errno::NOENT) => continue,
+                made => return Ok(made?),
+            }
+        }
+    }
+
+    /// Makes one for processes that inherit its descriptor, wherever that is possible.
+    pub(super) fn create_anywhere(preferred: &Path) -> io::Result<RuntimeDirectory> {
+        let first = RuntimeDirectory::create(preferred);
+        let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let others = run.into_iter().chain([std::env::temp_dir()]);
+        first.or_else(|error| others.map(|parent| RuntimeDirectory::create(&parent)).find_map(Result::ok).ok_or(error))
+    }
+
+    /// The word by which others find it, in the superblock.
+    pub(super) fn name(&self) -> u64 {
+        self.name
+    }
+
+    /// The words by which those that have the region find the meeting directory.
+    pub(super) fn secret(&self) -> [u64; 2] {
+        self.secret
+    }
+
+    /// The meeting directory. The description is this process's: it carries its liveness lock.
+    pub(super) fn meeting(&self) -> BorrowedFd<'_> {
+        self.meeting.as_fd()
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.parent.join(outer_name(self.name))
+    }
+
+    /// Makes the region's file: for those, and only those, who may write the image. `filled` bytes
+    /// of it will be touched at once.
+    pub(super) fn create_region(
+        &self,
+        image: &File,
+        path: &Path,
+        length: u64,
+        filled: u64,
+    ) -> Result<Mapping, ImageError> {
+        let region = self.path().join(REGION);
+        if let Ok(space) = rustix::fs::fstatvfs(&self.directory) {
+            let available = space.f_bavail * space.f_frsize;
+            let needed = filled + ROOM_BYTES;
+            if available < needed {
+                return Err(ImageError::NoDram { path: self.parent.clone(), available, needed });
+            }
+        }
+        let owner = stat(image, path)?;
+        let failed = |source: io::Error| ImageError::NoShared { path: region.clone(), source };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.directory, REGION, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|errno| failed(errno.into()))?);
+        file.set_len(length).map_err(failed)?;
+        // Members of the image's group tell by the group that one of them made it.
+        let _ = rustix::fs::fchown(&self.directory, None, Some(Gid::from_raw(owner.st_gid)));
+        hand_over(&file, &owner);
+        Ok(Mapping::from_file(file, &region, Access::ReadWrite)?)
+    }
+
+    /// Removes it with all that is in it: the image is not used any more.
+    pub(super) fn remove(&self) {
+        // What fails here is a leftover, which the next attach of its owner removes.
+        let Ok(above) = rustix::fs::open(&self.parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()) else {
+            return;
+        };
+        empty(&self.directory, &self.meeting, &meeting_name(self.secret));
+        let _ = rustix::fs::unlinkat(&above, outer_name(self.name), AtFlags::REMOVEDIR);
+    }
+}
+
+impl Found {
+    /// Finds the one that the superblock of an image in use names.
+    pub(super) fn find(parent: &Path, name: u64, image: &File, path: &Path) -> Result<Found, ImageError> {
+        let outer = parent.join(outer_name(name));
+        let failed = |reason: String| cannot_share(path, &outer, reason);
+        if name == 0 {
+            return Err(failed(
+                "the process that uses it does not say where (it may be of another version)".to_owned(),
+            ));
+        }
+        let above = rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
+        // Others than its owner may go through it, and not read it.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = above.and_then(|above| rustix::fs::openat(above, outer_name(name), flags, Mode::empty()));
+        let directory = directory.map_err(|errno| failed(io::Error::from(errno).to_string()))?;
+        let made = rustix::fs::fstat(&directory).map_err(|errno| failed(io::Error::from(errno).to_string()))?;
+        if !is_trusted(&made, &stat(image, path)?) {
+            return Err(failed(format!("user {} made it, who has no right to write the image", made.st_uid)));
+        }
+        Ok(Found { parent: parent.to_owned(), name, directory })
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.parent.join(outer_name(self.name))
+    }
+
+    /// Opens the region that another process made.
+    pub(super) fn open_region(&self, image: &File, path: &Path) -> Result<Mapping, ImageError> {
+        let region = self.path().join(REGION);
+        let failed = |reason: String| cannot_share(path, &region, reason);
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&self.directory, REGION, flags, Mode::empty());
+        let file = File::from(file.map_err(|errno| failed(io::Error::from(errno).to_string()))?);
+        let made = stat(&file, &region)?;
+        if !is_trusted(&made, &stat(image, path)?) || FileType::from_raw_mode(made.st_mode) != FileType::RegularFile {
+            return Err(failed(format!("user {} made it, who has no right to write the image", made.st_uid)));
+        }
+        Ok(Mapping::from_file(file, &region, Access::ReadWrite)?)
+    }
+
+    /// Enters the meeting directory, of which the region says the name.
+    pub(super) fn enter(self, secret: [u64; 2], image: &Path) -> Result<RuntimeDirectory, ImageError> {
+        let path = self.path();
+        self.meet(secret).map_err(|errno| cannot_share(image, &path, io::Error::from(errno).to_string()))
+    }
+
+    fn meet(self, secret: [u64; 2]) -> Result<RuntimeDirectory, Errno> {
+        let meeting = open_directory(&self.directory, &meeting_name(secret))?;
+        let in_use = reopen_directory(meeting.as_fd())?;
+        rustix::fs::flock(&in_use, FlockOperation::LockShared)?;
+        // Until it was locked it may have passed for a leftover.
+        if rustix::fs::fstat(&in_use)?.st_nlink == 0 {
+            return Err(Errno::NOENT);
+        }
+        let Found { parent, name, directory } = self;
+        Ok(RuntimeDirectory { parent, name, directory, secret, meeting, _in_use: in_use })
+    }
+}
+
+/// A description of the calling process's own, of a meeting directory that was handed to it.
+pub fn own_description(meeting: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(reopen_directory(meeting.as_fd())?)
+}
+
+/// Makes a region's file without a name, for those who get its descriptor.
+pub(super) fn create_unnamed_region(length: u64) -> Result<Mapping, ImageError> {
+    let name = Path::new("the image's shared memory");
+    let error = |source: io::Error| MapError::Create { path: name.to_owned(), length, source };
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let file = rustix::fs::memfd_create("directfs-dram", flags).map_err(|errno| error(errno.into()))?;
+    let file = File::from(file);
+    file.set_len(length).map_err(error)?;
+    Ok(Mapping::from_file(file, name, Access::ReadWrite)?)
+}
+
+pub(super) fn cannot_share(image: &Path, dram: &Path, reason: String) -> ImageError {
+    ImageError::CannotShare { path: image.to_owned(), dram: dram.to_owned(), reason }
+}
+
+fn make_meeting(directory: &OwnedFd, secret: [u64; 2]) -> Result<(), Errno> {
+    rustix::fs::mkdirat(directory, meeting_name(secret), Mode::RWXU)?;
+    let meeting = open_directory(directory, &meeting_name(secret))?;
+    // Not by mkdir, from which the umask takes bits. Programs of other users in one run meet here.
+    rustix::fs::fchmod(&meeting, Mode::from_raw_mode(0o777))
+}
+
+/// Gives the region the image's owner, group and mode, as far as that is allowed and as far as
+/// they let write the image. Where it is not allowed, fewer can share: never more.
+fn hand_over(region: &File, image: &Stat) {
+    let class = |shift: u32| if image.st_mode >> shift & 0o6 == 0o6 { 0o6 << shift } else { 0 };
+    let mut mode = 0o600 | class(0);
+    if rustix::fs::fchown(region, None, Some(Gid::from_raw(image.st_gid))).is_ok() {
+        mode |= class(3);
+    }
+    if image.st_uid != rustix::process::geteuid().as_raw() {
+        let _ = rustix::fs::fchown(region, Some(Uid::from_raw(image.st_uid)), None);
+    }
+    let _ = rustix::fs::fchmod(region, Mode::from_raw_mode(mode));
+}
+
+fn stat(file: &File, path: &Path) -> Result<Stat, ImageError> {
+    rustix::fs::fstat(file).map_err(|errno| ImageError::File {
+        action: "examine",
+        path: path.to_owned(),
+        source: io::Error::from(errno),
+    })
+}
+
+/// Whether a user made something that could have written the image itself: root, the image's
+/// owner, this user, or, where the group may write, a user of the group (no other user can give a
+/// file that group).
+fn is_trusted(made: &Stat, image: &Stat) -> bool {
+    let by_owner = [0, image.st_uid, rustix::process::geteuid().as_raw()].contains(&made.st_uid);
+    let by_group = image.st_mode & 0o020 != 0 && made.st_gid == image.st_gid;
+    let by_anyone = image.st_mode & 0o002 != 0;
+    by_owner || by_group || by_anyone
+}
+
+/// Removes this user's runtime directories that no process uses any more.
+fn remove_leftovers(above: &OwnedFd) {
+    let own = rustix::process::geteuid().as_raw();
+    for name in names_in(above) {
+        let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+        if !is_hexadecimal(digits, 16) {
+            continue;
+        }
+        let Ok(directory) = open_directory(above, &name) else { continue };
+        if rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == own) {
+            remove_if_unused(above, &name, &directory);
+        }
+    }
+}
+
+fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd) {
+    for meeting_name in names_in(directory).filter(|name| is_hexadecimal(name, 32)) {
+        let Ok(meeting) = open_directory(directory, &meeting_name) else { return };
+        let is_locked = rustix::fs::flock(&meeting, FlockOperation::NonBlockingLockExclusive).is_err();
+        if is_locked || is_any_liveness_held(meeting.as_fd()) {
+            return;
+        }
+        empty(directory, &meeting, &meeting_name);
+    }
+    // One that was made and never filled has no meeting directory.
+    let _ = rustix::fs::unlinkat(directory, REGION, AtFlags::empty());
+    let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
+}
+
+/// Removes what is in a runtime directory, and nothing that was not made for one.
+fn empty(directory: &OwnedFd, meeting: &OwnedFd, name: &str) {
+    for object in names_in(meeting).filter(|name| OBJECTS.iter().any(|prefix| name.starts_with(prefix))) {
+        let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::empty());
+        let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::REMOVEDIR);
+    }
+    let _ = rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR);
+    let _ = rustix::fs::unlinkat(directory, REGION, AtFlags::empty());
+}
+
+fn names_in(directory: &OwnedFd) -> impl Iterator<Item = String> + use<> {
+    // By a description of its own: the position of the other one stays.
+    let entries = reopen_directory(directory.as_fd()).ok().and_then(|copy| rustix::fs::Dir::new(copy).ok());
+    entries.into_iter().flatten().flatten().filter_map(|entry| {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_str()?;
+        (name != "." && name != "..").then(|| name.to_owned())
+    })
+}
+
+fn is_hexadecimal(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
