@@ -23,8 +23,9 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
 /// Fewer holes than this are not worth a compaction (paper: 100 dentries).
 const HOLES_MIN: u64 = 500;
-/// Holes for each name from which on a compaction is worth it. With one hole for each name a removal pays for one copied slot, with three for a third of one;
-/// a listing looks at two and at four slots for each name at the worst (PERFORMANCE.md, Kept).
+/// Holes per name from which on a compaction is worth it. With one hole per name a removal pays for one
+/// copied slot, with three for a third of one; a listing looks at two and at four slots per name at
+/// worst (docs/decisions/0114-compact-at-three-holes.md).
 const HOLES_PER_NAME: u64 = 3;
 /// Dentries are asked for this many slots ahead.
 const AHEAD: usize = 12;
