@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use support::{directfs, image_in, scratch, stderr};
 
-/// Where fields of the superblock are (SPEC.md).
+/// Where fields of the superblock are (docs/format.md).
 const VERSION: usize = 88;
 const FEATURES_RO_COMPAT: usize = 104;
 const FEATURES_INCOMPAT: usize = 112;

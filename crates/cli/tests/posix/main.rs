@@ -1,12 +1,12 @@
-//! Every call and flag of POSIX.md, made by a real process on tmpfs, on ext4, through a mount with and without the kernel's cache, and under `directfs run`: all must
+//! Every call and flag of docs/posix.md, made by a real process on tmpfs, on ext4, through a mount with and without the kernel's cache, and under `directfs run`: all must
 //! say the same and leave the same tree, but for what the table of calls says otherwise.
 //!
-//! The calls are in `calls.txt`; `calls.c` makes them and explains their form. A section of the table is named like a row of POSIX.md's part 1, and each row has a section: so
+//! The calls are in `calls.txt`; `calls.c` makes them and explains their form. A section of the table is named like a row of docs/posix.md's part 1, and each row has a section: so
 //! neither lists what the other does not know.
 //!
 //! Behind `||` stand differences: `|| tmpfs: EOPNOTSUPP; mount: ENOSYS` says what these systems answer instead of what all others do. A difference that is not there (any more) is a
 //! failure like one that is not listed. `mount` means both mounts, `mount0` (which shares its image) and `mount1` one of them. Where `run` answers otherwise than a mount, the
-//! section is a row of POSIX.md's part 4, too.
+//! section is a row of docs/posix.md's part 4, too.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -19,7 +19,7 @@ use std::process::{Command, Output, Stdio};
 use support::{can_mount, directfs, stderr, stdout};
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/posix");
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../POSIX.md");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/posix.md");
 
 /// What a system said, by line of the table. A section's first line has its tree.
 type Answers = BTreeMap<usize, Vec<String>>;
@@ -62,7 +62,7 @@ impl<'t> Table<'t> {
     }
 }
 
-/// The first cells of those tables in a part of POSIX.md whose first column has one of these names.
+/// The first cells of those tables in a part of docs/posix.md whose first column has one of these names.
 fn rows<'d>(document: &'d str, from: &str, to: &str, columns: &[&str]) -> BTreeSet<&'d str> {
     let start = document.find(from).expect("the document has that part");
     let end = document[start..].find(to).map_or(document.len(), |end| start + end);
@@ -219,8 +219,8 @@ fn texts() -> (String, String) {
 fn assert_same(rows: &BTreeSet<&str>, sections: &BTreeSet<&str>, what: &str) {
     let (without, unknown): (Vec<_>, Vec<_>) =
         (rows.difference(sections).collect(), sections.difference(rows).collect());
-    assert!(without.is_empty(), "{what}: POSIX.md has rows for which there are no calls: {without:#?}");
-    assert!(unknown.is_empty(), "{what}: calls.txt has sections for which POSIX.md has no rows: {unknown:#?}");
+    assert!(without.is_empty(), "{what}: docs/posix.md has rows for which there are no calls: {without:#?}");
+    assert!(unknown.is_empty(), "{what}: calls.txt has sections for which docs/posix.md has no rows: {unknown:#?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The image: every structure that persists, declared once. SPEC.md describes the same bytes for people.
+//! The image: every structure that persists, declared once. docs/format.md describes the same bytes for people.
 //!
 //! Invariants
 //! - All numbers are little-endian; all links are byte offsets from the start of the image; zero links to nothing.
