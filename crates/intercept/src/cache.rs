@@ -1,17 +1,28 @@
-//! The directory with the preload library and the tables. (Programs keep there what they found out about themselves: `hook::strays`.)
+//! The directory with the preload library and the tables of call sites.
 //!
-//! Invariants: the directory and everything in it belongs to this user and nobody else can write it (a library from there runs in every program), while everybody can
-//! read it, since programs may go on as another user;
-//! files appear whole, by rename, under names that say what they are (build-id, checksum of the library), so that old and new versions and several launchers
-//! do not disturb each other.
+//! Programs keep there what they find out about themselves, too (`hook::strays`).
+//!
+//! Every program of a run maps the library executable and patches code by the tables. So the cache
+//! lies only in a [`TrustedDirectory`]: only root and the effective user can change anything on its
+//! path. Root does not use the HOME of another user, which could rename a directory there and put
+//! another library in its place.
+//!
+//! Invariants:
+//!
+//! - The directory and its files belong to the effective user. Others cannot write them, but can
+//!   read them, since a program can go on as another user.
+//! - Files appear whole, by rename, under names that say what they are (build-id, checksum of the
+//!   library). So versions and concurrent launchers do not disturb each other.
+//! - Files are judged and read by one descriptor.
 
 use crate::analysis;
 use crate::elf::{BadElf, Elf};
 use crate::table::{self, Header};
+use crate::trusted_directory::{Refusal, TrustedDirectory, effective_user};
 use crate::{TABLE_ENDING, launch::LaunchError};
-use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The library that goes into programs.
@@ -29,55 +40,51 @@ pub struct Prepared {
 /// The directory, and the library in it.
 #[derive(Debug)]
 pub struct Cache {
-    directory: PathBuf,
+    directory: TrustedDirectory,
     library: PathBuf,
 }
 
+/// A directory that can hold the cache.
+#[derive(Debug)]
+struct Candidate {
+    path: PathBuf,
+    /// The users that may own the components of its path.
+    trusted: Vec<u32>,
+}
+
 impl Cache {
-    /// The first place that exists or can be made, is ours alone, and from which code can be run. For root, whose programs act for others too, if there is one to which
-    /// everybody gets.
+    /// The first candidate that is trusted, exists or can be made, and lets code run.
     pub fn open() -> Result<Cache, LaunchError> {
-        // SAFETY: asks only.
-        let user = unsafe { libc::geteuid() };
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let in_home = || variable("HOME").map(|home| home.join(".cache"));
-        let caches = variable("XDG_CACHE_HOME").or_else(in_home).filter(|path| path.is_absolute());
-        let own = |parent: &str| PathBuf::from(format!("{parent}/directfs-{user}"));
-        let home = caches.map(|path| path.join("directfs"));
-        let for_all = (user == 0).then(|| PathBuf::from("/var/cache/directfs"));
-        let (first, late) = home.into_iter().partition::<Vec<_>, _>(|home| user != 0 || everybody_gets_to(home));
-        let places = first.into_iter().chain(for_all).chain([own("/dev/shm"), own("/tmp")]).chain(late);
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for place in places {
-            match Cache::at(&place) {
-                Ok(cache) => return Ok(cache),
-                Err(error) => last = error,
-            }
-        }
-        Err(LaunchError::NoCache(last))
+        let user = effective_user();
+        // Without the file there are no user namespaces.
+        let names = fs::read_to_string("/proc/self/uid_map").unwrap_or_else(|_| format!("0 0 {}", u32::MAX));
+        let outside = outside(&names, user).ok_or(LaunchError::NoName(user))?;
+        // Where root has no name in the namespace, the directories of the system belong to a user
+        // without one. The loader and the C library come from there as well.
+        let owner = fs::metadata("/").map(|root| root.uid()).ok();
+        let unnamed = owner.filter(|&owner| self::outside(&names, owner).is_none());
+        Cache::first(candidates(user, outside, unnamed))
     }
 
-    /// A cache in that directory, which is made if it is not there.
-    pub fn at(directory: &Path) -> io::Result<Cache> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let metadata = fs::symlink_metadata(directory)?;
-        check_ours(&metadata, true)?;
-        if metadata.mode() & READ_BY_ALL != READ_BY_ALL {
-            fs::set_permissions(directory, Permissions::from_mode(metadata.mode() | READ_BY_ALL))?;
+    fn first(candidates: impl IntoIterator<Item = Candidate>) -> Result<Cache, LaunchError> {
+        let mut refused = Vec::new();
+        for candidate in candidates {
+            match Cache::at(&candidate.path, &candidate.trusted) {
+                Ok(cache) => return Ok(cache),
+                Err(refusal) => refused.push((candidate.path, refusal)),
+            }
         }
-        // The loader splits its list at these.
-        if directory.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
+        Err(LaunchError::NoCache(Refused(refused)))
+    }
+
+    /// A cache in that directory, which is made if it is not there. `trusted`: the users that may
+    /// own the components of its path.
+    pub fn at(directory: &Path, trusted: &[u32]) -> Result<Cache, Refusal> {
+        let directory = TrustedDirectory::open(directory, trusted)?;
         let name = format!("preload-{:016x}.so", fingerprint(PRELOAD));
-        let cache = Cache { directory: fs::canonicalize(directory)?, library: PathBuf::new() };
-        let library = cache.directory.join(name);
-        if !fs::read(&library).is_ok_and(|present| present == PRELOAD) {
-            cache.put(&library, PRELOAD)?;
-        }
-        check_ours(&fs::symlink_metadata(&library)?, false)?;
-        check_runs(&library)?;
-        Ok(Cache { library, ..cache })
+        let library = directory.path().join(&name);
+        put_library(&directory, &name).map_err(|error| Refusal::Failed(library.clone(), error))?;
+        Ok(Cache { directory, library })
     }
 
     /// Path of the preload library.
@@ -98,34 +105,89 @@ impl Cache {
             .ok_or(BadElf)
             .map_err(odd)?;
         let name: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = self.directory.join(name + TABLE_ENDING);
-        if let Some(header) = present(&path, build_id, bytes.len()) {
+        let name = name + TABLE_ENDING;
+        if let Some(header) = self.present(&name, build_id, bytes.len()) {
             return Ok(Prepared { left_alone: header.left_alone, was_there: true });
         }
         let analysis = analysis::analyse(&elf).map_err(odd)?;
         let left_alone = analysis.left_alone.len() as u32;
         let words = table::write(header(build_id, bytes.len(), left_alone), &analysis.sites);
         let content: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.put(&path, &content).map_err(|error| LaunchError::Unreadable(path, error))?;
+        let unwritable = |error| LaunchError::Unreadable(self.directory.path().join(&name), error);
+        self.directory.write_file(&name, &content).map_err(unwritable)?;
         Ok(Prepared { left_alone, was_there: false })
     }
 
-    /// Writes a file that appears whole.
-    fn put(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        let scratch = path.with_extension(format!("new-{}", std::process::id()));
-        let written = (|| {
-            // What a launcher of the same process id left behind.
-            let _ = fs::remove_file(&scratch);
-            let mut file = File::create_new(&scratch)?;
-            file.set_permissions(Permissions::from_mode(0o755))?;
-            file.write_all(content)?;
-            fs::rename(&scratch, path)
-        })();
-        if written.is_err() {
-            let _ = fs::remove_file(&scratch);
-        }
-        written
+    /// The head of a table that is there, whole, and by this very version.
+    fn present(&self, name: &str, build_id: &[u8], library_bytes: usize) -> Option<Header> {
+        let bytes = read(&self.directory, name).ok()?;
+        let words: Vec<u64> =
+            bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
+        let header = *table::open(&words, build_id).ok()?.0;
+        (header.library_bytes == library_bytes as u64 && header.writer == writer()).then_some(header)
     }
+}
+
+/// The candidates that were refused, and why.
+#[derive(Debug)]
+pub struct Refused(Vec<(PathBuf, Refusal)>);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (candidate, refusal) in &self.0 {
+            writeln!(f, "  {}: {refusal}", candidate.display())?;
+        }
+        write!(f, "  remedy: set XDG_CACHE_HOME to a directory on whose path only this user and root can write")
+    }
+}
+
+/// The directories that can hold the cache, best first. The programs of root act for other users,
+/// too, so root prefers one that every user reaches.
+///
+/// `outside`: the name of the user outside of the user namespace. Users share `/dev/shm` and `/tmp`
+/// across namespaces. `system`: a user that may own directories there, beside root.
+fn candidates(user: u32, outside: u32, system: Option<u32>) -> Vec<Candidate> {
+    let in_system =
+        |path: String| Candidate { path: path.into(), trusted: [0, user].into_iter().chain(system).collect() };
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let in_home = || variable("HOME").map(|home| home.join(".cache"));
+    let home = variable("XDG_CACHE_HOME").or_else(in_home).filter(|path| path.is_absolute());
+    let home = home.map(|home| Candidate { path: home.join("directfs"), trusted: vec![0, user] });
+    let for_all = (user == 0).then(|| in_system("/var/cache/directfs".into()));
+    let own = ["/dev/shm", "/tmp"].map(|parent| in_system(format!("{parent}/directfs-{outside}")));
+    let (first, late) = home.into_iter().partition::<Vec<_>, _>(|home| user != 0 || is_reached_by_all(&home.path));
+    first.into_iter().chain(for_all).chain(own).chain(late).collect()
+}
+
+/// What the parent of this user namespace calls a user, by the lines of `uid_map`. None if the user
+/// has no name in the namespace.
+fn outside(uid_map: &str, user: u32) -> Option<u32> {
+    uid_map.lines().find_map(|line| {
+        let fields: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let &[inside, outside, count] = &fields[..] else { return None };
+        let index = u64::from(user).checked_sub(inside).filter(|&index| index < count)?;
+        u32::try_from(outside + index).ok()
+    })
+}
+
+/// Sees to it that the directory holds the library, where every user can read it and code can run.
+fn put_library(directory: &TrustedDirectory, name: &str) -> io::Result<()> {
+    let path = directory.path().as_os_str().as_encoded_bytes();
+    if path.iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
+        let cause = "the loader takes no path with a colon, a space or a dollar sign";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
+    }
+    directory.allow_reading()?;
+    if !read(directory, name).is_ok_and(|present| present == PRELOAD) {
+        directory.write_file(name, PRELOAD)?;
+    }
+    check_runs(&directory.open_file(name)?)
+}
+
+fn read(directory: &TrustedDirectory, name: &str) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    directory.open_file(name)?.read_to_end(&mut content)?;
+    Ok(content)
 }
 
 fn header(build_id: &[u8], library_bytes: usize, left_alone: u32) -> Header {
@@ -146,16 +208,6 @@ fn header(build_id: &[u8], library_bytes: usize, left_alone: u32) -> Header {
     header
 }
 
-/// The head of a table that is there, whole, and by this very version.
-fn present(path: &Path, build_id: &[u8], library_bytes: usize) -> Option<Header> {
-    let bytes = fs::read(path).ok()?;
-    check_ours(&fs::symlink_metadata(path).ok()?, false).ok()?;
-    let words: Vec<u64> =
-        bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
-    let header = *table::open(&words, build_id).ok()?.0;
-    (header.library_bytes == library_bytes as u64 && header.writer == writer()).then_some(header)
-}
-
 /// Which analysis, for which library: another one has tables of its own making.
 fn writer() -> u64 {
     let sources = [&include_bytes!("analysis.rs")[..], include_bytes!("elf.rs"), PRELOAD];
@@ -167,41 +219,26 @@ fn fingerprint(bytes: &[u8]) -> u64 {
     table::checksum(&bytes.chunks(8).map(word).collect::<Vec<_>>())
 }
 
-/// What everybody may do with a directory that everybody reads.
-const READ_BY_ALL: u32 = 0o555;
-
-/// Whether the directories above a place let everybody pass.
-fn everybody_gets_to(place: &Path) -> bool {
+/// Whether the directories above a place let every user pass.
+fn is_reached_by_all(place: &Path) -> bool {
     const PASS_FOR_ALL: u32 = 0o111;
     let lets_pass =
         |directory: &Path| fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & PASS_FOR_ALL == PASS_FOR_ALL);
     place.ancestors().skip(1).all(lets_pass)
 }
 
-/// That something is what it should be, ours, and nobody else's to write.
-fn check_ours(metadata: &fs::Metadata, is_directory: bool) -> io::Result<()> {
-    const OTHERS_WRITE: u32 = 0o022;
-    // SAFETY: asks only.
-    let user = unsafe { libc::geteuid() };
-    let right_kind = if is_directory { metadata.is_dir() } else { metadata.is_file() };
-    if !right_kind || metadata.uid() != user || metadata.mode() & OTHERS_WRITE != 0 {
-        return Err(io::Error::from(io::ErrorKind::PermissionDenied));
-    }
-    Ok(())
-}
-
-/// That the system lets code from there run: mounts with `noexec` do not.
-fn check_runs(path: &Path) -> io::Result<()> {
+/// Checks that the system lets code from there run: mounts with `noexec` do not.
+fn check_runs(file: &File) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     const PAGE_BYTES: usize = 4096;
-    let file = File::open(path)?;
     let wanted = libc::PROT_READ | libc::PROT_EXEC;
     // SAFETY: a new mapping at a place that the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_BYTES, wanted, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
     if start == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+        let error = io::Error::last_os_error();
+        return Err(io::Error::new(error.kind(), format!("code cannot run from there (option noexec?): {error}")));
     }
-    // SAFETY: the mapping is ours and used by nobody.
+    // SAFETY: the mapping was made above, and has no other use.
     unsafe { libc::munmap(start, PAGE_BYTES) };
     Ok(())
 }
@@ -209,6 +246,12 @@ fn check_runs(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn trusted() -> Vec<u32> {
+        vec![0, effective_user()]
+    }
 
     #[test]
     fn a_table_is_made_once_and_again_when_torn() {
@@ -218,7 +261,7 @@ mod tests {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
-        let cache = Cache::at(directory.path()).unwrap();
+        let cache = Cache::at(directory.path(), &trusted()).unwrap();
         assert!(!cache.prepare(library).unwrap().was_there);
         assert!(cache.prepare(library).unwrap().was_there);
         let is_table = |path: &PathBuf| path.to_string_lossy().ends_with(TABLE_ENDING);
@@ -246,9 +289,54 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_write_is_refused() {
+    fn an_unsafe_candidate_makes_way_for_a_safe_one_and_is_named_without_one() {
         let directory = tempfile::tempdir().unwrap();
-        fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(Cache::at(directory.path()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let top = fs::canonicalize(directory.path()).unwrap();
+        let candidate = |name: &str| Candidate { path: top.join(name).join("directfs"), trusted: trusted() };
+        for (name, mode) in [("shared", 0o777), ("odd:name", 0o755), ("safe", 0o755)] {
+            fs::create_dir(top.join(name)).unwrap();
+            fs::set_permissions(top.join(name), Permissions::from_mode(mode)).unwrap();
+        }
+        let cache = Cache::first(["shared", "safe"].map(candidate)).unwrap();
+        assert!(cache.library().starts_with(top.join("safe/directfs")), "{cache:?}");
+        let error = Cache::first(["shared", "odd:name"].map(candidate)).unwrap_err().to_string();
+        let top = top.display();
+        for part in [
+            format!("{top}/shared/directfs: its group or others can write {top}/shared (mode 777); remedy: chmod"),
+            format!("{top}/odd:name/directfs: "),
+            "colon".to_string(),
+            "set XDG_CACHE_HOME".to_string(),
+        ] {
+            assert!(error.contains(&part), "{part}: {error}");
+        }
+    }
+
+    /// The library and a table at their places, but not by this user alone.
+    #[test]
+    fn files_that_others_can_write_are_replaced() {
+        let library = Path::new("/lib64/ld-linux-x86-64.so.2");
+        if !library.exists() {
+            eprintln!("SKIPPED: {} is not on this machine", library.display());
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path(), &trusted()).unwrap();
+        cache.prepare(library).unwrap();
+        for entry in fs::read_dir(directory.path()).unwrap() {
+            fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o777)).unwrap();
+        }
+        let cache = Cache::at(directory.path(), &trusted()).unwrap();
+        assert!(!cache.prepare(library).unwrap().was_there);
+        for entry in fs::read_dir(directory.path()).unwrap() {
+            assert_eq!(entry.unwrap().metadata().unwrap().mode() & 0o777, 0o755);
+        }
+    }
+
+    #[test]
+    fn names_of_users_are_translated_out_of_the_namespace() {
+        let map = "         0       1000          1\n      1     100000      65536\n";
+        assert_eq!([0, 1, 65536, 65537].map(|user| outside(map, user)), [Some(1000), Some(100000), Some(165535), None]);
+        assert_eq!(outside("0 0 4294967295\n", 65534), Some(65534));
+        assert_eq!(outside("", 0), None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a program that the library cannot get into is refused here, with the reason, and not started.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Refused};
 use crate::contract::{self, Contract};
 use crate::elf::{BadElf, Elf};
 use crate::hook::programs::HEAD_BYTES;
@@ -19,8 +19,13 @@ use std::process::{Command, ExitStatus};
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// No directory for the library and its tables.
-    #[error("no directory for the preload library is ours alone and lets code run: {0}")]
-    NoCache(#[source] io::Error),
+    #[error("no directory is safe for the preload library and lets code run:\n{0}")]
+    NoCache(Refused),
+    /// Files of the user cannot be told from those of others.
+    #[error(
+        "user {0} is not mapped into this user namespace, so its files cannot be told from those of other users (unshare: --map-current-user)"
+    )]
+    NoName(u32),
     /// No such program.
     #[error("{path}: command not found", path = .0.display())]
     NotFound(PathBuf),

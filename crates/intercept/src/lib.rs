@@ -28,6 +28,8 @@ pub mod hook;
 pub mod launch;
 pub mod routes;
 pub mod table;
+#[cfg(feature = "launcher")]
+pub mod trusted_directory;
 
 /// Files with tables end so; the version of their layout is part of it.
 pub const TABLE_ENDING: &str = ".sites-1";

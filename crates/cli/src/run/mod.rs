@@ -71,7 +71,7 @@ impl From<LaunchError> for Failure {
     fn from(error: LaunchError) -> Failure {
         let exit_code = match error {
             LaunchError::NotFound(_) => EXIT_NOT_FOUND,
-            LaunchError::NoCache(_) => EXIT_FAILED,
+            LaunchError::NoCache(_) | LaunchError::NoName(_) => EXIT_FAILED,
             _ => EXIT_NOT_RUN,
         };
         Failure { exit_code, error: error.into() }
