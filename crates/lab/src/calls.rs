@@ -1,28 +1,28 @@
-//! Calls by path: what experiments are written against, so that one runs over every system.
+//! Calls by path: the interface of experiments, so that one experiment runs over every system.
 
 use engine::Attributes;
 use posix::Result;
 
-/// An open file, as the session knows it that opened it.
+/// An open file, valid in the session that opened it.
 pub type Handle = u32;
 
-/// A mounted file system that threads use at the same time, each through a session of its own.
+/// A mounted file system. Threads use it concurrently, each through its own session.
 pub trait System: Sync {
-    /// A thread's way in.
+    /// A thread's session.
     type Session<'s>: Calls
     where
         Self: 's;
 
-    /// Lets the calling thread in.
+    /// Opens a session for the calling thread.
     fn session(&self) -> Result<Self::Session<'_>>;
 }
 
-/// The calls of a program, by path, in this process. Paths begin with `/` at the root of the file system; the caller is root unless the
-/// implementation says otherwise.
+/// The calls of a program, by path, in this process. Paths begin with `/` at the root of the file
+/// system. The caller is root unless the implementation says otherwise.
 pub trait Calls {
-    /// Opens a file (flags as open(2) takes them).
+    /// Opens a file, with the flags of open(2).
     fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<Handle>;
-    /// Closes it.
+    /// Closes a file.
     fn close(&self, file: Handle) -> Result<()>;
     /// Reads at an offset.
     fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize>;
@@ -32,47 +32,48 @@ pub trait Calls {
     fn append(&self, file: Handle, bytes: &[u8]) -> Result<usize>;
     /// Sets the length.
     fn truncate(&self, file: Handle, length: u64) -> Result<()>;
-    /// Makes what was done to a file durable.
+    /// Makes a file's changes durable.
     fn sync_file(&self, file: Handle) -> Result<()>;
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
-    /// Attributes; links are followed.
+    /// Attributes of a file; symbolic links are followed.
     fn stat(&self, path: &[u8]) -> Result<Attributes>;
-    /// Attributes of a link itself.
+    /// Attributes of a file; a final symbolic link is not followed.
     fn stat_link(&self, path: &[u8]) -> Result<Attributes>;
-    /// Whether the caller may do what `mode` says (bits of access(2)).
+    /// Checks access by the bits of access(2).
     fn access(&self, path: &[u8], mode: u32) -> Result<()>;
-    /// Makes a directory.
+    /// Creates a directory.
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()>;
     /// Removes a file's name.
     fn unlink(&self, path: &[u8]) -> Result<()>;
     /// Removes a directory.
     fn rmdir(&self, path: &[u8]) -> Result<()>;
-    /// Renames, with the flags of renameat2.
+    /// Renames, with the flags of renameat2(2).
     fn rename(&self, from: &[u8], to: &[u8], flags: u32) -> Result<()>;
-    /// Makes another name; a last symbolic link is not followed.
+    /// Creates a hard link; a final symbolic link is not followed.
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()>;
-    /// Its target.
+    /// Reads the target of a symbolic link.
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
-    /// chmod.
+    /// Changes permissions.
     fn chmod(&self, path: &[u8], mode: u32) -> Result<()>;
-    /// Tells the names of a directory with their inode numbers, without `.` and `..`.
+    /// Visits the names of a directory with their inode numbers, without `.` and `..`.
     fn read_directory(&self, path: &[u8], visit: &mut dyn FnMut(&[u8], u64)) -> Result<()>;
     /// The path of a directory, found as getcwd finds it.
     fn path_of(&self, directory: &[u8]) -> Result<Vec<u8>>;
-    /// Forgets what can be forgotten of names and attributes in memory: what a cold start finds. Files in use stay.
+    /// Drops all cached names and attributes that are not in use, as before a cold start.
     fn drop_caches(&self) -> Result<()>;
 
-    /// Makes an empty file that must not exist, as `open` with O_CREAT and O_EXCL followed by `close` does.
+    /// Creates an empty file that must not exist, like `open` with O_CREAT and O_EXCL followed by
+    /// `close`.
     fn create(&self, path: &[u8], mode: u32) -> Result<()> {
         let file = self.open(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode)?;
         self.close(file)
     }
 }
 
-/// A front keeps nothing for a thread: every thread's session is the front itself.
+/// The VFS layers keep no per-thread state: the layer itself is every thread's session.
 impl<C: Calls + ?Sized> Calls for &C {
     fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<Handle> {
         (**self).open(path, flags, mode)

@@ -6,56 +6,56 @@ use posix::Errno;
 /// The results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why something cannot be done.
+/// The reason for a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// What a program sees as an errno.
+    /// An errno for the calling program.
     #[error("{0}")]
     Errno(#[from] Errno),
-    /// The image contradicts itself. A program sees EUCLEAN.
+    /// The image is inconsistent. A program gets EUCLEAN.
     #[error("the image is damaged: {what} at {offset:#x}; restore it from a copy, or make a new one")]
     Damaged {
-        /// What is wrong.
+        /// The inconsistency.
         what: &'static str,
         /// Bytes from the start of the image.
         offset: u64,
     },
-    /// The image is of another system, or of none.
+    /// The image belongs to another system, or to none.
     #[error("this image holds {found}, not {wanted}: choose the system that made it")]
     OtherSystem {
-        /// The system that was to be mounted.
+        /// The system to be mounted.
         wanted: &'static str,
-        /// What is there.
+        /// The system found.
         found: &'static str,
     },
-    /// The image was made by another version of this program.
+    /// Another version of this program made the image.
     #[error(
-        "the image has format version {found}, this program knows version {known}: mount it with the program that made it"
+        "the image has format version {found}, this program supports version {known}: mount it with the program that made it"
     )]
     OtherVersion {
-        /// What the image says.
+        /// Version in the image.
         found: u64,
-        /// What is understood.
+        /// Version that this program supports.
         known: u64,
     },
-    /// The image is shorter than the file system in it, or than any could be.
-    #[error("the image has {length} bytes, {needed} are needed: make it longer")]
+    /// The image is shorter than its file system, or than the minimum.
+    #[error("the image has {length} bytes but needs {needed}: extend it")]
     TooSmall {
-        /// What there is.
+        /// Length of the image.
         length: u64,
-        /// What is needed.
+        /// Length needed.
         needed: u64,
     },
 }
 
 impl Error {
-    /// A contradiction in the image.
+    /// An inconsistency in the image.
     #[cold]
     pub fn damaged(what: &'static str, offset: u64) -> Error {
         Error::Damaged { what, offset }
     }
 
-    /// As programs see it.
+    /// The errno that a program gets.
     pub fn errno(self) -> Errno {
         match self {
             Error::Errno(errno) => errno,
@@ -67,6 +67,6 @@ impl Error {
 
 impl From<BadOffset> for Error {
     fn from(bad: BadOffset) -> Error {
-        Error::damaged("a link leads out of the image", bad.offset)
+        Error::damaged("a link points outside the image", bad.offset)
     }
 }

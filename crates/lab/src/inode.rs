@@ -1,4 +1,4 @@
-//! Attributes in memory: what a kernel keeps in its inode, and what `stat` reads without a lock.
+//! Attributes in memory, as a kernel keeps them in its inode. `stat` reads them without a lock.
 
 use engine::Attributes;
 use engine::format::FileKind;
@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 const WORDS: usize = 9;
 
-/// A file's attributes under a sequence count: one writer at a time (whoever holds the file's lock exclusively), readers without a lock.
+/// A file's attributes under a sequence count. The holder of the file's exclusive lock is the only
+/// writer; readers take no lock.
 ///
-/// Plain data that stays where it is: an inode cache may use the cell for another file later, and a reader that was late sees
-/// either file's attributes whole. Which file's they were, it has to check by other means.
+/// The cell is plain data at a fixed address. An inode cache may reuse it for another file; a late
+/// reader then sees one file's attributes whole and must check by other means which file's they
+/// are.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct AttributeCell {
@@ -20,7 +22,7 @@ pub struct AttributeCell {
     words: [AtomicU64; WORDS],
 }
 
-// Arrays of cells in memory that begins as zeros hold these.
+// Arrays of cells in zero-initialised memory rely on this size.
 const _: () = assert!(size_of::<AttributeCell>() == 8 + 8 * WORDS);
 
 const fn pair(high: u32, low: u32) -> u64 {
@@ -35,7 +37,8 @@ impl AttributeCell {
         cell
     }
 
-    /// Replaces the attributes. Only under the file's exclusive lock, or before anybody knows the file.
+    /// Replaces the attributes. Requires the file's exclusive lock, or a file that is not yet
+    /// published.
     pub fn set(&self, new: &Attributes) {
         let words: [u64; WORDS] = [
             new.number,
@@ -57,7 +60,7 @@ impl AttributeCell {
         self.sequence.store(sequence.wrapping_add(2), Release);
     }
 
-    /// The attributes, all of one moment.
+    /// A consistent snapshot of the attributes.
     #[inline]
     pub fn get(&self) -> Attributes {
         loop {
@@ -71,7 +74,7 @@ impl AttributeCell {
         }
     }
 
-    /// Changes some. Only under the file's exclusive lock.
+    /// Updates the attributes under the file's exclusive lock. Returns the new ones.
     pub fn update(&self, change: impl FnOnce(&mut Attributes)) -> Attributes {
         let mut attributes = self.get();
         change(&mut attributes);
@@ -87,7 +90,7 @@ fn unpack(words: &[u64; WORDS]) -> Attributes {
     Attributes {
         number,
         generation: high(generation_device),
-        // A cell that was never set holds zero, of which nobody sees anything.
+        // A cell that was never set holds zeros, which no caller uses.
         kind: FileKind::from_mode(mode).unwrap_or(FileKind::Fifo),
         mode,
         links: mode_links as u32,

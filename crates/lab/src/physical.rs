@@ -1,36 +1,45 @@
-//! What a front asks of a physical file system: operations by inode, as a kernel's VFS calls them.
+//! The interface between a VFS layer and a physical file system: operations by inode, as a kernel's
+//! VFS calls them.
 //!
-//! # Who locks what
+//! # Locking rules
 //!
-//! The front locks as Linux does, and a physical file system may rely on this and on no more:
+//! The VFS layer locks as Linux does. A physical file system may rely on these rules only:
 //!
-//! - An operation gets each file that it reads as [`Shared`] (others may read it, too, nobody changes it) and each that it changes as
-//!   [`Exclusive`] (nobody else is at it). This is `i_rwsem`: `lookup`, `read_directory`, `read` are shared; everything that changes
-//!   a directory, a file's attributes, links or content is exclusive, for all files that it changes: directories, the file that gains or loses
-//!   a name, the file that a rename replaces.
-//! - A rename between directories happens alone among such renames, and no directory becomes its own ancestor.
-//! - The front has looked names up under the same lock: what is created does not exist, what is removed does, `rmdir` and a replacing rename
-//!   get directories where they need them. Names are 1 to 255 bytes without `/` and zero, never `.` or `..`. Permissions are the front's matter. Whether a
-//!   directory is empty is the physical file system's ([`Errno::ENOTEMPTY`](posix::Errno::ENOTEMPTY)).
-//! - Operations on different files run at the same time. Allocators, journals, inode tables are the physical file system's to protect.
+//! - An operation gets each file that it reads as [`Shared`] (others may read it concurrently, none
+//!   changes it) and each that it changes as [`Exclusive`] (no other operation uses it). This is
+//!   `i_rwsem`. `lookup`, `read_directory` and `read` are shared. Every change of a directory, or
+//!   of a file's attributes, links or content, is exclusive for all files that it changes:
+//!   directories, the file that gains or loses a name, the file that a rename replaces.
+//! - A rename between directories excludes all other such renames. No directory becomes its own
+//!   ancestor.
+//! - The VFS layer has looked names up under the same lock: a name to be created does not exist, a
+//!   name to be removed does, and `rmdir` and a replacing rename get directories where they need
+//!   them. Names have 1 to 255 bytes without `/` and zero, and are never `.` or `..`. The VFS layer
+//!   checks permissions. The physical file system checks that a directory is empty
+//!   ([`Errno::ENOTEMPTY`](posix::Errno::ENOTEMPTY)).
+//! - Operations on different files run concurrently. The physical file system protects its own
+//!   allocators, journals and inode tables.
 //!
 //! # Attributes and private state
 //!
-//! For each file in use the front keeps an [`AttributeCell`] and the physical file system's own [`Info`](PhysicalFs::Info) (an
-//! index of names, a log's tail, what a kernel file system embeds in its inode). Every operation that changes attributes changes the cells:
-//! of the directory (times, links, size), the new file, the removed one. A crash forgets both.
+//! For each file in use the VFS layer keeps an [`AttributeCell`] and the physical file system's own
+//! [`Info`](PhysicalFs::Info): an index of names, a log's tail, whatever a kernel file system
+//! embeds in its inode. Every operation that changes attributes updates the cells of the directory
+//! (times, links, size), the new file and the removed file. A crash loses both.
 //!
-//! # Lives of inodes
+//! # Life of an inode
 //!
-//! [`load`](PhysicalFs::load) brings a file into memory, once until it is given back by [`forget`](PhysicalFs::forget) (it has names) or
-//! [`evict`](PhysicalFs::evict) (it has none and nobody has it open: free it). A crash may come between a last `unlink` and `evict`: recovery frees
-//! such files.
+//! [`load`](PhysicalFs::load) brings a file into memory. It is not called again for that file until
+//! [`forget`](PhysicalFs::forget) (the file has names) or [`evict`](PhysicalFs::evict) (it has none
+//! and is not open: free it). A crash may come between the last `unlink` and `evict`; recovery
+//! frees such files.
 //!
-//! # Places
+//! # Offsets
 //!
-//! Operations tell where on the image a name ([`Found::entry`]) and an inode ([`Found::inode`]) lie. A front that has an index of its own hands the
-//! entry back ([`Name::entry`]) so that nobody searches twice; mounted for such a front ([`Index::Front`]) a physical file system builds
-//! no index of names. The inode's place leads to its [`NvPointer`].
+//! Operations report the image offsets of a name ([`Found::entry`]) and an inode
+//! ([`Loaded::inode`]). A VFS layer with its own index passes the entry back ([`Name::entry`]), so
+//! that the name is not searched for twice. When mounted for such a layer ([`Index::Front`]), a
+//! physical file system builds no index of names. The inode's offset leads to its [`NvPointer`].
 
 use crate::error::Result;
 use crate::inode::AttributeCell;
@@ -40,18 +49,18 @@ use engine::format::FileKind;
 use engine::{Attributes, Changes};
 use pmem::{MappedRegion, Memory};
 
-/// A file that the caller holds shared.
+/// A file whose lock the caller holds shared.
 #[derive(Debug)]
 pub struct Shared<'a, I> {
     /// Its inode number.
     pub number: u64,
     /// Its attributes.
     pub attributes: &'a AttributeCell,
-    /// What the physical file system keeps for it.
+    /// The physical file system's state for it.
     pub info: &'a I,
 }
 
-// By hand: a derived one would want the state to be copied.
+// A derived `Clone` would require `I: Clone`.
 impl<I> Clone for Shared<'_, I> {
     fn clone(&self) -> Self {
         *self
@@ -59,53 +68,54 @@ impl<I> Clone for Shared<'_, I> {
 }
 impl<I> Copy for Shared<'_, I> {}
 
-/// A file that the caller holds exclusively.
+/// A file whose lock the caller holds exclusively.
 #[derive(Debug)]
 pub struct Exclusive<'a, I> {
     /// Its inode number.
     pub number: u64,
     /// Its attributes.
     pub attributes: &'a AttributeCell,
-    /// What the physical file system keeps for it.
+    /// The physical file system's state for it.
     pub info: &'a mut I,
 }
 
 impl<I> Exclusive<'_, I> {
-    /// The same, to look at only.
+    /// A shared view.
     pub fn shared(&self) -> Shared<'_, I> {
         Shared { number: self.number, attributes: self.attributes, info: self.info }
     }
 }
 
-/// A name of a directory, as operations get it.
+/// A name of a directory, as passed to operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'n> {
     /// 1 to 255 bytes.
     pub bytes: &'n [u8],
-    /// Where its entry lies on the image, if the front knows: always when mounted with [`Index::Front`] and the name exists.
+    /// Image offset of its entry, if the VFS layer knows it. Always set when the name exists and
+    /// the mount uses [`Index::Front`].
     pub entry: Option<u64>,
 }
 
 impl<'n> Name<'n> {
-    /// A name whose place is not known.
+    /// A name whose offset is unknown.
     pub const fn new(bytes: &'n [u8]) -> Name<'n> {
         Name { bytes, entry: None }
     }
 }
 
-/// What a name leads to.
+/// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// Inode number.
     pub number: u64,
-    /// Where the entry lies on the image: what [`Name::entry`] takes. Never zero.
+    /// Image offset of the entry, for [`Name::entry`]. Never zero.
     pub entry: u64,
 }
 
-/// A file to be made.
+/// A file to be created.
 #[derive(Debug, Clone, Copy)]
 pub struct NewFile<'a> {
-    /// Kind of file.
+    /// File type.
     pub kind: FileKind,
     /// Permission bits.
     pub permissions: u32,
@@ -113,98 +123,99 @@ pub struct NewFile<'a> {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of a device, else zero.
+    /// Device number of a device, otherwise zero.
     pub device: u32,
-    /// Target of a symbolic link, else empty.
+    /// Target of a symbolic link, otherwise empty.
     pub target: &'a [u8],
 }
 
-/// A file in memory, for the front to keep.
+/// A file in memory, which the VFS layer keeps.
 #[derive(Debug)]
 pub struct Loaded<I> {
     /// Its attributes, with its number.
     pub attributes: Attributes,
-    /// What the physical file system keeps for it.
+    /// The physical file system's state for it.
     pub info: I,
-    /// Where its inode lies on the image: what [`PhysicalFs::nv_pointer`] takes.
+    /// Image offset of its inode, for [`PhysicalFs::nv_pointer`].
     pub inode: u64,
 }
 
-/// A file that was just made, and its entry.
+/// A new file and its entry.
 #[derive(Debug)]
 pub struct Made<I> {
     /// The file.
     pub file: Loaded<I>,
-    /// Where its name lies.
+    /// Image offset of its entry.
     pub entry: u64,
 }
 
-/// One name of a directory; `.` and `..` are not among them.
+/// A name of a directory, never `.` or `..`.
 #[derive(Debug, Clone, Copy)]
 pub struct DirectoryEntry<'n> {
     /// The name.
     pub name: &'n [u8],
     /// Inode number.
     pub number: u64,
-    /// Kind of file.
+    /// File type.
     pub kind: FileKind,
-    /// Pass this to go on after this entry.
+    /// Position behind this entry, to continue from.
     pub cookie: u64,
-    /// Where it lies on the image.
+    /// Image offset of the entry.
     pub entry: u64,
 }
 
-/// A rename whose names and files the front has looked up.
+/// A rename. The VFS layer has looked up its names and files.
 #[derive(Debug)]
 pub struct Renaming<'a, 'i, I> {
     /// Directory of the old name.
     pub from: &'a mut Exclusive<'i, I>,
     /// The old name.
     pub from_name: Name<'a>,
-    /// Directory of the new name, if another one.
+    /// Directory of the new name, if it is another one.
     pub to: Option<&'a mut Exclusive<'i, I>>,
     /// The new name.
     pub to_name: Name<'a>,
     /// The file.
     pub file: &'a mut Exclusive<'i, I>,
-    /// The file that the new name means now: it is replaced, or swapped if `exchange`. Never the same file as `file`.
+    /// The file of the new name, if it exists: replaced, or swapped if `exchange`. Never the same
+    /// file as `file`.
     pub other: Option<&'a mut Exclusive<'i, I>>,
-    /// Swap the two.
+    /// Whether to swap the two files.
     pub exchange: bool,
     /// The time.
     pub now_ns: i64,
 }
 
-/// Where the entries lie after a rename.
+/// Image offsets of the entries after a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Renamed {
-    /// Of the new name.
+    /// Entry of the new name.
     pub to_entry: u64,
-    /// Of the old name, after an exchange.
+    /// Entry of the old name, after an exchange.
     pub from_entry: Option<u64>,
 }
 
-/// Figures of the whole.
+/// Total and free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Space {
     /// Blocks of 4 KiB for files and names.
     pub blocks: u64,
-    /// Those not in use.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Files that there may be.
+    /// Maximum number of files.
     pub inodes: u64,
-    /// How many more there may be.
+    /// Number of files that can still be created.
     pub inodes_free: u64,
 }
 
-/// How to make a file system.
+/// Options of mkfs.
 #[derive(Debug, Clone, Copy)]
 pub struct MkfsOptions {
     /// Owner and group of the root.
     pub owner: (u32, u32),
     /// Permissions of the root.
     pub permissions: u32,
-    /// Birth of the root.
+    /// Birth time of the root.
     pub now_ns: i64,
 }
 
@@ -214,24 +225,27 @@ impl Default for MkfsOptions {
     }
 }
 
-/// Who knows where a name is.
+/// Which layer has the index of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Index {
-    /// The physical file system: [`PhysicalFs::lookup`] is called.
+    /// The physical file system: the VFS layer calls [`PhysicalFs::lookup`].
     #[default]
     Own,
-    /// The front, for all names of a directory whose names it uses: `lookup` is never called, and every name that exists comes with its place.
+    /// The VFS layer, for all names of a directory in use. `lookup` is never called, and every
+    /// existing name comes with its offset.
     Front,
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Debug, Clone, Copy)]
 pub struct MountOptions {
-    /// Who knows where a name is.
+    /// Which layer has the index of names.
     pub index: Index,
-    /// How often what is kept back in memory is written, where a system does so (SoupFS); zero: only by `sync` and unmount.
+    /// Interval between writes of delayed changes in milliseconds (SoupFS only). With zero, only
+    /// `sync` and unmount write.
     pub persist_period_ms: u64,
-    /// Lists of free blocks and journals, for as many threads that do not disturb each other.
+    /// Number of lists of free blocks and journals: the number of threads that can run without
+    /// sharing one.
     pub shards: usize,
 }
 
@@ -242,63 +256,69 @@ impl Default for MountOptions {
     }
 }
 
-/// A file system on an image. See the module for who locks what.
+/// A file system on an image. See the module for the locking rules.
 ///
-/// A call that returns has done what its system promises (NOVA and PMFS: everything durable; SoupFS: durable by the next period or
-/// `sync`), and a crash at any instant leaves each call done or not done (but for what SoupFS says of renames and writes).
+/// A call that returns has the durability that its system promises: NOVA and PMFS make everything
+/// durable, SoupFS by the next period or `sync`. A crash at any instant leaves each call done or
+/// not done, except for SoupFS's renames and writes as documented there.
 pub trait PhysicalFs: Send + Sync + Sized + 'static {
-    /// What watches or slows the image's memory.
+    /// Memory type of the image: it can observe or delay accesses.
     type Memory: Memory;
-    /// What it keeps in memory for each file in use.
+    /// In-memory state for each file in use.
     type Info: Send + Sync + 'static;
 
-    /// What people call it.
+    /// Name for reports.
     const NAME: &'static str;
 
-    /// Makes an empty file system of a whole image. The image need not be zero.
+    /// Creates an empty file system on a whole image. The image need not be zeroed.
     fn mkfs(region: &MappedRegion<Self::Memory>, options: &MkfsOptions) -> Result<()>;
 
-    /// Mounts it, recovering first if it was not left in order.
+    /// Mounts the image; recovers first if it is unclean.
     fn mount(region: MappedRegion<Self::Memory>, options: &MountOptions) -> Result<Self>;
 
-    /// Leaves it in order. The front has forgotten all files; nothing is called afterwards.
+    /// Marks the image clean. The VFS layer has released all files before and calls nothing
+    /// afterwards.
     fn unmount(&self) -> Result<()>;
 
     /// The image.
     fn region(&self) -> &MappedRegion<Self::Memory>;
 
-    /// How often this image has been mounted, this time included: what makes an [`NvPointer`] live.
+    /// Number of mounts of this image, including this one. It decides which [`NvPointer`] is live.
     fn mounts(&self) -> u64;
 
     /// Number of the root directory.
     fn root(&self) -> u64;
 
-    /// Where an inode lies on the image. How dear this is, is a matter of the system: a sum in PMFS, a search in NOVA.
+    /// Image offset of an inode. The cost depends on the system: arithmetic in PMFS, a search in
+    /// NOVA.
     fn inode_place(&self, number: u64) -> Result<u64>;
 
-    /// The nv pointer of the inode at a place: of a word in it that nothing but a front uses.
+    /// The nv pointer of the inode at an offset. Only the VFS layer uses it.
     fn nv_pointer(&self, inode: u64) -> Result<&NvPointer>;
 
-    /// Brings a file that has names into memory.
+    /// Loads a file that has names.
     fn load(&self, number: u64) -> Result<Loaded<Self::Info>>;
 
-    /// Lets go of a file that has names. It may be called while the file's changes are not yet written, where a system keeps them back.
+    /// Releases a file that has names. A system that delays writes may still have unwritten changes
+    /// of it.
     fn forget(&self, number: u64, info: Self::Info) -> Result<()>;
 
-    /// Frees a file that has no names and that nobody has open.
+    /// Frees a file that has no names and is not open.
     fn evict(&self, number: u64, attributes: &Attributes, info: Self::Info) -> Result<()>;
 
-    /// The file of a name.
+    /// Looks up a name.
     fn lookup(&self, directory: Shared<'_, Self::Info>, name: &[u8]) -> Result<Option<Found>>;
 
-    /// Whether the entry at a place bears this name, for a front that keeps places and no names. It is asked without a lock: the
-    /// entry may just be going, and the place somebody else's. Then any answer will do, but no harm may come of it.
+    /// Whether the entry at an offset has this name, for a VFS layer that keeps offsets but no
+    /// names. Called without a lock: the entry may be in removal and the offset reused. Then any
+    /// answer is valid, but the call must be safe.
     fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool;
 
-    /// The directory that a directory lies in; the root's is itself.
+    /// The parent of a directory; the root is its own parent.
     fn parent(&self, directory: Shared<'_, Self::Info>) -> Result<u64>;
 
-    /// Tells the names after `cookie` (zero: all) until `visit` says that it is enough. A cookie keeps its meaning while names come and go.
+    /// Visits the names after `cookie` (zero: all) until `visit` returns false. A cookie stays
+    /// valid while names are created and removed.
     fn read_directory(
         &self,
         directory: Shared<'_, Self::Info>,
@@ -306,7 +326,7 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
         visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
     ) -> Result<()>;
 
-    /// Makes a file of any kind.
+    /// Creates a file of any type.
     fn create(
         &self,
         directory: &mut Exclusive<'_, Self::Info>,
@@ -315,7 +335,7 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
         now_ns: i64,
     ) -> Result<Made<Self::Info>>;
 
-    /// Gives a file that is no directory another name; where it lies.
+    /// Adds a name to a file that is no directory. Returns its entry's offset.
     fn link(
         &self,
         file: &mut Exclusive<'_, Self::Info>,
@@ -348,28 +368,28 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
     /// Changes attributes; the change time becomes `now_ns`.
     fn change(&self, file: &mut Exclusive<'_, Self::Info>, changes: &Changes, now_ns: i64) -> Result<()>;
 
-    /// Reads content; how many bytes there were.
+    /// Reads content. Returns the number of bytes read.
     fn read(&self, file: Shared<'_, Self::Info>, offset: u64, into: &mut [u8]) -> Result<usize>;
 
-    /// Writes content, all of it or nothing if there is no room.
+    /// Writes content: all of it, or nothing if space runs out.
     fn write(&self, file: &mut Exclusive<'_, Self::Info>, offset: u64, bytes: &[u8], now_ns: i64) -> Result<()>;
 
-    /// Makes a file so long.
+    /// Sets the length of a file.
     fn truncate(&self, file: &mut Exclusive<'_, Self::Info>, size_bytes: u64, now_ns: i64) -> Result<()>;
 
-    /// The target of a symbolic link; how many bytes of it there were and fit.
+    /// Reads the target of a symbolic link. Returns the number of bytes copied.
     fn read_link(&self, link: Shared<'_, Self::Info>, into: &mut [u8]) -> Result<usize>;
 
-    /// Makes all that was done to a file durable.
+    /// Makes all changes of a file durable.
     fn sync_file(&self, file: &mut Exclusive<'_, Self::Info>) -> Result<()>;
 
-    /// Makes all that was done durable.
+    /// Makes all changes durable.
     fn sync(&self) -> Result<()>;
 
-    /// Whose what lies in memory is, for people who look at where threads meet.
+    /// The memory areas of this file system, for reports of where threads contend.
     fn places(&self) -> Vec<Place> {
         Vec::new()
     }
-    /// Figures of the whole.
+    /// Total and free space.
     fn space(&self) -> Result<Space>;
 }

@@ -1,5 +1,5 @@
-//! Directories: names are entries in the directory's log, and in memory an ordered index by their hash (where NOVA has a radix tree), built when the
-//! directory is loaded.
+//! Directories. Names are entries in the directory's log. Loading a directory builds an index in
+//! memory, ordered by hash (NOVA uses a radix tree).
 
 use super::format::{ADD, ADD_BYTES, AddEntry, Inode, REMOVED};
 use super::log::{Appending, Entry};
@@ -10,22 +10,23 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm, crc32c};
 use posix::Errno;
 use std::collections::BTreeMap;
 
-/// Names with one hash; they differ in these bits of the key.
+/// Low bits of a key: they tell names with the same hash apart.
 const TWINS: u64 = 15;
 
-/// A directory in memory.
+/// A directory's in-memory state.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// By hash: entry and inode number. Empty if the front has the index.
+    /// Entry and inode number by hash. Empty if the VFS layer has the index.
     index: BTreeMap<u64, Found>,
-    /// How many there are.
+    /// Number of names.
     pub(super) count: u64,
 }
 
 fn hash(name: &[u8]) -> u64 {
     let low = crc32c(0, name) as u64;
     let mixed = (low | (crc32c(!0, name) as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // Not zero, for a cookie of zero means the beginning; the last bits are for twins, the first two for those who count on from it.
+    // Bit 61 is set because cookie 0 means the beginning. The low bits tell colliding names apart.
+    // The two high bits stay zero so that callers can add to a cookie.
     (mixed >> 2 | 1 << 61) & !TWINS
 }
 
@@ -44,7 +45,7 @@ pub(super) fn names_mut(info: &mut NovaInfo) -> Result<&mut Names> {
 }
 
 impl<M: Memory> Nova<M> {
-    /// Whether the entry at a place bears a name.
+    /// Whether the entry at an offset has this name.
     pub(super) fn is_named(&self, at: u64, name: &[u8]) -> bool {
         let Ok(entry) = self.region.get::<AddEntry>(Pm::new(at)) else { return false };
         self.region.note_read(at, ADD_BYTES + name.len() as u64);
@@ -64,7 +65,7 @@ impl<M: Memory> Nova<M> {
         Ok(self.find(names(directory.info)?, name).map(|(_, found)| found))
     }
 
-    /// The entry of a name that exists.
+    /// The offset of the entry of an existing name.
     pub(super) fn entry_of(&self, info: &NovaInfo, name: Name<'_>) -> Result<u64> {
         match name.entry {
             Some(entry) => Ok(entry),
@@ -72,7 +73,7 @@ impl<M: Memory> Nova<M> {
         }
     }
 
-    /// That there is room for one more name of that hash.
+    /// Fails with ENOSPC if the index has no room for another name with this hash.
     pub(super) fn reserve(&self, info: &NovaInfo, name: &[u8]) -> Result<()> {
         let key = hash(name);
         match self.index == Index::Own && names(info)?.index.range(key..=key | TWINS).count() as u64 > TWINS {
@@ -106,12 +107,13 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    /// Marks an entry as removed, or not. Its log says so, too, and recovery believes the log; the mark spares later scans the search.
+    /// Marks an entry as removed or not removed. The log is authoritative; the mark saves later
+    /// scans the search for the removal entry.
     pub(super) fn mark(&self, at: u64, removed: bool) -> Result<Flushed> {
         let entry: &AddEntry = self.region.get(Pm::new(at))?;
         let header = entry.header.load();
         if header & 0xff != ADD {
-            return Err(Error::damaged("a log removes what is no name", at));
+            return Err(Error::damaged("a removal entry refers to an entry that is no name", at));
         }
         let header = if removed { header | REMOVED } else { header & !REMOVED };
         Ok(self.region.flush(self.region.set64(&entry.header, header)))
@@ -135,7 +137,7 @@ impl<M: Memory> Nova<M> {
         let mut buffer = [0; 256];
         for (key, found) in names(directory.info)?.index.range(cookie.saturating_add(1)..) {
             let Entry::Add { name_length, kind, number, .. } = self.entry(found.entry)? else {
-                return Err(Error::damaged("an entry is no name", found.entry));
+                return Err(Error::damaged("an indexed entry is no name", found.entry));
             };
             let name = self.name_at(found.entry, name_length, &mut buffer)?;
             if !visit(&DirectoryEntry { name, number, kind, cookie: *key, entry: found.entry }) {
@@ -145,7 +147,8 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    /// Names in the order of the log; a cookie is an entry's place in it, which no compaction changes while there are names.
+    /// Visits the names in log order. A cookie is the entry's ordinal in the log. It stays valid
+    /// because no compaction happens while the directory has names.
     fn scan_names(
         &self,
         directory: Shared<'_, NovaInfo>,
@@ -169,7 +172,8 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    /// Writes a directory's log anew when most of it is history. Places change, so if the front keeps them this waits until there are none.
+    /// Rewrites a directory's log when most of it is obsolete. Rewriting moves entries. If the VFS
+    /// layer stores their offsets, compaction waits until the directory is empty.
     pub(super) fn compact_directory(&self, directory: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
         let log = directory.info.log;
         let names = names(directory.info)?;
@@ -191,13 +195,13 @@ impl<M: Memory> Nova<M> {
                 }
                 Ok(())
             }
-            // Without room the old one serves.
+            // Without free space the old log stays in use.
             Err(Error::Errno(Errno::ENOSPC)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Where the entries lie in the new log, in the order of the index.
+    /// Returns the offsets of the entries in the new log, in index order.
     fn rewrite_directory(
         &self,
         inode: &Inode,
@@ -209,7 +213,7 @@ impl<M: Memory> Nova<M> {
         let mut buffer = [0; 256];
         for found in names(directory.info)?.index.values() {
             let Entry::Add { number, name_length, kind, .. } = self.entry(found.entry)? else {
-                return Err(Error::damaged("an entry is no name", found.entry));
+                return Err(Error::damaged("an indexed entry is no name", found.entry));
             };
             let name = self.name_at(found.entry, name_length, &mut buffer)?;
             let stamp = (attributes.links, attributes.modified_ns);
@@ -219,7 +223,7 @@ impl<M: Memory> Nova<M> {
         Ok(moved)
     }
 
-    /// What a directory's log says: for loading it.
+    /// Adds a log entry to a directory that is being loaded.
     pub(super) fn load_name(&self, names: &mut Names, at: u64, entry: &Entry) -> Result<()> {
         if let Entry::Add { number, name_length, removed: false, .. } = entry {
             names.count += 1;

@@ -1,4 +1,4 @@
-//! Content of files: blocks are written anew (copy on write), the log says which.
+//! File content. Writes go to fresh blocks (copy on write); the log records which.
 
 use super::log::{Appending, Entry};
 use super::{Body, Nova, NovaInfo};
@@ -10,24 +10,24 @@ use pmem::{BLOCK_BYTES, Flushed, Memory};
 use posix::Errno;
 use std::collections::BTreeMap;
 
-/// Which block holds which page of a file: by first page, runs of blocks.
+/// Maps pages of a file to blocks: runs of blocks by their first page.
 #[derive(Debug, Default)]
 pub struct Extents(BTreeMap<u64, BlockRange>);
 
 impl Extents {
-    /// The run that holds a page: the page's block, and how many follow it.
+    /// The run from the block of a page onwards: that block and those that follow it.
     fn find(&self, page: u64) -> Option<BlockRange> {
         let (first, run) = self.0.range(..=page).next_back()?;
         let into = page - first;
         (into < run.count).then(|| BlockRange { start: run.start + into, count: run.count - into })
     }
 
-    /// Pages without a block from one on, up to `limit`.
+    /// The number of pages without a block from `page` on, at most `limit`.
     fn hole(&self, page: u64, limit: u64) -> u64 {
         self.0.range(page..).next().map_or(limit, |(first, _)| (first - page).min(limit))
     }
 
-    /// Takes the blocks of pages `first .. end` out; `freed` hears of them.
+    /// Removes the blocks of pages `first .. end` and passes each removed run to `freed`.
     pub(super) fn remove(&mut self, first: u64, end: u64, freed: &mut dyn FnMut(BlockRange)) {
         if first >= end {
             return;
@@ -52,7 +52,7 @@ impl Extents {
         }
     }
 
-    /// Notes a run, whose pages have no blocks.
+    /// Adds a run. Its pages must have no blocks.
     pub(super) fn insert(&mut self, page: u64, run: BlockRange) {
         if let Some((before, last)) = self.0.range_mut(..page).next_back()
             && *before + last.count == page
@@ -73,7 +73,7 @@ impl Extents {
         self.0.values().map(|run| run.count).sum()
     }
 
-    /// What an entry of a log says, and what it makes superfluous.
+    /// Applies a log entry and passes the blocks that it makes obsolete to `freed`.
     pub(super) fn replay(&mut self, entry: &Entry, freed: &mut dyn FnMut(BlockRange)) {
         match entry {
             Entry::Write { page, block, count, .. } => {
@@ -130,7 +130,7 @@ impl<M: Memory> Nova<M> {
         Ok(length as usize)
     }
 
-    /// Fills part of a fresh block from the block that held the page, or with zeros.
+    /// Fills part of a fresh block with the page's old content, or with zeros.
     fn keep(&self, old: Option<BlockRange>, block: u64, within: u64, length: u64) -> Result<Flushed> {
         let to = block * BLOCK_BYTES + within;
         Ok(match old {
@@ -143,7 +143,8 @@ impl<M: Memory> Nova<M> {
         })
     }
 
-    /// Writes bytes into fresh blocks, and what surrounds them in the first and last one.
+    /// Writes bytes into fresh blocks. Copies the rest of the first and the last block from the old
+    /// ones.
     fn write_run(
         &self,
         extents: &Extents,
@@ -212,7 +213,8 @@ impl<M: Memory> Nova<M> {
         let inode = self.inode(file.info.inode)?;
         let mut appending = self.appending(&file.info.log);
         let (page, within) = (size_bytes / BLOCK_BYTES, size_bytes % BLOCK_BYTES);
-        // Beyond the end a block holds zeros, so that a longer file finds them there.
+        // The part of a block beyond the end of the file holds zeros, so that a longer file reads
+        // zeros there.
         let partial = extents(file.info)?.find(page).filter(|_| within != 0 && size_bytes < attributes.size_bytes);
         let mut fresh = None;
         if let Some(old) = partial {
@@ -238,7 +240,8 @@ impl<M: Memory> Nova<M> {
         self.compact_file(file)
     }
 
-    /// Writes a file's log anew when most of it is history: one entry for the attributes, one for each run.
+    /// Rewrites a file's log when most of it is obsolete: one entry for the attributes, one for
+    /// each run.
     pub(super) fn compact_file(&self, file: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
         let Body::Regular(extents) = &file.info.body else { return Ok(()) };
         let needed = (extents.0.len() as u64 * super::format::WRITE_BYTES).div_ceil(BLOCK_BYTES) + 1;
@@ -250,7 +253,7 @@ impl<M: Memory> Nova<M> {
         let mut appending = self.replacing();
         match self.rewrite_file(inode, &mut appending, extents, &attributes) {
             Ok(()) => file.info.log = self.replace_log(inode, &file.info.log, appending)?,
-            // Without room the old one serves.
+            // Without free space the old log stays in use.
             Err(Error::Errno(Errno::ENOSPC)) => {}
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! The journal for changes of several inodes: NOVA's "lite journal". The words are noted as they were; if the power fails before the note is taken away, recovery
-//! puts them back.
+//! The undo journal for changes of several inodes (NOVA's "lite journal"). It records the old
+//! values of words. Recovery restores them from every journal that was active at a crash.
 
 use super::Nova;
 use super::format::{JOURNAL_WORDS, JOURNALS, JOURNALS_BLOCK, Journal};
@@ -8,7 +8,7 @@ use crate::locks;
 use crate::substrate::shard;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
 
-/// A word to be changed, with its new value.
+/// A word and its new value.
 pub(super) type Change<'a> = (&'a Commit64, u64);
 
 impl<M: Memory> Nova<M> {
@@ -16,8 +16,9 @@ impl<M: Memory> Nova<M> {
         Ok(self.region.get(Pm::new((JOURNALS_BLOCK + index) * BLOCK_BYTES))?)
     }
 
-    /// Changes several words, all or none after a crash. `prepared` is what they make count, flushed but not yet fenced: it shares the journal's first
-    /// fence. `after` may flush what has to follow, under the last fence.
+    /// Changes several words atomically with respect to crashes. `prepared` holds the flushed but
+    /// not yet fenced data that the words make valid; it shares the journal's first fence. `after`
+    /// may flush data that must follow, under the last fence.
     pub(super) fn transact(
         &self,
         prepared: Flushed,
@@ -45,7 +46,7 @@ impl<M: Memory> Nova<M> {
         let noted = self.region.flush_range(self.region.offset_of(&journal.words), changes.len() as u64 * 16);
         let durable = self.region.fence(prepared.and(noted));
         let active = self.region.commit(&journal.active, changes.len() as u64, durable);
-        // From here on a crash puts the words back …
+        // From here on, recovery restores the old values …
         let durable = self.region.persist(active);
         let mut flushed = Flushed::nothing();
         for (word, value) in changes {
@@ -59,7 +60,7 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    /// Puts back what was going on when the power failed.
+    /// Rolls back the transactions that were active at the crash.
     pub(super) fn undo_journals(&self) -> Result<()> {
         for index in 0..JOURNALS {
             let journal = self.journal(index)?;
@@ -68,7 +69,7 @@ impl<M: Memory> Nova<M> {
                 continue;
             }
             if active > JOURNAL_WORDS as u64 {
-                return Err(Error::damaged("a journal is longer than can be", self.region.offset_of(journal)));
+                return Err(Error::damaged("a journal's word count is too large", self.region.offset_of(journal)));
             }
             let mut flushed = Flushed::nothing();
             for slot in &journal.words[..active as usize] {

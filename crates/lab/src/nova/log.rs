@@ -1,4 +1,5 @@
-//! Logs: pages of entries in a chain, appended to by whoever holds the file's lock exclusively. An entry counts once the inode's tail is behind it.
+//! Logs: chains of pages with entries. Only the holder of the file's exclusive lock appends. An
+//! entry is valid once the inode's tail is behind it.
 
 use super::Nova;
 use super::format::{
@@ -11,48 +12,48 @@ use engine::Attributes;
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Cell64, Flushed, Memory, Pm};
 
-/// The end of a file's log, in memory.
+/// The in-memory state of a file's log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Log {
-    /// First page; zero if there is none.
+    /// First page, or zero if there is none.
     pub head: u64,
-    /// Behind the last entry.
+    /// End of the last entry.
     pub tail: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Bytes of entries that still count.
+    /// Bytes of entries that are not obsolete.
     pub live: u64,
 }
 
-/// Entries that are written but do not count yet. Dropped, their pages are free again.
+/// Entries that are written but not yet valid. Dropping it frees their pages.
 pub(super) struct Appending<'n> {
-    /// The log as it will be.
+    /// The log as it is after the commit.
     pub log: Log,
     flushed: Flushed,
     blocks: &'n FreeBlocks,
-    /// Blocks that are lost unless the entries come to count.
+    /// Blocks to free unless the entries become valid.
     fresh: Vec<u64>,
-    /// The log takes an older one's place, by its head and its tail together.
+    /// Whether the new log replaces an old one, by changing head and tail together.
     replaces: bool,
 }
 
 impl Appending<'_> {
-    /// What was flushed for it, to be fenced by a transaction.
+    /// Takes the flushed data, for a transaction to fence.
     pub(super) fn take_flushed(&mut self) -> Flushed {
         std::mem::replace(&mut self.flushed, Flushed::nothing())
     }
 
-    /// Something more that has to be durable before the entries count.
+    /// Adds flushed data that must be durable before the entries become valid.
     pub(super) fn with(&mut self, flushed: Flushed) {
         join(&mut self.flushed, flushed);
     }
 
-    /// A block that belongs to the entries: free again if they never count.
+    /// Adds a block that belongs to the entries. It is freed if they never become valid.
     pub(super) fn owns(&mut self, block: u64) {
         self.fresh.push(block);
     }
 
-    /// The entries count.
+    /// Marks the entries valid and returns the log.
     pub(super) fn done(mut self) -> Log {
         self.fresh.clear();
         self.log
@@ -65,7 +66,7 @@ impl Drop for Appending<'_> {
     }
 }
 
-/// What an entry says.
+/// A decoded entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Entry {
     Add { number: u64, name_length: u64, kind: FileKind, removed: bool, links: u32, moment_ns: i64 },
@@ -90,20 +91,20 @@ impl<M: Memory> Nova<M> {
         Ok(self.region.get(Pm::new(page + PAGE_BODY))?)
     }
 
-    /// Begins to append to a log.
+    /// Starts to append to a log.
     pub(super) fn appending(&self, log: &Log) -> Appending<'_> {
         let flushed = Flushed::nothing();
         Appending { log: *log, flushed, blocks: &self.blocks, fresh: Vec::new(), replaces: false }
     }
 
-    /// Begins a log that is to replace one.
+    /// Starts a log that is to replace another.
     pub(super) fn replacing(&self) -> Appending<'_> {
         let mut appending = self.appending(&Log::default());
         appending.replaces = true;
         appending
     }
 
-    /// Room for an entry: where it is to be written. Pages are added as needed.
+    /// Reserves space for an entry and returns its offset. Adds pages as needed.
     fn room(&self, inode: &Inode, appending: &mut Appending<'_>, bytes: u64) -> Result<u64> {
         let log = &mut appending.log;
         if log.head == 0 {
@@ -111,13 +112,13 @@ impl<M: Memory> Nova<M> {
             appending.fresh.push(block);
             let page = block * BLOCK_BYTES;
             if !appending.replaces {
-                // While the tail is zero the head leads nowhere.
+                // The head has no meaning while the tail is zero.
                 let headed = self.region.flush(self.region.retract(&inode.log_head, page));
                 join(&mut appending.flushed, headed);
             }
             (log.head, log.tail, log.pages) = (page, page, 1);
         }
-        // The body ends before the page does, so a tail at its end is still of this page.
+        // The body ends before the page does, so a tail at its end is still in this page.
         let page = log.tail / BLOCK_BYTES * BLOCK_BYTES;
         let used = log.tail - page;
         if used + bytes > PAGE_BODY {
@@ -142,7 +143,7 @@ impl<M: Memory> Nova<M> {
         join(&mut appending.flushed, self.region.flush_range(at, bytes));
     }
 
-    /// Appends a name; where it lies.
+    /// Appends a name and returns the entry's offset.
     pub(super) fn append_add(
         &self,
         inode: &Inode,
@@ -163,7 +164,7 @@ impl<M: Memory> Nova<M> {
         Ok(at)
     }
 
-    /// Appends that a name is gone.
+    /// Appends a removal.
     pub(super) fn append_remove(
         &self,
         inode: &Inode,
@@ -177,7 +178,7 @@ impl<M: Memory> Nova<M> {
         self.region.set64(&entry.removed, removed).unflushed();
         self.region.set64(&entry.moment_ns, moment_ns as u64).unflushed();
         self.wrote(appending, at, REMOVE_BYTES);
-        // It counts only until the log is written anew.
+        // The entry is obsolete once the log is rewritten.
         appending.log.live -= REMOVE_BYTES;
         Ok(())
     }
@@ -203,12 +204,13 @@ impl<M: Memory> Nova<M> {
         ];
         words.into_iter().for_each(|(cell, word)| self.region.set64(cell, word).unflushed());
         self.wrote(appending, at, ATTRIBUTES_BYTES);
-        // All but the last are dead; which one is, is not worth knowing.
+        // All but the last attribute entry are obsolete. Counting the last one is not worth the
+        // effort.
         appending.log.live -= ATTRIBUTES_BYTES;
         Ok(())
     }
 
-    /// Appends that blocks were written.
+    /// Appends a run of written blocks.
     pub(super) fn append_write(
         &self,
         inode: &Inode,
@@ -231,14 +233,14 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    /// Lets what was appended to one log count, alone.
+    /// Commits the entries of one log.
     pub(super) fn commit_log(&self, inode: &Inode, mut appending: Appending<'_>) -> Result<Log> {
         let flushed = appending.take_flushed();
         self.transact(flushed, &[(&inode.log_tail, appending.log.tail)], || Ok(None))?;
         Ok(appending.done())
     }
 
-    /// Lets a log take the place of the one that an inode has, whose pages are free then.
+    /// Replaces an inode's log with a new one, then frees the old pages.
     pub(super) fn replace_log(&self, inode: &Inode, old: &Log, mut appending: Appending<'_>) -> Result<Log> {
         let flushed = appending.take_flushed();
         let changes = [(&inode.log_head, appending.log.head), (&inode.log_tail, appending.log.tail)];
@@ -248,12 +250,12 @@ impl<M: Memory> Nova<M> {
         Ok(log)
     }
 
-    /// The entry at a place, not trusted.
+    /// Decodes the entry at an offset. The bytes are untrusted.
     pub(super) fn entry(&self, at: u64) -> Result<Entry> {
         let header: &Cell64 = self.region.get(Pm::new(at))?;
         let header = header.load();
         let (count, kind) = (header >> 32, header & 0xff);
-        let damaged = || Error::damaged("a log holds no entry", at);
+        let damaged = || Error::damaged("a log holds an invalid entry", at);
         Ok(match kind {
             ADD => {
                 let entry: &AddEntry = self.region.get(Pm::new(at))?;
@@ -299,7 +301,7 @@ impl<M: Memory> Nova<M> {
         Ok(Attributes {
             number: 0,
             generation: 0,
-            kind: FileKind::from_mode(mode).ok_or_else(|| Error::damaged("an entry has no kind of file", at))?,
+            kind: FileKind::from_mode(mode).ok_or_else(|| Error::damaged("an entry has an invalid file type", at))?,
             mode,
             links: mode_links as u32,
             uid: (owner >> 32) as u32,
@@ -314,7 +316,8 @@ impl<M: Memory> Nova<M> {
         })
     }
 
-    /// Goes through a log from its head to its tail; `page` hears of each page, `visit` of each entry. How long the log is.
+    /// Scans a log from head to tail: calls `page` for each page and `visit` for each entry.
+    /// Returns the log's state.
     pub(super) fn scan_log(
         &self,
         inode: &Inode,
@@ -376,7 +379,7 @@ impl<M: Memory> Nova<M> {
     }
 }
 
-/// Adds to what awaits a fence.
+/// Adds flushed data to data that awaits a fence.
 fn join(all: &mut Flushed, more: Flushed) {
     let before = std::mem::replace(all, Flushed::nothing());
     *all = before.and(more);

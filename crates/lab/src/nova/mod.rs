@@ -1,8 +1,14 @@
-//! A file system like NOVA (Xu and Swanson, FAST 2016): each inode has a log in linked pages, to which its holder appends; an 8-byte store of the log's tail makes entries
-//! count; operations that change several inodes note the words to be changed in a small journal; data is copied on write; free space and indexes of names are in
-//! memory, and logs are scanned to rebuild them.
+//! A file system like NOVA (Xu and Swanson, FAST 2016).
 //!
-//! What each call flushes and fences:
+//! Invariants:
+//!
+//! - Each inode has a log of linked pages. The holder of its exclusive lock appends; an 8-byte
+//!   store of the log's tail makes entries valid.
+//! - An operation on several inodes records the words that it changes in a small undo journal.
+//! - Data is copied on write.
+//! - Free space and name indexes are in memory; scanning the logs rebuilds them.
+//!
+//! Flushes and fences of each call:
 //!
 //! | call | entries | fences |
 //! | --- | --- | --- |
@@ -10,12 +16,17 @@
 //! | unlink of the last name, rmdir | removal; journal over the directory's tail and the inode's state | 4 |
 //! | link, unlink of one of several names | name or removal, attributes; journal over both tails | 4 |
 //! | rename | removal and name; journal over tails, change time, `..` | 4 |
-//! | chmod and its kin | attributes | 2 |
+//! | chmod and other attribute changes | attributes | 2 |
 //! | write, truncate | data, an entry for each run of blocks | 2 |
 //!
-//! Where this differs from NOVA as published: a removal entry names the entry that it removes and marks it under the last fence, so that a scan needs no table of
-//! names; the last unlink of a file appends nothing to that file's own log; the index of names is an ordered tree instead of a radix tree; a clean mount
-//! scans, too. No snapshots, checksums or replicas (those are NOVA-Fortis).
+//! Differences from NOVA as published:
+//!
+//! - A removal entry holds the offset of the entry that it removes and marks that entry under the
+//!   last fence. A scan therefore needs no table of names.
+//! - The last unlink of a file appends nothing to that file's own log.
+//! - The index of names is an ordered tree instead of a radix tree.
+//! - A clean mount scans, too.
+//! - There are no snapshots, checksums or replicas (those are NOVA-Fortis).
 
 mod directory;
 mod file;
@@ -45,7 +56,7 @@ use posix::Errno;
 use std::sync::Mutex;
 use table::Inodes;
 
-/// The smallest image: the fixed part, a segment, and some room.
+/// The smallest image: the fixed part, one segment and some free blocks.
 const BLOCKS_MIN: u64 = FIRST_BLOCK + 64;
 
 /// A mounted file system.
@@ -60,7 +71,7 @@ pub struct Nova<M: Memory> {
     journals: Vec<Mutex<()>>,
 }
 
-/// What is kept in memory for a file.
+/// The in-memory state of a file.
 #[derive(Debug)]
 pub struct NovaInfo {
     inode: u64,
@@ -79,12 +90,12 @@ fn pair(high: u32, low: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
-/// Blocks of a segment of inodes: 2 MiB, or less where that would be much of the image.
+/// Blocks of a segment of inodes: 1/256 of the image, rounded up to a power of two, at most 2 MiB.
 fn segment_blocks(blocks: u64) -> u64 {
     (blocks / 256).next_power_of_two().clamp(1, 512)
 }
 
-/// Log entries for several inodes, until a transaction makes them count together.
+/// Log entries for several inodes. One transaction makes them valid together.
 struct Step<'n, 'w> {
     flushed: Flushed,
     changes: Vec<(&'w Commit64, u64)>,
@@ -97,7 +108,8 @@ impl<'n, 'w> Step<'n, 'w> {
         Step { flushed: Flushed::nothing(), changes: Vec::new(), appendings: Vec::new(), removed: Vec::new() }
     }
 
-    /// Entries of an inode's log, and their tail; the number by which `Nova::finish` gives the log back.
+    /// Adds the entries and the new tail of an inode's log. Returns the log's index in the result
+    /// of `Nova::finish`.
     fn log(&mut self, inode: &'w Inode, mut appending: Appending<'n>) -> usize {
         self.with(appending.take_flushed());
         self.changes.push((&inode.log_tail, appending.log.tail));
@@ -116,7 +128,7 @@ impl<'n, 'w> Step<'n, 'w> {
 }
 
 impl<M: Memory> Nova<M> {
-    /// Makes all of a step count; the logs as they are then.
+    /// Commits a step. Returns the new state of each of its logs.
     fn finish(&self, step: Step<'_, '_>) -> Result<Vec<Log>> {
         let Step { flushed, changes, appendings, removed } = step;
         self.transact(flushed, &changes, || {
@@ -138,7 +150,7 @@ impl<M: Memory> Nova<M> {
         let (generation_device, born) = (inode.generation_device.load(), inode.born_ns.load() as i64);
         let mode = (mode_links >> 32) as u32;
         let kind = FileKind::from_mode(mode)
-            .ok_or_else(|| Error::damaged("an inode has no kind of file", self.region.offset_of(inode)))?;
+            .ok_or_else(|| Error::damaged("an inode has an invalid file type", self.region.offset_of(inode)))?;
         Ok(Attributes {
             number,
             generation: (generation_device >> 32) as u32,
@@ -157,7 +169,7 @@ impl<M: Memory> Nova<M> {
         })
     }
 
-    /// Fills an inode that does not count yet.
+    /// Fills a free inode. It becomes valid when its state becomes `USED`.
     fn fill_inode(&self, place: u64, number: u64, new: &NewFile<'_>, parent: u64, now_ns: i64) -> Result<Attributes> {
         let inode = self.inode(place)?;
         let generation = (inode.generation_device.load() >> 32) as u32;
@@ -186,7 +198,7 @@ impl<M: Memory> Nova<M> {
             (&inode.born_ns, now_ns as u64),
         ];
         words.into_iter().for_each(|(cell, word)| self.region.set64(cell, word).unflushed());
-        // Nothing of a free inode counts, so these become visible with its state.
+        // A free inode's words have no meaning, so these stores become visible with its state.
         self.region.retract(&inode.log_head, 0).unflushed();
         self.region.retract(&inode.log_tail, 0).unflushed();
         self.region.retract(&inode.changed_ns, now_ns as u64).unflushed();
@@ -195,7 +207,8 @@ impl<M: Memory> Nova<M> {
         Ok(attributes)
     }
 
-    /// Makes an inode: it counts with the step. Its number is the caller's to give back if the step does not happen.
+    /// Initialises an inode, which the step makes valid. If the step fails, the caller frees the
+    /// inode number.
     fn make_inode<'w>(
         &'w self,
         (number, place): (u64, u64),
@@ -249,12 +262,12 @@ impl<M: Memory> Nova<M> {
         Ok(Made { file, entry })
     }
 
-    /// Where an entry is after a compaction.
+    /// The offset of an entry after a compaction.
     fn entry_now(&self, info: &NovaInfo, name: &[u8], entry: u64) -> Result<u64> {
         if self.index == Index::Front { Ok(entry) } else { self.entry_of(info, Name::new(name)) }
     }
 
-    /// Appends to a file's log that it lost or gained a name.
+    /// Appends a new link count to a file's log.
     fn append_links<'n>(&'n self, file: &Exclusive<'_, NovaInfo>, links: u32, now_ns: i64) -> Result<Appending<'n>> {
         let mut appending = self.appending(&file.info.log);
         let changed = Attributes { links, changed_ns: now_ns, ..file.attributes.get() };
@@ -262,7 +275,8 @@ impl<M: Memory> Nova<M> {
         Ok(appending)
     }
 
-    /// Takes a name's file away within a step: the last name leaves an orphan. Which of the step's logs is the file's.
+    /// Removes one link of a file within a step. Losing the last link makes the file an orphan.
+    /// Returns the new link count and the index of the file's log in the step, if it has one.
     fn drop_link<'w>(
         &'w self,
         file: &Exclusive<'_, NovaInfo>,
@@ -329,7 +343,7 @@ impl<M: Memory> Nova<M> {
         let replaced = other.as_ref().map(|_| self.entry_of(there, *to_name)).transpose()?;
         self.reserve(there, to_name.bytes)?;
 
-        // Directories that come and go count as links of both directories.
+        // A moved subdirectory changes the link counts of both directories.
         let one = |kind: FileKind| i64::from(kind == FileKind::Directory);
         let comes = other_kind.map_or(0, one);
         let mut from_links = from.attributes.get().links as i64 - one(file_kind);
@@ -437,7 +451,7 @@ impl<M: Memory> Nova<M> {
     }
 }
 
-/// A directory whose names changed.
+/// Updates the attributes of a directory whose names changed.
 fn touch(directory: &Exclusive<'_, NovaInfo>, links: u32, now_ns: i64) {
     let pages = directory.info.log.pages;
     directory.attributes.update(|attributes| {
@@ -474,7 +488,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         region.set64(&root.born_ns, options.now_ns as u64).unflushed();
         region.retract(&root.changed_ns, options.now_ns as u64).unflushed();
         region.retract(&root.parent_or_target, ROOT).unflushed();
-        // The superblock comes last and makes all of it count.
+        // The superblock comes last and makes the image valid.
         region.commit(&root.state, USED, durable).unflushed();
         let rest = region.fence(linked.and(region.flush_all(root)));
         debug_assert_eq!(JOURNALS_BLOCK + JOURNALS, FIRST_BLOCK);
@@ -486,7 +500,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         let [segment_blocks, ..] = identity.parameters;
         let blocks = region.length() / BLOCK_BYTES;
         if !(1..=512).contains(&segment_blocks) || blocks < BLOCKS_MIN {
-            return Err(Error::damaged("the superblock's segments are of no possible size", 0));
+            return Err(Error::damaged("the superblock's segment size is invalid", 0));
         }
         let shards = options.shards.clamp(1, JOURNALS as usize);
         let blocks = BlockRange { start: FIRST_BLOCK, count: blocks - FIRST_BLOCK };
@@ -507,7 +521,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
     }
 
     fn unmount(&self) -> Result<()> {
-        // All is durable; the fence is for the proof.
+        // Everything is durable already; the empty fence only yields the `Durable` token.
         let durable = self.region.fence(Flushed::nothing());
         substrate::leave(&self.region, durable)
     }
@@ -535,7 +549,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
     fn load(&self, number: u64) -> Result<Loaded<NovaInfo>> {
         let place = self.find_inode(number)?;
         if self.inode(place)?.state.load_acquire() != USED {
-            return Err(Error::damaged("an entry names a free inode", place));
+            return Err(Error::damaged("an entry refers to a free inode", place));
         }
         let (attributes, info) = self.load_inode(place, number, &mut |_| {})?;
         Ok(Loaded { attributes, info, inode: place })
@@ -549,7 +563,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         let inode = self.inode(info.inode)?;
         let target = inode.parent_or_target.load();
         let is_symlink = inode.mode_links.load() >> 44 == FileKind::Symlink as u64;
-        // Free on the image before anything of it is used again.
+        // The inode is durably free before any of its blocks or its number is reused.
         let freed = self.region.retract(&inode.state, FREE);
         self.region.persist(freed);
         self.free_log(&info.log)?;
@@ -710,7 +724,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
     }
 
     fn sync_file(&self, _: &mut Exclusive<'_, NovaInfo>) -> Result<()> {
-        // Every call was durable when it returned.
+        // Every call is durable when it returns.
         Ok(())
     }
 

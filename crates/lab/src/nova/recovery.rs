@@ -1,5 +1,5 @@
-//! Mounting: journals are undone, then all logs are scanned for what is in use. NOVA saves its free lists at a clean unmount to spare itself the scan; here it
-//! is always done.
+//! Mounting rolls journals back, then scans all logs for inodes and blocks in use. NOVA saves its
+//! free lists at a clean unmount and then skips the scan; this system always scans.
 
 use super::format::{FIRST_BLOCK, FREE, INODE_BYTES, ORPHAN, TABLES, USED};
 use super::log::Entry;
@@ -11,7 +11,7 @@ use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 use std::collections::HashSet;
 
-/// Which blocks are in use.
+/// The blocks in use.
 struct Used {
     bits: Vec<u64>,
     first: u64,
@@ -22,11 +22,11 @@ impl Used {
     fn mark(&mut self, range: BlockRange) -> Result<()> {
         for block in range.start..range.start.saturating_add(range.count) {
             if block < self.first || block >= self.end {
-                return Err(Error::damaged("something in use lies outside", block.saturating_mul(BLOCK_BYTES)));
+                return Err(Error::damaged("a block in use lies outside the image", block.saturating_mul(BLOCK_BYTES)));
             }
             let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
             if self.bits[word] & bit != 0 {
-                return Err(Error::damaged("two things use one block", block * BLOCK_BYTES));
+                return Err(Error::damaged("a block is in use twice", block * BLOCK_BYTES));
             }
             self.bits[word] |= bit;
         }
@@ -35,7 +35,7 @@ impl Used {
 }
 
 impl<M: Memory> Nova<M> {
-    /// Finds what is in use, frees what has no name, and finishes what unlinking marks lazily.
+    /// Finds the inodes and blocks in use, frees orphans and completes the lazy marks of removals.
     pub(super) fn recover(&mut self, blocks: BlockRange) -> Result<()> {
         self.undo_journals()?;
         let end = blocks.start + blocks.count;
@@ -55,7 +55,7 @@ impl<M: Memory> Nova<M> {
         let mut index = 0;
         while at != 0 {
             let segment = self.segment(at)?;
-            // A chain that bites its own tail stops here, too.
+            // A cyclic chain fails here, too: its first segment is in use already.
             used.mark(BlockRange { start: at / BLOCK_BYTES, count: self.segment_blocks })?;
             for _ in 0..self.per_segment() {
                 let place = at + (index % self.per_segment() + 1) * INODE_BYTES;
@@ -73,7 +73,7 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    /// Whether it is in use.
+    /// Recovers one inode. Returns whether it is in use.
     fn recover_inode(&self, place: u64, number: u64, used: &mut Used) -> Result<bool> {
         let inode = self.inode(place)?;
         match inode.state.load() {
@@ -84,7 +84,7 @@ impl<M: Memory> Nova<M> {
                 freed.unfenced();
                 return Ok(false);
             }
-            _ => return Err(Error::damaged("an inode is in no state", place)),
+            _ => return Err(Error::damaged("an inode's state is invalid", place)),
         }
         let mut pages = Vec::new();
         let (attributes, info) = self.load_inode(place, number, &mut |page| pages.push(page))?;
@@ -102,7 +102,8 @@ impl<M: Memory> Nova<M> {
         Ok(true)
     }
 
-    /// Sets the marks of removed names as the log says: a crash may have lost one, or left one of a removal that was undone.
+    /// Sets the marks of removed names as the log says. A crash can lose a mark, or leave the mark
+    /// of a removal that was rolled back.
     fn finish_removals(&self, place: u64) -> Result<()> {
         let inode = self.inode(place)?;
         let mut gone = HashSet::new();
@@ -150,7 +151,7 @@ impl<M: Memory> Nova<M> {
                 }
                 Entry::Attributes(now) => {
                     if now.kind != attributes.kind {
-                        return Err(Error::damaged("a file changed its kind", at));
+                        return Err(Error::damaged("a log changes a file's type", at));
                     }
                     let engine::Attributes { generation, device, .. } = attributes;
                     attributes = engine::Attributes { number, generation, device, ..*now };

@@ -1,4 +1,4 @@
-//! Inodes: found through chains of segments, taken and given back in memory.
+//! Inodes: found along chains of segments, allocated and freed in memory.
 
 use super::Nova;
 use super::format::{FREE, INODE_BYTES, Inode, SegmentHeader, TABLES, TABLES_BLOCK};
@@ -11,15 +11,15 @@ use posix::Errno;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// Numbers that a thread takes from one table before it goes on to the next.
+/// Numbers that a thread takes from one table before it continues with the next.
 const BATCH: u64 = 64;
 
-/// Which inodes are free, in memory.
+/// The free inodes, in memory.
 #[derive(Debug)]
 pub(super) struct Inodes {
-    /// Per table: inodes that were ever used. Held while a segment is added.
+    /// Per table: number of inodes ever used. Held while a segment is added.
     tables: [Mutex<u64>; TABLES as usize],
-    /// Per shard: numbers that are free.
+    /// Per shard: free numbers.
     free: Vec<Mutex<Vec<u64>>>,
     next_table: AtomicU64,
     used: AtomicU64,
@@ -58,7 +58,7 @@ impl Inodes {
         self.used.fetch_add(1, Relaxed);
     }
 
-    /// Recovery: this table has been used so far; these numbers below are free.
+    /// Called by recovery: `used` inodes of this table exist, and the numbers in `free` are free.
     pub(super) fn found(&self, table: u64, used: u64, free: Vec<u64>) {
         *locks::lock(&self.tables[table as usize]) = used;
         self.list(table as usize % self.free.len()).extend(free.into_iter().rev());
@@ -70,7 +70,7 @@ impl Inodes {
     }
 }
 
-/// Number of an inode of a table.
+/// Number of the inode at an index of a table.
 pub(super) const fn number_of(table: u64, index: u64) -> u64 {
     index * TABLES + table + 1
 }
@@ -80,21 +80,21 @@ impl<M: Memory> Nova<M> {
         self.segment_blocks * BLOCK_BYTES / INODE_BYTES - 1
     }
 
-    /// The word that leads to the first segment of a table.
+    /// The word that links to the first segment of a table.
     pub(super) fn table_head(&self, table: u64) -> Result<&Commit64> {
         Ok(self.region.get(Pm::new(TABLES_BLOCK * BLOCK_BYTES + table * 8))?)
     }
 
     pub(super) fn segment(&self, at: u64) -> Result<&SegmentHeader> {
         if at == 0 || !self.region.contains(at, self.segment_blocks * BLOCK_BYTES) {
-            return Err(Error::damaged("a segment of inodes lies outside", at));
+            return Err(Error::damaged("an inode segment lies outside the image", at));
         }
         Ok(self.region.get(Pm::new(at))?)
     }
 
-    /// Where an inode lies: along its table's chain.
+    /// Finds an inode's offset along its table's chain.
     pub(super) fn find_inode(&self, number: u64) -> Result<u64> {
-        let none = || Error::damaged("an entry names an inode that cannot be", number);
+        let none = || Error::damaged("an entry refers to an invalid inode number", number);
         let position = number.checked_sub(1).ok_or_else(none)?;
         let (table, index) = (position % TABLES, position / TABLES);
         let mut at = self.table_head(table)?.load_acquire();
@@ -113,7 +113,7 @@ impl<M: Memory> Nova<M> {
         Ok(self.region.get(Pm::new(place))?)
     }
 
-    /// A free inode: number and place.
+    /// Allocates an inode. Returns its number and offset.
     pub(super) fn take_inode(&self) -> Result<(u64, u64)> {
         let mine = shard(self.inodes.free.len());
         let taken = self.inodes.list(mine).pop();
@@ -139,14 +139,14 @@ impl<M: Memory> Nova<M> {
             self.add_segment(table, *used / per_segment)?;
         }
         let first = *used;
-        // Not beyond the segment.
+        // A batch ends with the segment.
         *used = (first + BATCH).min((first / per_segment + 1) * per_segment);
         let mut list = self.inodes.list(mine);
         list.extend((first + 1..*used).rev().map(|index| number_of(table, index)));
         Ok(number_of(table, first))
     }
 
-    /// Adds the segment number `count` to a table's chain.
+    /// Adds segment number `count` to a table's chain.
     fn add_segment(&self, table: u64, count: u64) -> Result<()> {
         let range = self.blocks.allocate_up_to(self.segment_blocks)?;
         if range.count < self.segment_blocks {
@@ -163,7 +163,7 @@ impl<M: Memory> Nova<M> {
 
     pub(super) fn link_segment(&self, link: &Commit64, range: BlockRange) -> Result<Durable> {
         let at = range.start * BLOCK_BYTES;
-        // Zero is free, in all of it.
+        // Zeros make every inode of the segment free.
         let durable = self.region.fence(self.region.stream_zeros(at, range.count * BLOCK_BYTES)?);
         debug_assert_eq!(FREE, 0);
         let linked = self.region.commit(link, at, durable);

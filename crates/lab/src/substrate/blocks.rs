@@ -1,5 +1,5 @@
-//! Free blocks, in memory: per shard an ordered tree of ranges, as NOVA keeps one per processor. What is free is not on the image; recovery finds what is in
-//! use.
+//! Free blocks, in memory: one ordered tree of ranges per shard, as NOVA keeps one per processor.
+//! The image does not record free blocks; recovery finds those in use.
 
 use super::shard;
 use crate::error::Result;
@@ -10,31 +10,32 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// Blocks in a row, by number (offset / 4096).
+/// Consecutive blocks, by number (offset / 4096).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRange {
-    /// The first.
+    /// The first block.
     pub start: u64,
-    /// How many; at least one.
+    /// Number of blocks; at least one.
     pub count: u64,
 }
 
-/// Lists of free blocks. Any thread may allocate and free; with as many shards as threads they do not meet unless memory runs short.
+/// Lists of free blocks. Any thread may allocate and free. With as many shards as threads, threads
+/// share a list only when their own runs empty.
 #[derive(Debug)]
 pub struct FreeBlocks {
-    // By start of the range: its length. Neighbours are merged.
+    // Range length by range start. Adjacent ranges are merged.
     shards: Vec<Mutex<BTreeMap<u64, u64>>>,
     free: AtomicU64,
     blocks: BlockRange,
 }
 
 impl FreeBlocks {
-    /// All of `blocks` free, divided evenly among `shards`.
+    /// Marks all of `blocks` free and divides them evenly among `shards`.
     pub fn new(blocks: BlockRange, shards: usize) -> FreeBlocks {
         FreeBlocks::with_used(blocks, shards, |_| false)
     }
 
-    /// Those of `blocks` free that are not in use.
+    /// Marks the blocks of `blocks` free that are not in use.
     pub fn with_used(blocks: BlockRange, shards: usize, is_used: impl Fn(u64) -> bool) -> FreeBlocks {
         let shards = shards.max(1);
         let lists =
@@ -54,14 +55,14 @@ impl FreeBlocks {
         lists
     }
 
-    /// What lies where, for people.
+    /// The memory areas of this structure, for reports.
     pub fn places(&self) -> Vec<Place> {
         let size = size_of::<Mutex<BTreeMap<u64, u64>>>() as u64;
         let lists = Place::at("list of free blocks", self.shards.as_ptr() as u64, self.shards.len() as u64 * size);
         vec![lists.each(size), Place::of("count of free blocks", &self.free)]
     }
 
-    /// Whose a block is: it goes back to the list that it came from, so that ranges heal.
+    /// The shard that owns a block. A freed block returns to its list, so that ranges merge again.
     fn home(&self, block: u64) -> usize {
         let per_shard = self.blocks.count.div_ceil(self.shards.len() as u64).max(1);
         (((block - self.blocks.start) / per_shard) as usize).min(self.shards.len() - 1)
@@ -71,12 +72,12 @@ impl FreeBlocks {
         locks::lock(&self.shards[shard])
     }
 
-    /// One block.
+    /// Allocates one block.
     pub fn allocate(&self) -> Result<u64> {
         self.allocate_up_to(1).map(|range| range.start)
     }
 
-    /// Up to `count` blocks in a row, at least one. ENOSPC if there is none.
+    /// Allocates up to `count` consecutive blocks, at least one. Fails with ENOSPC if none is free.
     pub fn allocate_up_to(&self, count: u64) -> Result<BlockRange> {
         let mine = shard(self.shards.len());
         let found = (0..self.shards.len()).find_map(|step| self.take((mine + step) % self.shards.len(), count));
@@ -85,12 +86,13 @@ impl FreeBlocks {
 
     fn take(&self, shard: usize, count: u64) -> Option<BlockRange> {
         let mut list = self.list(shard);
-        // The first range that is long enough among the next few, else the first: neither a long search nor needless pieces.
+        // Takes the first of the next few ranges that is long enough, else the first. This bounds
+        // the search and limits fragmentation.
         let fits = list.iter().take(8).find(|(_, length)| **length >= count).map(|(start, _)| *start);
         let start = fits.or_else(|| list.keys().next().copied())?;
         let length = list.get_mut(&start)?;
         let taken = count.min(*length);
-        // From its end: the tree keeps its keys.
+        // Taking from the end keeps the tree's keys.
         *length -= taken;
         let range = BlockRange { start: start + *length, count: taken };
         if *length == 0 {
@@ -100,12 +102,13 @@ impl FreeBlocks {
         Some(range)
     }
 
-    /// Gives one back.
+    /// Frees one block.
     pub fn free(&self, block: u64) {
         self.free_range(BlockRange { start: block, count: 1 });
     }
 
-    /// Gives some back. Blocks outside of what this manages are ignored: only a damaged image names them.
+    /// Frees a range. Blocks outside the managed range are ignored: only a damaged image refers to
+    /// them.
     pub fn free_range(&self, range: BlockRange) {
         let end = self.blocks.start + self.blocks.count;
         if range.start < self.blocks.start || range.start >= end || range.count > end - range.start {
@@ -139,7 +142,7 @@ impl FreeBlocks {
         self.free.fetch_add(range.count, Relaxed);
     }
 
-    /// Blocks that are free.
+    /// Number of free blocks.
     pub fn count(&self) -> u64 {
         self.free.load(Relaxed)
     }
@@ -171,7 +174,7 @@ mod tests {
         taken.iter().for_each(|block| lists.free(*block));
         (10..110).filter(|block| block % 7 == 0).for_each(|block| lists.free(block));
         assert_eq!(lists.count(), 100);
-        // Three shards: three whole ranges.
+        // Three shards hold one whole range each.
         assert_eq!((0..3).map(|shard| lists.list(shard).len()).sum::<usize>(), 3);
     }
 }

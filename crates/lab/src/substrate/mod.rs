@@ -1,5 +1,5 @@
-//! What every physical file system of the lab stands on: the first lines of an image, pointers that are live for one mount, lists of free blocks,
-//! and the thread's shard.
+//! What all physical file systems of the lab share: the superblock, pointers that are live for one
+//! mount, lists of free blocks, and shard numbers.
 
 mod blocks;
 mod nv_pointer;

@@ -2,14 +2,15 @@
 
 use pmem::{Cell64, Layout, Memory, Region};
 
-/// Two words in an inode: where its cache entry is, and in which mount that was so. Never flushed on purpose: a crash leaves anything there, and the number
-/// of the mount, which rises durably before the first pointer is set, tells that it is dead.
+/// Two words in an inode: the location of its cache entry, and the mount that wrote it. They are
+/// never flushed, so a crash can leave any value. The mount number rises durably before the first
+/// pointer is set; an older number marks a dead pointer.
 #[repr(C)]
 #[derive(Debug)]
 pub struct NvPointer {
-    /// Whatever the front wants to find, plus one; zero for nothing.
+    /// A value that the VFS layer chooses, plus one; zero is none.
     pointer: Cell64,
-    /// The mount that the pointer is of.
+    /// The mount that set the pointer.
     mount: Cell64,
 }
 
@@ -17,26 +18,28 @@ pub struct NvPointer {
 unsafe impl Layout for NvPointer {}
 
 impl NvPointer {
-    /// What it leads to, if it is live.
+    /// The value, if the pointer is live.
     #[inline]
     pub fn get<M: Memory>(&self, region: &Region<M>, mounts: u64) -> Option<u64> {
         region.note_read(region.offset_of(self), 16);
         if self.mount.load_acquire() != mounts {
             return None;
         }
-        // A reader that comes between the two stores of `set` sees an earlier pointer of this mount: callers check what they find.
+        // A reader between the two stores of `set` sees an earlier pointer of this mount; callers
+        // check what they find.
         self.pointer.load_acquire().checked_sub(1)
     }
 
-    /// Makes it lead somewhere.
+    /// Sets the pointer.
     pub fn set<M: Memory>(&self, region: &Region<M>, mounts: u64, to: u64) {
         region.set64(&self.pointer, to + 1).unflushed();
-        // A release store would be better said by a commit word, but nothing here counts after a crash.
+        // A commit word would express the release store better, but nothing here is valid after a
+        // crash.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         region.set64(&self.mount, mounts).unflushed();
     }
 
-    /// Makes it lead nowhere.
+    /// Clears the pointer.
     pub fn clear<M: Memory>(&self, region: &Region<M>) {
         region.set64(&self.pointer, 0).unflushed();
     }

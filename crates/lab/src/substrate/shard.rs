@@ -1,9 +1,10 @@
-//! Which list of free blocks, which journal a thread uses.
+//! Chooses a thread's list of free blocks and its journal.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A number of this thread's own, from zero, below `shards`: threads get them in turn, as processors would be numbered.
+/// This thread's number, below `shards`. Threads are numbered in order of first use, like
+/// processors.
 #[inline]
 pub fn shard(shards: usize) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

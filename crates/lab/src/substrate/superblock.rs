@@ -1,19 +1,22 @@
-//! The first two lines of every image of the lab.
+//! The superblock: the first two lines of every image of the lab.
 //!
-//! Invariants: the first line never changes after mkfs and carries a checksum; the number of mounts rises durably before a mount touches
-//! anything else; the clean word is one only while nobody has it mounted.
+//! Invariants:
+//!
+//! - The first line never changes after mkfs and has a checksum.
+//! - The number of mounts rises durably before a mount writes anything else.
+//! - The clean word is one only while the image is not mounted.
 
 use crate::error::{Error, Result};
 use pmem::{BLOCK_BYTES, Cell64, Commit64, Layout, Memory, Region, crc32c};
 
-/// The version of all formats of the lab.
+/// The format version of all systems of the lab.
 pub const FORMAT_VERSION: u64 = 1;
-/// Words that a system may keep in its superblock: its geometry.
+/// Words of geometry that a system keeps in its superblock.
 pub const PARAMETERS: usize = 4;
-/// Where the superblock ends and a system's own structures may begin.
+/// End of the superblock; a system's own structures begin here or later.
 pub const FIRST_FREE: u64 = BLOCK_BYTES;
 
-/// The systems that have a format of their own.
+/// The systems that have their own image format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     /// NOVA-like.
@@ -28,7 +31,7 @@ impl System {
     /// All.
     pub const ALL: [System; 3] = [System::Nova, System::Pmfs, System::SoupFs];
 
-    /// What the command line and people call it.
+    /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             System::Nova => "nova",
@@ -37,7 +40,7 @@ impl System {
         }
     }
 
-    /// The first eight bytes of its images.
+    /// The first eight bytes of an image.
     pub const fn magic(self) -> u64 {
         u64::from_le_bytes(match self {
             System::Nova => *b"LabNOVA\0",
@@ -55,30 +58,31 @@ pub struct Superblock {
     version: Cell64,
     length: Cell64,
     parameters: [Cell64; PARAMETERS],
-    /// CRC-32C of the words before.
+    /// CRC-32C of the preceding words.
     checksum: Cell64,
     mounts: Commit64,
     clean: Commit64,
-    /// The front that a mount takes unless it is told another: what ByVFS calls S_NVMFS_ROOT, the flag at the mounted directory that says who walks paths.
-    /// Any value will do; the mount knows what it means.
+    /// The VFS layer that a mount uses by default. It corresponds to ByVFS's S_NVMFS_ROOT, the flag
+    /// at a mounted directory that selects which layer walks paths. Any value is valid here; the
+    /// mount interprets it.
     front: Cell64,
     reserved: [Cell64; 5],
 }
 const _: () = assert!(size_of::<Superblock>() == 128);
-/// Bytes of an image that [`identify`] has to see.
+/// Bytes of an image that [`identify`] and [`front_noted`] need.
 pub const IDENTITY_BYTES: usize = std::mem::offset_of!(Superblock, reserved);
 
 // SAFETY: cells of eight bytes and arrays of them, `repr(C)`, no padding, any bits are a value.
 unsafe impl Layout for Superblock {}
 
-/// What an image says of itself when it is opened.
+/// The superblock's content at mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// What mkfs noted.
+    /// Geometry that mkfs recorded.
     pub parameters: [u64; PARAMETERS],
-    /// Mounts, this one included.
+    /// Number of mounts, including this one.
     pub mounts: u64,
-    /// Whether the last one left it in order.
+    /// Whether the last mount was unmounted cleanly.
     pub was_clean: bool,
 }
 
@@ -86,13 +90,13 @@ fn line_checksum(words: &[u64; 3 + PARAMETERS]) -> u64 {
     words.iter().fold(0, |crc, word| crc32c(crc, &word.to_le_bytes())) as u64
 }
 
-/// The system that an image begins with, if it is one of the lab.
+/// The system whose image these bytes begin, if it is one of the lab's.
 pub fn identify(first_bytes: &[u8]) -> Option<System> {
     let magic = word(first_bytes, 0)?;
     System::ALL.into_iter().find(|system| system.magic() == magic)
 }
 
-/// The front that the beginning of an image notes.
+/// The default VFS layer that the first bytes of an image record.
 pub fn front_noted(first_bytes: &[u8]) -> u64 {
     word(first_bytes, std::mem::offset_of!(Superblock, front)).unwrap_or(0)
 }
@@ -101,14 +105,14 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Notes the front that mounts are to take, in an image that nobody has mounted.
+/// Records the default VFS layer in an image that is not mounted.
 pub fn note_front<M: Memory>(region: &Region<M>, front: u64) -> Result<()> {
     let superblock = region.first::<Superblock>()?;
     region.persist(region.set64(&superblock.front, front));
     Ok(())
 }
 
-/// Writes the superblock, last of all: whatever else mkfs wrote must be durable.
+/// Writes the superblock. Everything else that mkfs wrote must be durable before.
 pub fn format<M: Memory>(
     region: &Region<M>,
     system: System,
@@ -140,7 +144,7 @@ pub fn format<M: Memory>(
     Ok(())
 }
 
-/// Checks the superblock and counts the mount; from here on the image is not in order until [`leave`].
+/// Checks the superblock and counts the mount. The image is unclean from here until [`leave`].
 pub fn open<M: Memory>(region: &Region<M>, system: System) -> Result<Identity> {
     let superblock = region.first::<Superblock>()?;
     let magic = superblock.magic.load();
@@ -169,7 +173,7 @@ pub fn open<M: Memory>(region: &Region<M>, system: System) -> Result<Identity> {
     Ok(Identity { parameters, mounts, was_clean })
 }
 
-/// Notes that the image is in order. Everything else must be durable.
+/// Marks the image clean. Everything else must be durable.
 pub fn leave<M: Memory>(region: &Region<M>, rest: pmem::Durable) -> Result<()> {
     let clean = region.commit(&region.first::<Superblock>()?.clean, 1, rest);
     region.persist(clean);
