@@ -4,10 +4,13 @@
 //! over a file system:
 //!
 //! ```text
-//! Calls by path            calls::Calls         one experiment runs over all path walk, caches,
-//! front::{Conventional, ByVfs, Cachelet} locks, open files inodes, names, data
-//! physical::PhysicalFs implemented by nova::Nova, pmfs::Pmfs, soupfs::SoupFs image, free blocks
-//! substrate            on pmem's Region: flushes, fences, delays, recorder
+//!   Calls by path            calls::Calls         one experiment runs over all
+//!   path walk, caches,       front::{Conventional, ByVfs, Cachelet}
+//!   locks, open files
+//!   inodes, names, data      physical::PhysicalFs implemented by nova::Nova, pmfs::Pmfs,
+//!                            soupfs::SoupFs
+//!   image, free blocks       substrate            on pmem's Region: flushes, fences, delays,
+//!                                                 recorder
 //! ```
 //!
 //! Each physical file system has its own image format and magic. It supports mkfs, mount, crash and

@@ -1,8 +1,10 @@
 //! The structures of a NOVA-like image.
 //!
 //! ```text
-//! block 0   superblock block 1   heads of the inode tables blocks 2… journals, one block each the
-//! rest  inode segments, log pages, data, as allocated
+//! block 0   superblock
+//! block 1   heads of the inode tables
+//! blocks 2… journals, one block each
+//! the rest  inode segments, log pages, data, as allocated
 //! ```
 //!
 //! Invariants: numbers are little-endian; links are byte offsets, and zero is no link. A log

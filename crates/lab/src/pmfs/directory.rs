@@ -1,5 +1,6 @@
-//! Directories: blocks of entries of various lengths, searched from the first to the last. Removing joins an entry with the one before it; adding takes the room
-//! behind an entry. In memory there is only where room may be.
+//! Directories: blocks of variable-length entries, searched linearly. Removal joins an entry with
+//! the one before it; creation takes the free space behind an entry. Memory holds only hints on
+//! where free space may be.
 
 use super::format::{DENTRY_BYTES, Dentry, Inode, dentry_bytes};
 use super::journal::Transaction;
@@ -11,7 +12,7 @@ use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 use posix::Errno;
 
-/// An entry that was read, and checked for its length.
+/// A decoded entry with a checked length.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
     pub at: u64,
@@ -24,7 +25,7 @@ pub(super) struct Read {
 impl Read {
     pub(super) fn kind(&self) -> Result<FileKind> {
         FileKind::from_bits((self.header >> 24) as u32 & 0xff)
-            .ok_or_else(|| Error::damaged("an entry has no kind of file", self.at))
+            .ok_or_else(|| Error::damaged("an entry has an invalid file type", self.at))
     }
 }
 
@@ -32,18 +33,18 @@ pub(super) fn header(length: u64, name_length: u64, kind: FileKind) -> u64 {
     length | name_length << 16 | (kind as u64) << 24
 }
 
-/// Where an entry is to be made.
+/// Where a new entry goes.
 #[derive(Debug)]
 pub(super) enum Room {
     /// Behind an entry, which becomes shorter.
     Behind { before: Read, at: u64, length: u64 },
-    /// In an entry without a name.
+    /// In a free entry.
     Free { entry: Read },
-    /// In a block that the directory gets.
+    /// In a new block of the directory.
     Block { at: u64, growing: Growing },
 }
 
-/// An entry that is to be made, with its room.
+/// A prepared entry and its location.
 #[derive(Debug)]
 pub(super) struct Adding {
     pub at: u64,
@@ -64,18 +65,18 @@ impl<M: Memory> Pmfs<M> {
         let number = dentry.number.load();
         let fits = length >= DENTRY_BYTES && length.is_multiple_of(8) && at % BLOCK_BYTES + length <= BLOCK_BYTES;
         if !fits || number != 0 && (name_length == 0 || dentry_bytes(name_length) > length) {
-            return Err(Error::damaged("a directory's block holds no entry", at));
+            return Err(Error::damaged("a directory's block holds an invalid entry", at));
         }
         Ok(Read { at, number, length, name_length, header })
     }
 
-    /// The entries of a block, until `visit` has seen enough. Whether it has.
+    /// Visits the entries of a block until `visit` returns true. Returns whether it did.
     fn scan_block(&self, block: u64, visit: &mut dyn FnMut(&Read) -> Result<bool>) -> Result<bool> {
         let (mut at, mut has_enough, mut seen) = (block, false, 0);
         while at < block + BLOCK_BYTES && !has_enough {
             let entry = self.read_dentry(at)?;
             has_enough = visit(&entry)?;
-            // What is free behind its name is not looked at.
+            // The free space behind a name is not read.
             seen = at + DENTRY_BYTES + entry.name_length - block;
             at += entry.length;
         }
@@ -89,7 +90,7 @@ impl<M: Memory> Pmfs<M> {
 
     fn block_of(&self, inode: &Inode, page: u64) -> Result<u64> {
         match self.find_block(Tree(inode.root.load()), page)? {
-            0 => Err(Error::damaged("a directory lacks a block", self.region.offset_of(inode))),
+            0 => Err(Error::damaged("a block of a directory is missing", self.region.offset_of(inode))),
             block => Ok(block),
         }
     }
@@ -119,7 +120,7 @@ impl<M: Memory> Pmfs<M> {
         Ok(found)
     }
 
-    /// The entry of a name that exists.
+    /// The offset of the entry of an existing name.
     pub(super) fn entry_of(&self, info: &PmfsInfo, name: Name<'_>) -> Result<u64> {
         match name.entry {
             Some(entry) => Ok(entry),
@@ -148,7 +149,8 @@ impl<M: Memory> Pmfs<M> {
         for page in cookie / BLOCK_BYTES..Self::pages(inode) {
             let block = self.block_of(inode, page)?;
             let stopped = self.scan_block(block, &mut |entry| {
-                // One more than its place in the directory, which it keeps; so zero means the beginning.
+                // The entry's offset in the directory plus one. It never changes, and zero means
+                // the beginning.
                 let position = page * BLOCK_BYTES + (entry.at - block) + 1;
                 if entry.number == 0 || position <= cookie {
                     return Ok(false);
@@ -165,7 +167,8 @@ impl<M: Memory> Pmfs<M> {
         Ok(())
     }
 
-    /// Looks for room for a name, and writes it there: nobody sees it before the changes that [`add`](Self::add) makes.
+    /// Finds space for a name and writes the entry there. It stays invisible until
+    /// [`add`](Self::add).
     pub(super) fn prepare_add(
         &self,
         info: &mut PmfsInfo,
@@ -194,7 +197,7 @@ impl<M: Memory> Pmfs<M> {
         let dentry = self.dentry(at)?;
         self.region.write_bytes(at + DENTRY_BYTES, name)?.unflushed();
         match &adding.room {
-            // The entry itself is seen: its words change with the others.
+            // A free entry is visible, so its words change in the transaction.
             Room::Free { .. } => transaction.log_all(dentry)?,
             Room::Behind { before, .. } => {
                 transaction.log_word(&self.dentry(before.at)?.header)?;
@@ -210,7 +213,8 @@ impl<M: Memory> Pmfs<M> {
         Ok(())
     }
 
-    /// Makes a name that was prepared be seen. The directory's inode is logged, and gets the block that it may have grown by.
+    /// Makes a prepared name visible. The directory's inode is logged, and gets the new block if
+    /// there is one.
     pub(super) fn add(&self, inode: &Inode, adding: &Adding, transaction: &mut Transaction<'_, M>) -> Result<()> {
         match &adding.room {
             Room::Free { .. } => {
@@ -232,14 +236,14 @@ impl<M: Memory> Pmfs<M> {
         Ok(())
     }
 
-    /// Gives back what was prepared.
+    /// Frees the space of a prepared entry.
     pub(super) fn abandon_add(&self, adding: Adding) {
         if let Room::Block { growing, .. } = adding.room {
             self.abandon(growing);
         }
     }
 
-    /// Room in a block, if there is enough.
+    /// Finds enough free space in a block.
     fn room_in(&self, block: u64, need: u64) -> Result<Option<Room>> {
         let mut room = None;
         self.scan_block(block, &mut |entry| {
@@ -274,7 +278,7 @@ impl<M: Memory> Pmfs<M> {
         let mut flushed = Flushed::nothing();
         match self.grow(&mut growing, pages, &mut flushed) {
             Ok((at, _)) => {
-                // The transaction's first fence is this thread's, and covers it.
+                // The transaction's first fence is on this thread and covers these flushes.
                 flushed.unfenced();
                 Ok(Room::Block { at, growing })
             }
@@ -285,7 +289,7 @@ impl<M: Memory> Pmfs<M> {
         }
     }
 
-    /// The entry before one in its block, and the free one behind it.
+    /// The entry before one in its block, and the entry behind it if that is free.
     fn neighbours(&self, at: u64) -> Result<(Option<Read>, Option<Read>)> {
         let block = at / BLOCK_BYTES * BLOCK_BYTES;
         let (mut before, mut here) = (None, self.read_dentry(block)?);
@@ -298,7 +302,7 @@ impl<M: Memory> Pmfs<M> {
             here = self.read_dentry(next)?;
         }
         if here.at != at {
-            return Err(Error::damaged("a name is not where it was", at));
+            return Err(Error::damaged("a directory entry is not at its offset", at));
         }
         let next = at + here.length;
         let behind = if next < block + BLOCK_BYTES { Some(self.read_dentry(next)?) } else { None };
@@ -307,7 +311,7 @@ impl<M: Memory> Pmfs<M> {
         Ok((before, behind.filter(|entry| entry.number == 0)))
     }
 
-    /// Logs what removing an entry changes: two entries' words.
+    /// Logs what removing an entry changes: words of two entries.
     pub(super) fn prepare_remove(&self, at: u64, transaction: &mut Transaction<'_, M>) -> Result<Removing> {
         let entry = self.read_dentry(at)?;
         let (before, behind) = self.neighbours(at)?;
@@ -334,7 +338,7 @@ impl<M: Memory> Pmfs<M> {
     }
 }
 
-/// An entry that is to be removed, and which one takes over its room.
+/// A prepared removal: the entry, and the entry that takes over its space.
 #[derive(Debug)]
 pub(super) struct Removing {
     at: u64,

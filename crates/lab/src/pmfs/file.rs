@@ -1,6 +1,8 @@
-//! Content of files: written in place, so a crash in a write leaves any mixture of old and new bytes within the file, but never bytes of others.
+//! File content. It is written in place: a crash during a write leaves any mixture of old and new
+//! bytes in the file, but never bytes of other files.
 //!
-//! What lies between a file's end and the end of its last block is anything; whoever makes the file longer fills it with zeros first.
+//! The part of the last block beyond the end of a file has undefined content. An operation that
+//! extends the file zeroes it first.
 
 use super::format::Inode;
 use super::tree::{Growing, Tree};
@@ -43,7 +45,7 @@ impl<M: Memory> Pmfs<M> {
         self.read_tree(Tree(inode.root.load()), attributes.size_bytes, offset, into)
     }
 
-    /// Zeros from a file's end to `until`, as far as there is a block.
+    /// Zeroes from a file's end to `until`, within the file's last block.
     fn clear_gap(&self, tree: Tree, size_bytes: u64, until: u64) -> Result<Flushed> {
         let end = until.min(size_bytes.next_multiple_of(BLOCK_BYTES));
         match self.find_block(tree, size_bytes / BLOCK_BYTES)? {
@@ -162,7 +164,7 @@ impl<M: Memory> Pmfs<M> {
         if gone > 0 { self.prune(tree, end_page).map(drop) } else { Ok(()) }
     }
 
-    /// Takes the blocks from a page on out of a tree, which the file's end has left behind. Nodes stay.
+    /// Removes the blocks from a page on from a tree, after the file was shortened. Nodes stay.
     fn prune(&self, tree: Tree, end_page: u64) -> Result<u64> {
         let mut freed = Vec::new();
         let mut flushed = Flushed::nothing();
@@ -176,14 +178,14 @@ impl<M: Memory> Pmfs<M> {
             }
             Ok(())
         })?;
-        // Out of the tree on the image before somebody else's.
+        // The pointers are durably cleared before the blocks can be reused.
         self.region.fence(flushed);
         let count = freed.len() as u64;
         freed.into_iter().for_each(|block| self.blocks.free(block / BLOCK_BYTES));
         Ok(count)
     }
 
-    /// Gives all blocks of a tree back, which nothing leads to any more.
+    /// Frees all blocks of a tree that is no longer reachable.
     pub(super) fn free_tree(&self, tree: Tree) -> Result<()> {
         let mut all = Vec::new();
         self.visit_tree(tree, &mut |_, block, _| {

@@ -1,24 +1,27 @@
-//! What a PMFS-like image consists of.
+//! The structures of a PMFS-like image.
 //!
 //! ```text
 //! block 0   superblock
-//! block 1   how far the inode table is initialised
+//! block 1   number of initialised inodes
 //! blocks 2… journals, one block each
-//! …         the inode table, in a row: an inode is found by its number
+//! …         the inode table, contiguous: an inode is found by its number
 //! the rest  blocks of directories and files, nodes of their trees
 //! ```
 //!
-//! Everything is changed in place, under the undo journal. Invariants: numbers are little-endian, links are byte offsets, zero links to nothing; an inode whose
-//! mode is zero is free; entries of a directory's block fill it without gaps.
+//! Everything is changed in place, under the undo journal. Invariants:
+//!
+//! - Numbers are little-endian; links are byte offsets, and zero is no link.
+//! - An inode with mode zero is free.
+//! - The entries of a directory's block fill it without gaps.
 
 use crate::substrate::NvPointer;
 use pmem::{BLOCK_BYTES, Cell64, Commit64, Layout};
 
-/// Block of the words that concern the whole.
+/// Block of the file system's global words.
 pub(super) const FIXED_BLOCK: u64 = 1;
 /// First block of the journals.
 pub(super) const JOURNALS_BLOCK: u64 = 2;
-/// Journals, of which a mount uses as many as it has shards.
+/// Number of journals. A mount uses as many as it has shards.
 pub(super) const JOURNALS: u64 = 16;
 /// First block of the inode table.
 pub(super) const TABLE_BLOCK: u64 = JOURNALS_BLOCK + JOURNALS;
@@ -26,26 +29,26 @@ pub(super) const TABLE_BLOCK: u64 = JOURNALS_BLOCK + JOURNALS;
 pub(super) const INODE_BYTES: u64 = 128;
 /// The root's number.
 pub(super) const ROOT: u64 = 1;
-/// Bytes of the image for which there is an inode.
+/// Bytes of image per inode.
 pub(super) const BYTES_PER_INODE: u64 = 2048;
 
-/// Words that concern the whole.
+/// The file system's global words.
 #[repr(C, align(64))]
 pub(super) struct Fixed {
-    /// Inodes that are initialised: zero or in use.
+    /// Number of initialised inodes: each is zero or in use.
     pub inodes_high: Commit64,
     pub reserved: [Cell64; 7],
 }
-// SAFETY: `repr(C)`, cells of eight bytes that fill 64 bytes, any bits are a value.
+// SAFETY: `repr(C)`; eight-byte cells fill 64 bytes; every bit pattern is valid.
 unsafe impl Layout for Fixed {}
 
-/// An inode. Its first line is what most changes change.
+/// An inode. Most changes touch only its first line.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Inode {
-    /// Mode above, links below. Zero: free.
+    /// Mode in the high half, links in the low half. Zero: free.
     pub mode_links: Cell64,
-    /// User above, group below.
+    /// User in the high half, group in the low half.
     pub owner: Cell64,
     pub size_bytes: Cell64,
     pub modified_ns: Cell64,
@@ -53,31 +56,32 @@ pub(super) struct Inode {
     /// The tree of blocks: its root, and its height in the low 12 bits.
     pub root: Cell64,
     pub blocks: Cell64,
-    /// Of a directory the parent's number.
+    /// A directory's parent number.
     pub parent: Cell64,
     pub accessed_ns: Cell64,
-    /// Generation above, device below.
+    /// Generation in the high half, device in the low half.
     pub generation_device: Cell64,
     pub nv_pointer: NvPointer,
     pub reserved: [Cell64; 4],
 }
 const _: () = assert!(size_of::<Inode>() as u64 == INODE_BYTES);
-// SAFETY: `repr(C)`, cells of eight bytes (two in the nv pointer) that fill 128 bytes without padding (asserted), any bits are a value.
+// SAFETY: `repr(C)`; eight-byte cells (two in the nv pointer) fill 128 bytes without padding
+// (asserted); every bit pattern is valid.
 unsafe impl Layout for Inode {}
 
-/// A name of a directory. Its bytes follow, and room to the next entry.
+/// A name of a directory. Its bytes follow, then free space up to the next entry.
 #[repr(C)]
 pub(super) struct Dentry {
-    /// Inode number; zero: no name, but room.
+    /// Inode number. Zero: a free entry without a name.
     pub number: Cell64,
-    /// Bytes to the next entry (0…15), length of the name (16…23), kind of file (24…31).
+    /// Bytes to the next entry (bits 0…15), length of the name (16…23), file type (24…31).
     pub header: Cell64,
 }
 // SAFETY: two cells of eight bytes.
 unsafe impl Layout for Dentry {}
 pub(super) const DENTRY_BYTES: u64 = 16;
 
-/// Bytes of an entry with a name of that length.
+/// Bytes of an entry with a name of this length.
 pub(super) const fn dentry_bytes(name_length: u64) -> u64 {
     DENTRY_BYTES + name_length.next_multiple_of(8)
 }
@@ -87,20 +91,20 @@ pub(super) const UNDO_WORDS: usize = 5;
 /// Undo entries of a journal.
 pub(super) const UNDO_ENTRIES: usize = 63;
 
-/// One undo entry: a line.
+/// An undo entry: one line.
 #[repr(C, align(64))]
 pub(super) struct Undo {
     pub place: Cell64,
-    /// The transaction.
+    /// The number of the transaction.
     pub generation: Cell64,
-    /// Words that count (0…31), CRC-32C over all but this word (32…63).
+    /// Number of valid words (bits 0…31), CRC-32C over everything but this word (32…63).
     pub count_checksum: Cell64,
     pub old: [Cell64; UNDO_WORDS],
 }
-// SAFETY: `repr(C)`, cells of eight bytes that fill 64 bytes, any bits are a value.
+// SAFETY: `repr(C)`; eight-byte cells fill 64 bytes; every bit pattern is valid.
 unsafe impl Layout for Undo {}
 
-/// A journal. Entries of the transaction after the one that is finished are in force.
+/// A journal. Valid entries have the number of the transaction after `finished`.
 #[repr(C, align(64))]
 pub(super) struct Journal {
     pub finished: Commit64,
@@ -111,7 +115,7 @@ pub(super) struct Journal {
 unsafe impl Layout for Journal {}
 const _: () = assert!(size_of::<Journal>() as u64 == BLOCK_BYTES);
 
-/// Pointers of a node of a tree of blocks.
+/// Pointers of a node of a tree.
 pub(super) const FANOUT: u64 = BLOCK_BYTES / 8;
-/// Highest tree: 512^4 blocks are 256 TiB.
+/// The maximum height: 512^4 blocks are 256 TiB.
 pub(super) const HEIGHT_MAX: u64 = 4;

@@ -1,6 +1,8 @@
-//! The undo journal: entries of one line, each with its own checksum, so that all of a transaction's are durable by one fence. Then everything is changed in place.
+//! The undo journal. Each entry is one line with its own checksum, so one fence makes all entries
+//! of a transaction durable. Then everything is changed in place.
 //!
-//! A transaction costs three fences: its undo entries (with whatever becomes visible by the changes), the changes, and its end.
+//! A transaction costs three fences: the undo entries (with everything that the changes make
+//! visible), the changes, and the end.
 
 use super::Pmfs;
 use super::format::{JOURNALS, JOURNALS_BLOCK, Journal, UNDO_WORDS, Undo};
@@ -11,8 +13,8 @@ use pmem::{BLOCK_BYTES, Cell64, Durable, Flushed, Layout, Memory, Pm, crc32c};
 use posix::Errno;
 use std::sync::MutexGuard;
 
-/// A transaction. What is to change is logged first, all of it; then [`begin`](Transaction::begin) makes the log durable, and changes may follow. Dropped before
-/// its end, it changes nothing back that it did not change: it is undone.
+/// A transaction. All words to be changed are logged first; [`begin`](Transaction::begin) makes the
+/// log durable; then changes may follow. Dropping a transaction before its end rolls it back.
 pub(super) struct Transaction<'p, M: Memory> {
     pmfs: &'p Pmfs<M>,
     journal: &'p Journal,
@@ -50,7 +52,7 @@ impl<M: Memory> Pmfs<M> {
         })
     }
 
-    /// Puts back what transactions had changed when the power failed.
+    /// Rolls back the transactions that were active at the crash.
     pub(super) fn undo_journals(&self) -> Result<()> {
         for index in 0..JOURNALS {
             let journal = self.journal(index)?;
@@ -66,7 +68,7 @@ impl<M: Memory> Pmfs<M> {
         self.region.persist(self.region.retract(&journal.finished, generation));
     }
 
-    /// Undoes a transaction, last entry first; whether there was any.
+    /// Rolls back a transaction, last entry first. Returns whether it had any entry.
     fn undo(&self, journal: &Journal, generation: u64) -> Result<bool> {
         let mut flushed = None::<Flushed>;
         for entry in journal.entries.iter().rev() {
@@ -95,7 +97,7 @@ impl<M: Memory> Pmfs<M> {
 }
 
 impl<'p, M: Memory> Transaction<'p, M> {
-    /// Notes words as they are, before they change.
+    /// Logs the current values of words, before they change.
     pub(super) fn log(&mut self, place: u64, words: u64) -> Result<()> {
         debug_assert!(!self.begun);
         let mut done = 0;
@@ -121,23 +123,23 @@ impl<'p, M: Memory> Transaction<'p, M> {
         Ok(())
     }
 
-    /// Notes a whole structure.
+    /// Logs a whole structure.
     pub(super) fn log_all<T: Layout>(&mut self, thing: &T) -> Result<()> {
         self.log(self.pmfs.region.offset_of(thing), size_of::<T>() as u64 / 8)
     }
 
-    /// Notes one word.
+    /// Logs one word.
     pub(super) fn log_word(&mut self, cell: &Cell64) -> Result<()> {
         self.log(self.pmfs.region.offset_of(cell), 1)
     }
 
-    /// Something that is to be durable before what has been said so far goes on.
+    /// Adds flushed data for the next fence.
     pub(super) fn with(&mut self, flushed: Flushed) {
         let before = std::mem::replace(&mut self.flushed, Flushed::nothing());
         self.flushed = before.and(flushed);
     }
 
-    /// Makes the log durable, and all that changes will make visible.
+    /// Makes durable the log and everything that the changes make visible.
     pub(super) fn begin(&mut self) -> Durable {
         self.begun = true;
         self.pmfs.region.fence(std::mem::replace(&mut self.flushed, Flushed::nothing()))
@@ -150,7 +152,7 @@ impl<'p, M: Memory> Transaction<'p, M> {
         self.with(flushed);
     }
 
-    /// The changes become durable, and then final.
+    /// Makes the changes durable, then commits them.
     pub(super) fn end(mut self) {
         let region = &self.pmfs.region;
         let durable = region.fence(std::mem::replace(&mut self.flushed, Flushed::nothing()));
@@ -164,7 +166,8 @@ impl<M: Memory> Drop for Transaction<'_, M> {
         if self.ended || self.count == 0 {
             return;
         }
-        // Its entries must not be in force when the next transaction with this number writes fewer.
+        // The entries must not be valid when the next transaction reuses the number and writes
+        // fewer entries.
         if !self.begun || self.pmfs.undo(self.journal, self.generation).is_ok() {
             self.pmfs.retire(self.journal, self.generation);
         }

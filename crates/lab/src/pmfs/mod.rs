@@ -1,11 +1,23 @@
-//! A file system like PMFS (Dulloor et al., EuroSys 2014): everything is changed in place under a fine-grained undo journal with entries of one line; directories are
-//! searched linearly; an inode is found by its number; files have trees of blocks, and data is written in place.
+//! A file system like PMFS (Dulloor et al., EuroSys 2014).
 //!
-//! Every call that changes something costs three fences: undo entries (and whatever becomes visible), the changes, the end of the transaction.
+//! Invariants:
 //!
-//! Where this differs from PMFS as published: undo entries carry a checksum, so one fence makes all of a transaction's durable (PMFS relies on the order of
-//! stores within a line and fences each); each shard has a journal of its own instead of parts of one; where room may be is kept in memory, so that
-//! adding a name does not search for room from the beginning; the table of inodes lies in a row; a clean mount scans, too. No extents of 2 MiB pages, no write protection.
+//! - Everything is changed in place, under a fine-grained undo journal with entries of one line.
+//! - Directories are searched linearly. An inode is found by its number.
+//! - Files have trees of blocks, and data is written in place.
+//! - Every changing call costs three fences: undo entries (and everything that becomes visible),
+//!   the changes, the end of the transaction.
+//!
+//! Differences from PMFS as published:
+//!
+//! - Undo entries have a checksum, so one fence makes all entries of a transaction durable. PMFS
+//!   relies on the order of stores within a line and fences each entry.
+//! - Each shard has its own journal instead of a part of one journal.
+//! - Hints on free space in directories are in memory, so that creation does not search from the
+//!   first block.
+//! - The table of inodes is contiguous.
+//! - A clean mount scans, too.
+//! - There are no 2 MiB extents and no write protection.
 
 mod directory;
 mod file;
@@ -47,11 +59,12 @@ pub struct Pmfs<M: Memory> {
     journals: Vec<Mutex<()>>,
 }
 
-/// What is kept in memory for a file.
+/// The in-memory state of a file.
 #[derive(Debug)]
 pub struct PmfsInfo {
     inode: u64,
-    /// Of a directory the first page that was not searched for room since it was loaded, or had some.
+    /// For a directory: the first page that was not searched for free space since the load, or that
+    /// had some.
     room_from: u64,
     /// Blocks from which names were removed since.
     roomy: Vec<u64>,
@@ -62,7 +75,7 @@ impl PmfsInfo {
         PmfsInfo { inode, room_from: 0, roomy: Vec::new() }
     }
 
-    /// Notes that the block of an entry has room.
+    /// Records that the block of an entry has free space.
     fn note_room(&mut self, entry: u64) {
         let block = entry / BLOCK_BYTES * BLOCK_BYTES;
         if self.roomy.len() >= ROOMY_MAX {
@@ -74,10 +87,11 @@ impl PmfsInfo {
     }
 }
 
-/// Blocks with room that are remembered; beyond that the search begins anew.
+/// Maximum number of remembered blocks with free space. Beyond it the search restarts at the first
+/// page.
 const ROOMY_MAX: usize = 1 << 16;
 
-/// Free inodes, under one lock, as PMFS has it.
+/// Free inodes under one lock, as in PMFS.
 #[derive(Debug, Default)]
 struct FreeInodes(Mutex<InodeList>);
 
@@ -101,7 +115,7 @@ fn pair(high: u32, low: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
-/// Inodes of an image, and its first block for other things.
+/// The number of inodes of an image, and its first allocatable block.
 fn geometry(length: u64) -> (u64, u64) {
     let inodes = length / BYTES_PER_INODE;
     (inodes, TABLE_BLOCK + (inodes * INODE_BYTES).div_ceil(BLOCK_BYTES))
@@ -114,7 +128,7 @@ impl<M: Memory> Pmfs<M> {
 
     fn inode_offset(&self, number: u64) -> Result<u64> {
         if number == 0 || number > self.inodes_max {
-            return Err(Error::damaged("an entry names an inode that cannot be", number));
+            return Err(Error::damaged("an entry refers to an invalid inode number", number));
         }
         Ok(TABLE_BLOCK * BLOCK_BYTES + (number - 1) * INODE_BYTES)
     }
@@ -150,7 +164,7 @@ impl<M: Memory> Pmfs<M> {
         let generation_device = inode.generation_device.load();
         let mode = (mode_links >> 32) as u32;
         let kind = FileKind::from_mode(mode)
-            .ok_or_else(|| Error::damaged("an inode has no kind of file", self.region.offset_of(inode)))?;
+            .ok_or_else(|| Error::damaged("an inode has an invalid file type", self.region.offset_of(inode)))?;
         Ok(Attributes {
             number,
             generation: (generation_device >> 32) as u32,
@@ -175,7 +189,7 @@ impl<M: Memory> Pmfs<M> {
         Ok(inode)
     }
 
-    /// Writes an inode but for its mode, without which it is free. The attributes that it will have.
+    /// Fills an inode except for its mode, without which it is free. Returns its attributes.
     fn fill_inode(
         &self,
         number: u64,
@@ -246,7 +260,7 @@ impl<M: Memory> Pmfs<M> {
         Ok(Made { file: Loaded { attributes, info, inode: place }, entry })
     }
 
-    /// Ends a transaction that adds a name to a directory, with whatever else changes.
+    /// Ends a transaction that adds a name to a directory. `rest` makes further changes.
     fn change_names(
         &self,
         mut transaction: Transaction<'_, M>,
@@ -271,7 +285,7 @@ impl<M: Memory> Pmfs<M> {
         Ok(())
     }
 
-    /// A directory's links and times.
+    /// Sets a directory's links and times.
     fn touch(
         &self,
         transaction: &mut Transaction<'_, M>,
@@ -293,7 +307,7 @@ impl<M: Memory> Pmfs<M> {
         });
     }
 
-    /// A file's links and change time.
+    /// Sets a file's links and change time.
     fn set_links(
         &self,
         transaction: &mut Transaction<'_, M>,
@@ -383,7 +397,8 @@ impl<M: Memory> Pmfs<M> {
         let to_entry = adding.as_ref().map(|adding| adding.at).or(taken).unwrap_or(old);
 
         transaction.begin();
-        // Where the new name's entry lies behind the old one, that entry becomes shorter: so the name first, then what becomes of the old one.
+        // If the new entry lies behind the old one, `add` shortens the old entry. So add the new
+        // name first, then change the old entry.
         if let Some(adding) = &adding {
             self.add(to_inode.unwrap_or(from_inode), adding, &mut transaction)?;
         }
@@ -489,7 +504,7 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
     }
 
     fn unmount(&self) -> Result<()> {
-        // All is durable; the fence is for the proof.
+        // Everything is durable already; the empty fence only yields the `Durable` token.
         let durable = self.region.fence(Flushed::nothing());
         substrate::leave(&self.region, durable)
     }
@@ -528,7 +543,7 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
     fn evict(&self, number: u64, _: &Attributes, info: PmfsInfo) -> Result<()> {
         let inode = self.inode(info.inode)?;
         let tree = Tree(inode.root.load());
-        // Free on the image before anything of it is used again.
+        // The inode is durably free before any of its blocks or its number is reused.
         self.region.persist(self.region.set64(&inode.mode_links, 0));
         self.free_tree(tree)?;
         self.give_inode(number);
@@ -668,7 +683,7 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
     }
 
     fn sync_file(&self, _: &mut Exclusive<'_, PmfsInfo>) -> Result<()> {
-        // Every call was durable when it returned.
+        // Every call is durable when it returns.
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Mounting: the journal is undone, then all inodes are looked at for what is in use. PMFS saves its free list at a clean unmount to spare itself that; here it
-//! is always done.
+//! Mounting rolls the journals back, then scans all inodes for blocks in use. PMFS saves its free
+//! list at a clean unmount and then skips the scan; this system always scans.
 
 use super::Pmfs;
 use super::format::{INODE_BYTES, TABLE_BLOCK};
@@ -14,7 +14,7 @@ impl<M: Memory> Pmfs<M> {
         self.undo_journals()?;
         let high = self.inodes_high()?.load();
         if high > self.inodes_max {
-            return Err(Error::damaged("more inodes are initialised than there are", TABLE_BLOCK * BLOCK_BYTES));
+            return Err(Error::damaged("more inodes are initialised than the table holds", TABLE_BLOCK * BLOCK_BYTES));
         }
         let mut used = vec![0u64; (blocks.start + blocks.count).div_ceil(64) as usize];
         let mut free = Vec::new();
@@ -27,7 +27,7 @@ impl<M: Memory> Pmfs<M> {
         free.reverse();
         self.inodes.found(high, free);
         let is_used = |block: u64| used[(block / 64) as usize] & 1 << (block % 64) != 0;
-        // One list for all, as PMFS has it.
+        // One list for all threads, as in PMFS.
         self.blocks = FreeBlocks::with_used(blocks, 1, is_used);
         Ok(())
     }
@@ -41,9 +41,9 @@ impl<M: Memory> Pmfs<M> {
             return Ok(false);
         }
         let kind = FileKind::from_mode((mode_links >> 32) as u32)
-            .ok_or_else(|| Error::damaged("an inode has no kind of file", place))?;
+            .ok_or_else(|| Error::damaged("an inode has an invalid file type", place))?;
         if mode_links as u32 == 0 {
-            // Unlinked while somebody had it open.
+            // Unlinked while open.
             self.region.flush(self.region.set64(&inode.mode_links, 0)).unfenced();
             return Ok(false);
         }
@@ -51,7 +51,7 @@ impl<M: Memory> Pmfs<M> {
         let mut blocks = 0;
         self.visit_tree(Tree(inode.root.load()), &mut |page, block, slot| {
             match (page, slot) {
-                // A write or a truncation did not come to its end.
+                // A write or a truncation was interrupted.
                 (Some(page), Some(slot)) if page >= end_page && kind == FileKind::Regular => {
                     self.region.flush(self.region.set64(slot, 0)).unfenced();
                     return Ok(());
@@ -71,11 +71,11 @@ impl<M: Memory> Pmfs<M> {
 fn mark(used: &mut [u64], blocks: BlockRange, offset: u64) -> Result<()> {
     let block = offset / BLOCK_BYTES;
     if block < blocks.start || block >= blocks.start + blocks.count {
-        return Err(Error::damaged("something in use lies outside", offset));
+        return Err(Error::damaged("a block in use lies outside the image", offset));
     }
     let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
     if used[word] & bit != 0 {
-        return Err(Error::damaged("two things use one block", offset));
+        return Err(Error::damaged("a block is in use twice", offset));
     }
     used[word] |= bit;
     Ok(())

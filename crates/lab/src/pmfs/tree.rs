@@ -1,7 +1,9 @@
-//! Trees of blocks: nodes of 512 pointers, as high as the file is long. A file of one block has no node.
+//! Trees of blocks: nodes of 512 pointers, with a height that follows the file's length. A file of
+//! one block has no node.
 //!
-//! A pointer in a node is set when what it leads to is durable, and needs no undo entry: data is written in place anyway, and what lies beyond a file's end is
-//! nobody's. The root is in the inode and changes with it.
+//! A pointer in a node is set once its target is durable. It needs no undo entry: data is written
+//! in place, and blocks beyond the end of a file belong to no file. The root is in the inode and
+//! changes with it.
 
 use super::Pmfs;
 use super::format::{FANOUT, HEIGHT_MAX};
@@ -10,7 +12,8 @@ use pmem::{BLOCK_BYTES, Cell64, Flushed, Memory, Pm};
 use posix::Errno;
 use std::collections::BTreeMap;
 
-/// Hears of a node (no page) or data block: page, offset, and the pointer in a node that leads there.
+/// Called with a node (no page) or data block: its page, its offset, and the pointer in a node that
+/// leads to it.
 type Visit<'v> = dyn FnMut(Option<u64>, u64, Option<&Cell64>) -> Result<()> + 'v;
 
 /// The root of a tree: block and height in one word.
@@ -30,21 +33,21 @@ impl Tree {
         self.block() == 0
     }
 
-    /// Pages that a tree of a height can hold.
+    /// Pages that a tree of this height can hold.
     fn reach(height: u64) -> u64 {
         FANOUT.pow(height as u32)
     }
 }
 
-/// A tree that grows: pointers that are to be set once everything else is durable.
+/// A growing tree: pointers to set once everything else is durable.
 #[derive(Debug)]
 pub(super) struct Growing {
     pub tree: Tree,
-    /// Pointers in nodes that the file has.
+    /// Pointers in nodes that are already in the file's tree.
     pending: BTreeMap<u64, u64>,
-    /// Blocks that were taken, to be given back if nothing comes of it.
+    /// Allocated blocks, to be freed on failure.
     taken: Vec<u64>,
-    /// Data blocks that were added.
+    /// Number of data blocks added.
     pub added: u64,
 }
 
@@ -61,18 +64,18 @@ impl<M: Memory> Pmfs<M> {
 
     fn check_tree(&self, tree: Tree) -> Result<()> {
         let fine = tree.height() <= HEIGHT_MAX && self.region.contains(tree.block(), BLOCK_BYTES);
-        if fine { Ok(()) } else { Err(Error::damaged("a tree of blocks has no possible root", tree.0)) }
+        if fine { Ok(()) } else { Err(Error::damaged("the root of a block tree is invalid", tree.0)) }
     }
 
     fn check_block(&self, block: u64) -> Result<u64> {
         if block.is_multiple_of(BLOCK_BYTES) && self.region.contains(block, BLOCK_BYTES) {
             Ok(block)
         } else {
-            Err(Error::damaged("a tree leads to no block", block))
+            Err(Error::damaged("a block pointer is invalid", block))
         }
     }
 
-    /// The block of a page; zero if there is none.
+    /// The block of a page, or zero if there is none.
     pub(super) fn find_block(&self, tree: Tree, page: u64) -> Result<u64> {
         if tree.is_empty() || page >= Tree::reach(tree.height().min(HEIGHT_MAX)) {
             return Ok(0);
@@ -96,13 +99,14 @@ impl<M: Memory> Pmfs<M> {
         Ok(block)
     }
 
-    /// A node of zeros.
+    /// Allocates a node of zeros.
     fn take_node(&self, growing: &mut Growing) -> Result<(u64, Flushed)> {
         let node = self.take_block(growing)?;
         Ok((node, self.region.stream_zeros(node, BLOCK_BYTES)?))
     }
 
-    /// The block of a page, and whether it is new: then its content is anything. What was written for it is to be fenced with what `flushed` holds.
+    /// The block of a page, and whether it is new; a new block has undefined content. `flushed`
+    /// collects the writes that a fence must cover.
     pub(super) fn grow(&self, growing: &mut Growing, page: u64, flushed: &mut Flushed) -> Result<(u64, bool)> {
         self.check_tree(growing.tree)?;
         let join = |all: &mut Flushed, more: Flushed| {
@@ -119,7 +123,7 @@ impl<M: Memory> Pmfs<M> {
             if !growing.tree.is_empty() {
                 let (node, zeroed) = self.take_node(growing)?;
                 join(flushed, zeroed);
-                // Nobody knows the node yet.
+                // The node is not yet reachable.
                 join(flushed, self.region.flush(self.region.set64(self.slot(node, 0)?, growing.tree.block())));
                 root = node;
             }
@@ -177,7 +181,7 @@ impl<M: Memory> Pmfs<M> {
         Ok((at, false))
     }
 
-    /// Sets the pointers of a tree that grew. All that they lead to is durable. The root is the caller's to set.
+    /// Sets the pointers of a tree that grew. Their targets are durable. The caller sets the root.
     pub(super) fn set_pointers(&self, growing: &Growing) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
         for (place, block) in &growing.pending {
@@ -187,12 +191,12 @@ impl<M: Memory> Pmfs<M> {
         Ok(flushed)
     }
 
-    /// Gives back what was taken for nothing.
+    /// Frees the blocks of a failed growth.
     pub(super) fn abandon(&self, growing: Growing) {
         growing.taken.into_iter().for_each(|block| self.blocks.free(block / BLOCK_BYTES));
     }
 
-    /// Tells all nodes (`page` is none) and data blocks of a tree.
+    /// Visits all nodes (`page` is none) and data blocks of a tree.
     pub(super) fn visit_tree(&self, tree: Tree, visit: &mut Visit<'_>) -> Result<()> {
         if tree.is_empty() {
             return Ok(());

@@ -1,17 +1,20 @@
 //! The list of a directory's entries, and walks along it in either view.
 //!
-//! A directory has one list, sorted by reversed hash. Its places are entries and buckets; the links of a place are words in the entry or
-//! the bucket, one for each view. Every change of names is a change of one link: to insert an entry, to remove one, to put one in
-//! another's place, to split a bucket off. A link leads to a greater key, always, so there are no loops, and a walk
-//! that meets a smaller key has met damage.
+//! A directory has one list, sorted by reversed hash. Its positions are entries and buckets. The
+//! links of a position are words in the entry or bucket, one for each view. Every change of names
+//! is a change of one link: inserting an entry, removing one, replacing one, splitting a bucket. A
+//! link always leads to a greater key, so there are no loops, and a walk that meets a smaller key
+//! has found damage.
 //!
 //! # The two views
 //!
-//! System calls change latest links, persisters change consistent ones, by replaying the same changes in the same order. A latest link
-//! that is not set means that the consistent one holds. That is sound because **a persister changes the consistent link of a place only if its latest
-//! link is set, or the place is no longer in the latest list**: the change that it replays was made in the latest view at that place,
-//! or at one that stood between then, for which the place's latest link was set. So whoever holds a directory's lock sees a list that stands
-//! still while persisters work below it.
+//! System calls change latest links. Persisters change consistent links, by replaying the same
+//! changes in the same order. An unset latest link means that the consistent one applies. This is
+//! sound because **a persister changes the consistent link of a position only if its latest link is
+//! set, or the position is no longer in the latest list**. The replayed change was made in the
+//! latest view at that position, or at one that was between then and for which the position's
+//! latest link was set. So the holder of a directory's lock sees a stable list while persisters
+//! work on the consistent one.
 
 use super::format::{
     BucketLine, EntryHead, INLINE_BUCKETS, LEVEL_MAX, Latest, PAGE_WORDS, Tag, WordPage, bucket_key, parent_bucket,
@@ -20,23 +23,25 @@ use super::volume::Volume;
 use crate::error::{Error, Result};
 use pmem::{Commit64, LINE_BYTES, Memory, Pm};
 
-/// Where a place of the list leads.
+/// The successor of a list position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// There is no more.
+    /// End of the list.
     End,
-    /// To the entry at an offset.
+    /// The entry at an offset.
     Entry(u64),
-    /// To a bucket of the same directory, by number, which leads on.
+    /// A bucket of the same directory, by number; the list continues there.
     Bucket(u32),
 }
 
-/// In a bucket's word: the bucket may not be in the list yet, so no walk may begin there. A bucket enters the list in three steps, each durable before the
-/// next: its word with this bit, the link that leads to it, its word without. Between the last two it is in the list, and only slower.
+/// Bit of a bucket's word: the bucket may not be in the list yet, so no walk may begin there. A
+/// bucket enters the list in three steps, each durable before the next: its word with this bit, the
+/// link that leads to it, its word without the bit. Between the last two steps it is in the list
+/// but walks do not begin there.
 pub const PREPARED: u64 = 0x20;
 
 impl Link {
-    /// As it is stored; never zero.
+    /// The stored word; never zero.
     pub const fn word(self) -> u64 {
         match self {
             Link::Entry(offset) => offset,
@@ -45,7 +50,7 @@ impl Link {
         }
     }
 
-    /// As it was stored; zero is no link.
+    /// Decodes a stored word; zero is no link.
     pub fn from_word(word: u64, at: u64) -> Result<Option<Link>> {
         let word = word & !PREPARED;
         match word & 0x3f {
@@ -53,12 +58,12 @@ impl Link {
             0 => Ok(Some(Link::Entry(word))),
             1 if word == 1 => Ok(Some(Link::End)),
             2 if word >> 6 < 1 << LEVEL_MAX => Ok(Some(Link::Bucket((word >> 6) as u32))),
-            _ => Err(Error::damaged("a link of a directory makes no sense", at)),
+            _ => Err(Error::damaged("a link of a directory is invalid", at)),
         }
     }
 }
 
-/// A place of the list: what has a link.
+/// A position of the list: it has a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A bucket.
@@ -70,30 +75,32 @@ pub enum Place {
 /// Which links a walk follows.
 #[derive(Debug, Clone, Copy)]
 pub enum View<'b> {
-    /// What is on the medium.
+    /// The content of the medium.
     Consistent,
     /// What programs see.
     Latest(&'b Buckets),
 }
 
-/// The latest buckets of a directory: list heads in memory, on demand. Nothing is there until something is changed.
+/// The latest buckets of a directory: list heads in memory. They are empty until the directory
+/// changes.
 #[derive(Debug, Default)]
 pub struct Buckets {
-    /// Link words; zero: the consistent one holds.
+    /// Link words; zero: the consistent link applies.
     heads: Vec<u64>,
-    /// Two to this power is the number of buckets.
+    /// Base-2 logarithm of the number of buckets.
     pub level: u32,
-    /// How many names there are, if they were ever counted.
+    /// Number of names, if it was ever counted.
     pub names: Option<u64>,
 }
 
 impl Buckets {
-    /// Those of a new directory.
+    /// The buckets of a new directory.
     pub fn empty(level: u32) -> Buckets {
         Buckets { heads: Vec::new(), level, names: Some(0) }
     }
 
-    /// Whether no list leads through them: entries' latest links lead to buckets that may be here only.
+    /// Whether no list head is in memory. If one is, entries' latest links may lead to buckets that
+    /// exist only here.
     pub fn are_unused(&self) -> bool {
         self.heads.is_empty()
     }
@@ -112,18 +119,18 @@ impl Directory {
     }
 }
 
-/// Where something is, or would be, in a list.
+/// The position of an entry in a list, or the position where it would be.
 #[derive(Debug, Clone, Copy)]
 pub struct Gap {
-    /// The place before.
+    /// The preceding position.
     pub before: Place,
-    /// Where that leads.
+    /// The successor of that position.
     pub next: Link,
-    /// Places that were passed to get there.
+    /// Number of positions passed on the way.
     pub steps: u32,
 }
 
-/// A walk of this many places for one insertion makes the table grow.
+/// An insertion that passes more positions makes the table grow.
 const STEPS_MAX: u32 = 8;
 
 impl<M: Memory> Volume<M> {
@@ -158,7 +165,7 @@ impl<M: Memory> Volume<M> {
     /// A page of words.
     pub fn word_page(&self, offset: u64) -> Result<&WordPage> {
         if !offset.is_multiple_of(pmem::BLOCK_BYTES) {
-            return Err(Error::damaged("a page is not at a multiple of its size", offset));
+            return Err(Error::damaged("a page is not aligned to its size", offset));
         }
         Ok(self.region.get(Pm::new(offset))?)
     }
@@ -166,13 +173,13 @@ impl<M: Memory> Volume<M> {
     /// An entry's first line.
     pub fn entry(&self, offset: u64) -> Result<&EntryHead> {
         if !offset.is_multiple_of(LINE_BYTES) {
-            return Err(Error::damaged("an entry is not at a multiple of a line", offset));
+            return Err(Error::damaged("an entry is not aligned to a line", offset));
         }
         self.region.note_read(offset, LINE_BYTES);
         Ok(self.region.get(Pm::new(offset))?)
     }
 
-    /// Where a place leads in a view; none for a bucket that is not in the list.
+    /// The successor of a position in a view; none for a bucket that is not in the list.
     pub fn link(&self, directory: Directory, view: View<'_>, place: Place) -> Result<Option<Link>> {
         match place {
             Place::Bucket(index) => {
@@ -202,7 +209,8 @@ impl<M: Memory> Volume<M> {
         Latest::from_word(entry.latest_next.load_acquire(), self.mounts, self.region.offset_of(entry))
     }
 
-    /// The bucket in which a walk for a hash begins: the hash's own, or the nearest that it was not yet split off from.
+    /// The bucket at which a walk for a hash begins: the hash's own, or the nearest ancestor that
+    /// is in the list.
     fn start(&self, directory: Directory, view: View<'_>, hash: u32) -> Result<u32> {
         let level = match view {
             View::Latest(buckets) => buckets.level,
@@ -226,20 +234,20 @@ impl<M: Memory> Volume<M> {
         Ok(word != 0 && word & PREPARED == 0)
     }
 
-    /// The level that the image remembers.
+    /// The level stored on the image.
     pub fn consistent_level(&self, directory: Directory) -> Result<u32> {
         let level = self.bucket_line(directory)?.level.load();
         Ok(level.min(LEVEL_MAX as u64) as u32)
     }
 
-    /// Where something with a key is, or would be.
+    /// Finds the gap for a key.
     pub fn seek(&self, directory: Directory, view: View<'_>, key: u64) -> Result<Gap> {
         let hash = ((key >> 8) as u32).reverse_bits();
         let start = self.start(directory, view, hash)?;
         self.seek_from(directory, view, start, key)
     }
 
-    /// As [`seek`](Self::seek), from a bucket that is in the list.
+    /// Like [`seek`](Self::seek), from a bucket that is in the list.
     fn seek_from(&self, directory: Directory, view: View<'_>, start: u32, key: u64) -> Result<Gap> {
         let mut gap = Gap { before: Place::Bucket(start), next: Link::End, steps: 0 };
         let mut passed = bucket_key(start);
@@ -270,7 +278,7 @@ impl<M: Memory> Volume<M> {
         Ok(Tag::from_word(self.entry(entry)?.tag.load()))
     }
 
-    /// Where an entry leads, past buckets.
+    /// The next entry behind a link, skipping buckets.
     pub fn next_entry(&self, directory: Directory, view: View<'_>, mut link: Link) -> Result<Option<u64>> {
         let mut passed = None;
         loop {
@@ -289,7 +297,8 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// Calls `visit` for each entry from a key on, dead and stale ones too, until it says that it is enough.
+    /// Calls `visit` for each entry from a key on, including dead and stale ones, until it returns
+    /// false.
     pub fn walk(
         &self,
         directory: Directory,
@@ -314,7 +323,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Makes a place lead somewhere in the latest view.
+    /// Sets a position's successor in the latest view.
     pub fn set_latest(&self, buckets: &mut Buckets, place: Place, link: Link) -> Result<()> {
         match place {
             Place::Bucket(index) => {
@@ -333,7 +342,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// The bucket of a hash in the latest view, split off now if it was not yet.
+    /// The bucket of a hash in the latest view. Splits it off now if it is not in the list.
     pub fn latest_bucket(&self, directory: Directory, buckets: &mut Buckets, hash: u32) -> Result<u32> {
         let index = hash & ((1 << buckets.level) - 1);
         self.split_latest(directory, buckets, index)?;
@@ -348,7 +357,7 @@ impl<M: Memory> Volume<M> {
         self.split_latest(directory, buckets, parent)?;
         let gap = self.seek_from(directory, View::Latest(buckets), parent, bucket_key(index))?;
         if gap.next == Link::Bucket(index) {
-            // A crash left it in the list with the mark that it may not be.
+            // A crash left the bucket in the list with the `PREPARED` bit.
             let next = self.link(directory, View::Latest(buckets), Place::Bucket(index))?;
             return self.set_latest(buckets, Place::Bucket(index), next.ok_or_else(|| broken(directory))?);
         }
@@ -356,7 +365,7 @@ impl<M: Memory> Volume<M> {
         self.set_latest(buckets, gap.before, Link::Bucket(index))
     }
 
-    /// Lets the table grow if a walk was long.
+    /// Grows the table if a walk was long.
     pub fn grow(&self, buckets: &mut Buckets, steps: u32) {
         if steps > STEPS_MAX && buckets.level < LEVEL_MAX {
             buckets.level += 1;
@@ -364,7 +373,7 @@ impl<M: Memory> Volume<M> {
     }
 }
 
-/// Which of the three page words a bucket is under, and how many pages lie on the way.
+/// The index of a bucket's page word, and the number of pages on the way.
 pub fn bucket_path(index: u32) -> (usize, u32) {
     match index {
         0..0x200 => (0, 1),
@@ -374,5 +383,5 @@ pub fn bucket_path(index: u32) -> (usize, u32) {
 }
 
 fn broken(directory: Directory) -> Error {
-    Error::damaged("a directory's list is broken", directory.inode)
+    Error::damaged("a directory's list is out of order or interrupted", directory.inode)
 }

@@ -1,12 +1,16 @@
-//! Content of files. Blocks of 4 KiB under a tree of pointer pages, as in PMFS; a root word holds the tree's height.
+//! File content: 4 KiB blocks under a tree of pointer pages, as in PMFS. A root word holds the
+//! tree's height.
 //!
-//! A write stores straight into the image: over what is there in place, into new blocks otherwise. Overwriting is not atomic, as in every file system without
-//! copy-on-write; what was written and not yet synced may be there by each word for itself. Block pointers have two views as names have: new blocks, and what a
-//! truncation cut off, are an overlay in memory until a persister has moved them to the pointer pages. Bytes of a
-//! block beyond the file's size are anything; whoever makes the file longer zeroes them.
+//! A write stores directly to the image: in place over existing blocks, into new blocks otherwise.
+//! Overwriting is not atomic, as in every file system without copy-on-write: each unsynced word may
+//! or may not reach the medium. Block pointers have two views, like names. New blocks and truncated
+//! ranges are an overlay in memory until a persister moves them to the pointer pages. Bytes of a
+//! block beyond the file's size have undefined content; an operation that extends the file zeroes
+//! them.
 //!
-//! Large writes go past the cache, small ones through it. Neither is fenced by the system call: the persister flushes what was written before it makes
-//! it reachable. So a persister also decides when pages that were cut off are free.
+//! Large writes bypass the cache, small ones go through it. The system call fences neither: the
+//! persister flushes the data before it makes it reachable. The persister also decides when
+//! truncated pages are free.
 
 use super::format::{HEIGHT_MAX, PAGE_WORDS, SIZE_BYTES_MAX};
 use super::inode::{Change, FileState, Info, Inode, Node, Overlay};
@@ -21,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
-/// Pointers of a page, as a power of two.
+/// Base-2 logarithm of the pointers of a page.
 const FAN_BITS: u32 = PAGE_WORDS.ilog2();
 /// The bits of a root word that hold the height.
 const HEIGHT_MASK: u64 = 7;
@@ -37,7 +41,7 @@ impl Tree {
     fn from_word(word: u64) -> Result<Tree> {
         let tree = Tree { root: word & !(BLOCK_BYTES - 1), height: (word & HEIGHT_MASK) as u32 };
         if tree.height > HEIGHT_MAX || word & (BLOCK_BYTES - 1) & !HEIGHT_MASK != 0 {
-            return Err(Error::damaged("a file's root makes no sense", word));
+            return Err(Error::damaged("a file's root word is invalid", word));
         }
         Ok(tree)
     }
@@ -65,14 +69,14 @@ impl Inode {
         locks::read(&self.file)
     }
 
-    /// The content, to change what is known of it.
+    /// The content state, for changes.
     pub fn content_mut(&self) -> RwLockWriteGuard<'_, FileState> {
         locks::write(&self.file)
     }
 }
 
 impl FileState {
-    /// What the overlays say of a block: a page, a hole (zero), or nothing.
+    /// What the overlays hold for a block: a page, a hole (zero), or nothing.
     fn overlaid(&self, block: u64) -> Option<u64> {
         [&self.now, &self.moving].into_iter().find_map(|overlay| overlay.get(block))
     }
@@ -107,14 +111,14 @@ impl<M: Memory> Volume<M> {
         Tree::from_word(self.inode_lines(inode)?.root.load_acquire())
     }
 
-    /// Blocks in a tree.
+    /// Number of data blocks in a tree.
     pub fn count_blocks(&self, root: u64) -> Result<u64> {
         let mut count = 0;
         self.visit_tree(root, &mut |_, is_pointers| count += u64::from(!is_pointers))?;
         Ok(count)
     }
 
-    /// Calls `visit` for every page of a tree, and whether it holds pointers.
+    /// Calls `visit` for every page of a tree, with whether it holds pointers.
     pub fn visit_tree(&self, root: u64, visit: &mut dyn FnMut(u64, bool)) -> Result<()> {
         let tree = Tree::from_word(root)?;
         if tree.root == 0 { Ok(()) } else { self.visit_below(tree.root, tree.height, visit) }
@@ -158,7 +162,7 @@ impl<M: Memory> Volume<M> {
         Ok(length as usize)
     }
 
-    /// Writes content: all of it, or nothing if there is no room.
+    /// Writes content: all of it, or nothing if space runs out.
     pub fn write(&self, file: &mut Exclusive<'_, Info>, offset: u64, bytes: &[u8], now_ns: i64) -> Result<()> {
         let length = bytes.len() as u64;
         let end = offset.checked_add(length).filter(|end| *end <= SIZE_BYTES_MAX).ok_or(Errno::EFBIG)?;
@@ -170,7 +174,7 @@ impl<M: Memory> Volume<M> {
         let old_size = file.attributes.get().size_bytes;
         let pages = self.pages_for(&inode, offset, end)?;
         let new_blocks = self.provide(&inode, &pages)?;
-        // From here on nothing fails but on a damaged image.
+        // From here on only a damaged image causes an error.
         if offset > old_size {
             self.zero_tail(&inode, old_size, offset)?;
         }
@@ -185,7 +189,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// The pages of the blocks of a range; zero where there is none.
+    /// The pages of the blocks of a range; zero for a hole.
     fn pages_for(&self, inode: &Inode, offset: u64, end: u64) -> Result<Vec<(u64, u64)>> {
         let content = inode.content();
         let tree = self.tree(inode.offset)?;
@@ -198,7 +202,8 @@ impl<M: Memory> Volume<M> {
             .collect()
     }
 
-    /// Pages for the blocks that have none, and for the pointers to them, which stay with the file until a persister needs them.
+    /// Allocates pages for the blocks that have none, and for the pointer pages that these need.
+    /// The pointer pages stay with the file until a persister uses them.
     fn provide(&self, inode: &Inode, pages: &[(u64, u64)]) -> Result<BTreeMap<u64, u64>> {
         let missing = || pages.iter().filter(|(_, page)| *page == 0).map(|(block, _)| *block);
         let count = missing().count();
@@ -206,7 +211,7 @@ impl<M: Memory> Volume<M> {
         for block in missing() {
             let height = height_for(block);
             planned.extend((1..=height).map(|level| (level, block >> (FAN_BITS * level))));
-            // Above the old root, where the tree grows.
+            // The levels above the old root, where the tree grows.
             planned.extend((1..=height).map(|level| (level, 0)));
         }
         let content = inode.content();
@@ -240,7 +245,7 @@ impl<M: Memory> Volume<M> {
             let page = if page == 0 { new_blocks[&block] } else { page };
             let (mut start, mut stop) = (within, within + step);
             if new_blocks.contains_key(&block) {
-                // What is around the bytes in a new block, and inside the file, was a hole.
+                // The rest of a new block, within the file, was a hole.
                 self.zero(page, 0..within)?;
                 let size_within = old_size.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
                 self.zero(page, stop..size_within.max(stop))?;
@@ -261,7 +266,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Stores zeros into a part of a page, unflushed.
+    /// Stores zeros to a part of a page, unflushed.
     fn zero(&self, page: u64, range: Range<u64>) -> Result<()> {
         const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
         if range.start < range.end {
@@ -271,7 +276,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Zeroes what lies behind the end in the last block, before the file grows beyond it.
+    /// Zeroes the last block behind the end of the file, before the file grows beyond it.
     fn zero_tail(&self, inode: &Inode, size: u64, new_size: u64) -> Result<()> {
         let within = size % BLOCK_BYTES;
         if within == 0 {
@@ -287,7 +292,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Makes a file so long.
+    /// Sets the length of a file.
     pub fn truncate(&self, file: &mut Exclusive<'_, Info>, size_bytes: u64, now_ns: i64) -> Result<()> {
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Errno::EFBIG.into());
@@ -312,14 +317,14 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Cuts blocks off in the latest view; how many there were.
+    /// Cuts blocks off in the latest view. Returns their number.
     fn cut(&self, inode: &Inode, size_bytes: u64) -> Result<u64> {
         let first = size_bytes.div_ceil(BLOCK_BYTES);
         let mut content = inode.content_mut();
         let below = self.blocks_below(&content, self.tree(inode.offset)?, first)?;
         let gone = content.now.blocks.split_off(&first);
         let cut = gone.keys().copied().chain(below).collect::<BTreeSet<_>>().len() as u64;
-        // No persister ever saw these.
+        // No persister has seen these pages.
         gone.values().for_each(|page| self.space.give_back(*page, super::format::PAGE_LINES));
         let before = content.now.cut_bytes.unwrap_or(u64::MAX);
         content.now.cut_bytes = Some(before.min(size_bytes));
@@ -327,12 +332,12 @@ impl<M: Memory> Volume<M> {
         Ok(cut)
     }
 
-    /// Blocks from `first` on that are there below the newest overlay.
+    /// The blocks from `first` on that exist below the newest overlay.
     fn blocks_below(&self, content: &FileState, tree: Tree, first: u64) -> Result<Vec<u64>> {
         let limit = |overlay: &Overlay| overlay.cut_bytes.map_or(u64::MAX, |bytes| bytes.div_ceil(BLOCK_BYTES));
         let visible = first..limit(&content.now).max(first);
         let mut found: Vec<u64> = content.moving.blocks.range(visible.clone()).map(|(block, _)| *block).collect();
-        // Beyond what is being cut off, a persister frees the very pages that the walk would read.
+        // Beyond the range that is being cut, a persister frees the pages that the walk would read.
         let below = first..limit(&content.moving).min(visible.end);
         if tree.root != 0 {
             self.blocks_in(tree.root, tree.height, 0, &below, &mut found)?;
@@ -342,7 +347,7 @@ impl<M: Memory> Volume<M> {
         Ok(found)
     }
 
-    /// Blocks of a range in the consistent view.
+    /// Finds the blocks of a range in the consistent view.
     fn blocks_in(&self, page: u64, height: u32, base: u64, range: &Range<u64>, found: &mut Vec<u64>) -> Result<()> {
         if height == 0 {
             if range.contains(&base) {
@@ -365,7 +370,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Moves a file's content to the consistent view. Under its `persisting`.
+    /// Moves a file's content to the consistent view. The caller holds `persisting`.
     pub fn persist_content(&self, inode: &Arc<Inode>) -> Result<()> {
         let (latest_size, cut, unflushed, mut spare) = {
             let mut content = inode.content_mut();
@@ -390,14 +395,14 @@ impl<M: Memory> Volume<M> {
         let mut line = inode.line();
         if line.size_bytes != size_bytes {
             line.size_bytes = size_bytes;
-            // What the size takes in was fenced before this is called.
+            // The data within the size was fenced before this call.
             let dirty = self.region.commit(&lines.size_or_name, size_bytes, self.settled());
             self.region.persist(dirty);
         }
         Ok(())
     }
 
-    /// The smaller size, then the pointers, then the space.
+    /// Persists a truncation: first the smaller size, then the pointers; then frees the pages.
     fn persist_cut(&self, inode: &Inode, bytes: u64) -> Result<()> {
         if bytes < inode.line().size_bytes {
             self.store_size(inode, bytes)?;
@@ -421,7 +426,8 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Clears the pointers below a page to blocks from `first` on, and notes the pages that are gone by that.
+    /// Clears the pointers below a page to blocks from `first` on, and collects the pages that
+    /// become free.
     fn cut_below(&self, page: u64, height: u32, base: u64, first: u64, gone: &mut Vec<u64>) -> Result<Flushed> {
         let span = 1u64 << (FAN_BITS * (height - 1));
         let skip = (first.saturating_sub(base) / span).min(PAGE_WORDS);
@@ -441,7 +447,7 @@ impl<M: Memory> Volume<M> {
         Ok(flushed)
     }
 
-    /// Data and new pointer pages, then the pointers to them.
+    /// Persists data and new pointer pages, then the pointers to them.
     fn persist_blocks(&self, inode: &Inode, unflushed: &[(u64, u64)], spare: &mut Vec<u64>) -> Result<()> {
         let mut flushed = Flushed::nothing();
         for (offset, length) in unflushed {
@@ -481,11 +487,12 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Leads a tree to a block's page: in pages that nobody can see yet at once, in others by a link for later.
+    /// Inserts a block's page into a tree: directly in pages that are not yet reachable, as a
+    /// deferred link in others.
     fn plant(&self, planting: &mut Planting<'_>, block: u64, page: u64) -> Result<Flushed> {
         let mut flushed = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut planting.marks)?;
         if planting.tree.root == 0 {
-            // An empty tree begins with the height that it needs.
+            // An empty tree starts with the height that it needs.
             let height = height_for(block);
             let root = if height == 0 { page } else { self.fresh_page(planting, &mut flushed)? };
             planting.tree = Tree { root, height };
@@ -516,7 +523,8 @@ impl<M: Memory> Volume<M> {
             };
             if next != child {
                 if planting.fresh.contains(&at) {
-                    // Not reachable before the link for later is stored, hence no proof is needed of what it leads to.
+                    // The page is unreachable until the deferred link is stored, so the durability
+                    // of the target needs no proof.
                     self.region.commit(&self.word_page(at)?[index], next, self.settled()).unflushed();
                 } else {
                     planting.links.insert(word_at, next);
@@ -527,7 +535,7 @@ impl<M: Memory> Volume<M> {
         Ok(flushed)
     }
 
-    /// A page of pointers, all zero, from those that the write set aside.
+    /// Takes a zeroed pointer page from those that the write reserved.
     fn fresh_page(&self, planting: &mut Planting<'_>, flushed: &mut Flushed) -> Result<u64> {
         let page = match planting.spare.pop() {
             Some(page) => page,
@@ -540,7 +548,7 @@ impl<M: Memory> Volume<M> {
         Ok(page)
     }
 
-    /// Frees everything that a file has, of which nobody knows any more.
+    /// Frees all pages of a file that is no longer reachable.
     pub fn free_content(&self, inode: &Inode) -> Result<()> {
         let content = std::mem::take(&mut *inode.content_mut());
         let tree = self.tree(inode.offset)?;
@@ -560,7 +568,7 @@ impl FileState {
     fn note_unflushed(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         for (offset, length) in ranges {
             match self.unflushed.last_mut() {
-                // Small appends, one after the other.
+                // Merge consecutive small appends.
                 Some((start, noted)) if *start <= offset && offset <= *start + *noted => {
                     *noted = (*noted).max(offset + length - *start);
                 }
@@ -574,9 +582,9 @@ impl FileState {
 struct Planting<'s> {
     tree: Tree,
     spare: &'s mut Vec<u64>,
-    /// Pointer pages that nothing on the image leads to yet.
+    /// Pointer pages that are not yet reachable on the image.
     fresh: BTreeSet<u64>,
-    /// By offset of the word: the links to be stored once everything is durable.
+    /// Deferred links by offset of the word, stored once everything is durable.
     links: BTreeMap<u64, u64>,
     marks: Marks,
 }

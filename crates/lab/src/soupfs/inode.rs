@@ -1,19 +1,22 @@
-//! Inodes in memory, and dependency nodes: what system calls leave for the persisters.
+//! Inodes in memory, and dependency nodes: the work that system calls leave for the persisters.
 //!
 //! # What each node orders
 //!
 //! | node | left by | what must be durable before | the step | what comes after it is durable |
 //! | --- | --- | --- | --- | --- |
-//! | entry added | create, mkdir, symlink, link, rename | the directory's own name; the inode (with a link count that counts the name), a directory's buckets, a link's target, the entry, their bits in the allocation table; of a directory that is renamed: its earlier entry; of an inode that is replaced: its other names that are on their way | the list's link leads to the entry (past the one that it replaces) | a renamed directory's inode names the entry; the replaced inode's link count falls |
-//! | entry removed | unlink, rmdir, rename | the inode's other names that are on their way, of a rename the new one; of a removed directory: its own nodes | the list's link leads past the entry | the link count falls; the entry is free, the inode if it was the last |
-//! | size changed | write, truncate | shrinking: the smaller size, then the pointers' removal. Growing: the data, new pointer pages and their bits, then the pointers | the size | blocks cut off are free |
-//! | attributes changed | chmod, chown, utimes, and every change of times | of chown with chmod: first the permissions that both allow | the words | |
+//! | entry added | create, mkdir, symlink, link, rename | the directory's own name; the inode (with a link count that includes the name), a directory's buckets, a link's target, the entry, their bits in the allocation table; for a renamed directory: its earlier entry; for a replaced inode: its other pending names | the list's link leads to the entry (past the one that it replaces) | a renamed directory's inode refers to the entry; the replaced inode's link count falls |
+//! | entry removed | unlink, rmdir, rename | the inode's other pending names, for a rename the new one; for a removed directory: its own nodes | the list's link leads past the entry | the link count falls; the entry is free, and the inode too if this was the last name |
+//! | size changed | write, truncate | shrinking: the smaller size, then the removal of pointers. Growing: the data, new pointer pages and their bits, then the pointers | the size | blocks cut off are free |
+//! | attributes changed | chmod, chown, utimes, and every change of times | for chown with chmod: first the permissions that both modes allow | the words | |
 //!
-//! Nodes of one inode are handled in order; a run of them shares its fences, since each leaves a list in which whatever was not removed is reachable. A node is
-//! numbered, and waits for nodes of smaller numbers only, so no two wait for each other.
+//! Nodes of one inode are processed in order. A run of them shares its fences: every mixture of old
+//! and new links in the list reaches all entries that the run does not remove. Nodes are numbered,
+//! and a node waits only for smaller numbers, so there are no cycles.
 //!
-//! An added entry is *done* when it is durable and its directory has a durable name, so a name that is done can be reached. A node that nobody took may be taken back by the
-//! call that removes the entry again, unless something waits for it; and what waits for an entry waits for the names of the directories above.
+//! An added entry is *done* when it is durable and its directory has a durable name; a done name is
+//! reachable. If no persister has taken a node, the call that removes the entry may cancel it,
+//! unless another node waits for it. A node that waits for an entry also waits for the names of the
+//! directories above.
 
 use super::chain::Buckets;
 use crate::locks::lock;
@@ -29,15 +32,17 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 pub struct Inode {
     /// Offset of its lines.
     pub offset: u64,
-    /// Kind of file.
+    /// File type.
     pub kind: FileKind,
-    /// What programs see, and what is to be done about it.
+    /// What programs see, and the pending nodes.
     pub state: Mutex<State>,
     /// A regular file's content in the latest view.
     pub file: RwLock<FileState>,
-    /// Held by who moves this inode's changes to the consistent view. Nobody who holds one waits for another's.
+    /// Held while this inode's changes move to the consistent view. A thread holds at most one of
+    /// these locks.
     pub persisting: Mutex<()>,
-    /// What its first line on the image holds. Taken before `state` where both are needed, and for the time of a few stores.
+    /// Content of its first line on the image. Locked before `state` where both are needed, and
+    /// only for a few stores.
     pub line: Mutex<Line>,
 }
 
@@ -46,29 +51,29 @@ pub struct Inode {
 pub struct State {
     /// Attributes as of the last operation that changed any.
     pub attributes: Attributes,
-    /// Of a directory, its parent's inode.
+    /// For a directory: its parent's inode.
     pub parent: u64,
-    /// What is to be done, oldest first.
+    /// Pending nodes, oldest first.
     pub nodes: VecDeque<Node>,
-    /// There is a size node.
+    /// Whether there is a size node.
     pub size_noted: bool,
-    /// There is an attributes node.
+    /// Whether there is an attributes node.
     pub attributes_noted: bool,
-    /// It is on the dirty list.
+    /// Whether it is on the dirty list.
     pub listed: bool,
-    /// Somebody took its nodes and has not finished.
+    /// Whether a thread took its nodes and has not finished.
     pub busy: bool,
-    /// The front has it loaded.
+    /// Whether the VFS layer has it loaded.
     pub loaded: bool,
-    /// The front gave it up for good: to be freed when its last name is durably gone.
+    /// Whether the VFS layer evicted it. It is freed when its last name is durably removed.
     pub evicted: bool,
-    /// It was freed.
+    /// Whether it was freed.
     pub freed: bool,
-    /// Nodes of directories that name it, and that nobody has finished.
+    /// Unfinished nodes of directories that name it.
     pub naming_nodes: u32,
-    /// Entries that were added for it and may not be durable, the last one last.
+    /// Added entries that may not be durable, newest last.
     pub added: Vec<Added>,
-    /// What the front's part was, while it is not loaded.
+    /// The latest buckets, while the VFS layer does not have it loaded.
     pub buckets: Buckets,
 }
 
@@ -77,13 +82,13 @@ pub struct State {
 pub struct Added {
     /// The entry.
     pub entry: u64,
-    /// How far it is.
+    /// Its progress.
     pub mark: Arc<AddMark>,
-    /// Nothing waits for it: if no persister has seen it, it may be taken back.
+    /// Whether no node waits for it. Then the addition can be cancelled until a persister takes it.
     pub is_cancellable: bool,
 }
 
-/// How far an added entry is. Whoever needs it durable waits for this.
+/// Progress of an added entry, for waiters.
 #[derive(Debug)]
 pub struct AddMark {
     /// The directory that has the node.
@@ -98,38 +103,38 @@ const TAKEN: u8 = 1;
 const DONE: u8 = 2;
 
 impl AddMark {
-    /// A node that nobody has taken.
+    /// The mark of a node that no persister has taken.
     pub fn new(directory: &Arc<Inode>, sequence: u64) -> Arc<AddMark> {
         Arc::new(AddMark { directory: Arc::downgrade(directory), sequence, step: AtomicU8::new(PENDING) })
     }
 
-    /// A persister takes the node, unless it was cancelled.
+    /// Called by a persister: takes the node. Returns false if it was cancelled.
     pub fn take(&self) -> bool {
         self.step.compare_exchange(PENDING, TAKEN, AcqRel, Acquire).is_ok()
     }
 
-    /// A system call takes it back; false if a persister has it.
+    /// Called by a system call: cancels the node. Returns false if a persister has it.
     pub fn cancel(&self) -> bool {
         self.step.compare_exchange(PENDING, DONE, AcqRel, Acquire).is_ok()
     }
 
-    /// The entry can be reached after a crash.
+    /// Records that the entry is reachable after a crash.
     pub fn finish(&self) {
         self.step.store(DONE, Release);
     }
 
-    /// Whether there is nothing to wait for any more.
+    /// Whether there is nothing left to wait for.
     pub fn is_done(&self) -> bool {
         self.step.load(Acquire) == DONE
     }
 }
 
-/// What a system call changed, by meaning.
+/// A change by a system call, in semantic terms.
 #[derive(Debug)]
 pub struct Node {
-    /// Grows with time, over the whole file system.
+    /// Increases over the whole file system.
     pub sequence: u64,
-    /// What it was.
+    /// The change.
     pub change: Change,
 }
 
@@ -140,40 +145,41 @@ pub enum Change {
     EntryAdded {
         /// The entry.
         entry: u64,
-        /// The latest view's bucket that it is in.
+        /// Its bucket in the latest view.
         bucket: u32,
-        /// What it names.
+        /// The inode that it names.
         inode: Arc<Inode>,
-        /// For others to wait for.
+        /// For waiters.
         mark: Arc<AddMark>,
-        /// The entry whose place it took, and what that named.
+        /// The entry that it replaced, and the inode which that named.
         replaced: Option<(u64, Arc<Inode>)>,
-        /// To be durable before: earlier entries of a directory that was renamed, other entries of an inode that is replaced.
+        /// Marks that must be done before: earlier entries of a renamed directory, other entries of
+        /// a replaced inode.
         after: Vec<Arc<AddMark>>,
     },
-    /// An entry is no longer in the list.
+    /// An entry was removed from the list.
     EntryRemoved {
         /// The entry.
         entry: u64,
-        /// The latest view's bucket that it was in.
+        /// Its bucket in the latest view.
         bucket: u32,
-        /// What it named.
+        /// The inode that it named.
         inode: Arc<Inode>,
-        /// The other names that it was given and that may not be durable: they have to be before.
+        /// The inode's other names that may not be durable. They must be done before.
         after: Vec<Arc<AddMark>>,
     },
-    /// Content, block pointers or size.
+    /// Content, block pointers or size changed.
     SizeChanged,
-    /// Anything else.
+    /// Any other change.
     AttributesChanged,
 }
 
-/// What the inode's first line holds.
+/// Content of the inode's first line on the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     /// Its link count.
     pub links: u32,
-    /// Entries in the consistent view that name it; a directory's count separately from its links.
+    /// Entries in the consistent view that name it. For directories this differs from the links.
     pub names: u32,
     /// Length of a file.
     pub size_bytes: u64,
@@ -181,29 +187,30 @@ pub struct Line {
     pub is_written: bool,
 }
 
-/// A file's content in the latest view: what differs from the consistent block pointers.
+/// A file's content in the latest view, as far as it differs from the consistent block pointers.
 #[derive(Debug, Default)]
 pub struct FileState {
-    /// The size. Kept here too, so that a persister takes size and blocks of one moment.
+    /// The size. It is repeated here so that a persister gets consistent size and blocks.
     pub size_bytes: u64,
-    /// Since a persister last came.
+    /// Changes since a persister last took them.
     pub now: Overlay,
-    /// What a persister is moving to the consistent view.
+    /// Changes that a persister is moving to the consistent view.
     pub moving: Overlay,
-    /// Ranges of the image that were written and not flushed.
+    /// Written but unflushed ranges of the image.
     pub unflushed: Vec<(u64, u64)>,
-    /// Pages for pointers that the overlay will need, so that a persister never runs out of space.
+    /// Reserved pages for pointers that the overlay will need, so that a persister never runs out
+    /// of space.
     pub spare: Vec<u64>,
-    /// The nodes of the pointer tree that these are for: level and number.
+    /// The nodes of the pointer tree that these pages are for: level and index.
     pub planned: BTreeSet<(u32, u64)>,
 }
 
-/// Block pointers that hold instead of those below.
+/// Block pointers that override those below.
 #[derive(Debug, Default)]
 pub struct Overlay {
     /// Pages by block number.
     pub blocks: BTreeMap<u64, u64>,
-    /// What lies below counts only up to this size: the smallest that the file had.
+    /// Lower layers are valid only up to this size: the smallest size since.
     pub cut_bytes: Option<u64>,
 }
 
@@ -218,12 +225,13 @@ impl Inode {
         lock(&self.state)
     }
 
-    /// What is on the image.
+    /// The content of its first line on the image.
     pub fn line(&self) -> MutexGuard<'_, Line> {
         lock(&self.line)
     }
 
-    /// Somebody depends on its names that are on their way: from now on they, and those of the directories above, cannot be taken back.
+    /// Pins its pending names for a dependent node: they, and those of the directories above, can
+    /// no longer be cancelled.
     pub fn hold_names(&self) {
         let mut above = self.state().hold_names();
         while let Some(directory) = above.pop() {
@@ -236,7 +244,7 @@ impl Inode {
         self.kind == FileKind::Directory
     }
 
-    /// A new one.
+    /// Creates an inode.
     pub fn new(attributes: Attributes, parent: u64, line: Line) -> Arc<Inode> {
         Arc::new(Inode {
             offset: attributes.number * pmem::LINE_BYTES,
@@ -264,12 +272,13 @@ impl Inode {
 }
 
 impl State {
-    /// The names that are on their way.
+    /// The pending names.
     pub fn names_to_come(&self) -> impl Iterator<Item = &Arc<AddMark>> {
         self.added.iter().map(|added| &added.mark).filter(|mark| !mark.is_done())
     }
 
-    /// Lets none of the names that are on their way be taken back; the directories of those for which this is new.
+    /// Makes all pending names uncancellable. Returns the directories of those that were
+    /// cancellable.
     fn hold_names(&mut self) -> Vec<Arc<Inode>> {
         let free = self.added.iter_mut().filter(|added| added.is_cancellable);
         free.filter_map(|added| {
@@ -279,13 +288,13 @@ impl State {
         .collect()
     }
 
-    /// Whether everything about it is in the consistent view.
+    /// Whether all of its changes are in the consistent view.
     pub fn is_settled(&self) -> bool {
         self.nodes.is_empty() && !self.busy && self.naming_nodes == 0
     }
 }
 
-/// What the front keeps for a file.
+/// The state that the VFS layer keeps for a file.
 #[derive(Debug)]
 pub struct Info {
     pub(super) inode: Arc<Inode>,

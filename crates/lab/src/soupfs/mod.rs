@@ -1,18 +1,20 @@
-//! SoupFS: soft updates on persistent memory, after Dong and Chen's paper.
+//! SoupFS: soft updates on persistent memory, after the paper by Dong and Chen.
 //!
-//! No system call flushes or fences. It changes the *latest view*: attributes in memory, a directory's latest links, new lines in the cache. For each change it leaves a
-//! *dependency node* that says what was done (an entry added or removed, the size or the attributes changed). *Persisters* in the background take
-//! the nodes of dirty inodes, move what they say to the *consistent view* and flush, in an order that keeps that view whole at every instant. So after a crash it is mounted as it is.
+//! No system call flushes or fences. A call changes the *latest view*: attributes in memory, a
+//! directory's latest links, new lines in the cache. For each change it leaves a *dependency node*:
+//! an entry added or removed, the size or the attributes changed. *Persisters* in the background
+//! take the nodes of dirty inodes, move their changes to the *consistent view* and flush. Their
+//! order keeps that view intact at every instant, so after a crash it is mounted as it is.
 //!
 //! ```text
-//!              directory's bucket line / bucket pages         entries, one line each, in one list
-//!   latest     heads in memory, where set              latest_next, where set in this mount
-//!                 |                                       |
-//!                 v                                       v
-//!   [bucket 0] -----> entry (hash ...000) -----> entry -----> [bucket 2] -----> entry (hash ...010) -----> end
-//!                 ^                                       ^
-//!                 |                                       |
-//!   consistent words of buckets                        consistent_next
+//!              bucket line / bucket pages     entries, one line each, in one list
+//!   latest     heads in memory, where set     latest_next, where set in this mount
+//!                 |                                     |
+//!                 v                                     v
+//!   [bucket 0] -----> entry (...000) -----> entry -----> [bucket 2] ---> entry (...010) ---> end
+//!                 ^                                     ^
+//!                 |                                     |
+//!   consistent words of buckets                    consistent_next
 //! ```
 //!
 //! | module | what | paper |
@@ -26,29 +28,40 @@
 //! | [`space`] | free lines and pages | 2 (no type in the allocator) |
 //! | [`scan`] | what leaked, found while in use | "avoids recovery after crashes" |
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! A call that returned is seen by everybody at once, and durable after the next period, `sync`, or `sync_file` of the file (which then also has its
-//! name) or directory. After a crash:
+//! A call that returned is visible to all threads at once. It is durable after the next period,
+//! after `sync`, or after `sync_file` of the file (which then also has its name) or directory.
+//! After a crash:
 //!
-//! - Every name leads to a whole inode, and no link count is below the number of names.
-//! - Each name, for itself, is as it was at some moment since the last sync; what was not touched since is there. A rename leaves the new name, the
-//!   old one, or for a file both; of a directory exactly one counts. Over an existing name it leaves the old or the new file there (but where a directory replaces an
-//!   empty one: the latter may be gone, and the former still at its old name).
-//! - A file's size is one that it had since; each of its words is one that was there since, or zero where it was cut off meanwhile. Never another file's bytes.
-//! - Owner and permissions: never more than both of before and after allow.
-//! - Space may be marked in use that is not; link counts may be too high. A [`scan`] finds both later. Until it has, the figures of free space are too low, and who finds
-//!   no space waits for it.
+//! - Every name leads to a complete inode, and no link count is below the number of names.
+//! - Each name on its own is as it was at some instant since the last sync. What did not change
+//!   since is there. A rename leaves the new name, the old one, or for a file both; of a directory
+//!   exactly one is valid. A rename over an existing name leaves the old or the new file there.
+//!   Exception: when a directory replaces an empty one, the replaced one may be gone while the
+//!   other still has its old name.
+//! - A file's size is one that it had since the last sync. Each of its words is one that it had
+//!   since, or zero where it was truncated meanwhile. Bytes of other files never appear.
+//! - Owner and permissions never allow more than the states before and after both do.
+//! - Free space may be marked in use; link counts may be too high. A [`scan`] corrects both later.
+//!   Until then the figures of free space are too low, and an allocation that finds no space waits
+//!   for the scan.
 //!
-//! # What differs from the paper
+//! # Differences from the paper
 //!
-//! - A directory's table grows. The paper's text gives no size; a table of one page, as one would guess, is linear in large directories. All entries of a directory are one
-//!   list in the order of reversed hashes, and buckets are places in it (a split-ordered list), so that growing, too, is single words.
-//! - An inode is two lines (a directory three), because the lab's fronts want a word in it that they may use; only the first is ever flushed.
-//! - What a crash leaves in `latest_next` is told from live links by the number of the mount in the link. (The paper: "might be inconsistent after crashes", hence not followed.)
-//! - A directory's inode names its entry. This makes a directory's rename atomic, and keeps a directory from having two names.
-//! - A directory that was changed keeps its latest buckets in memory until it is removed or the file system unmounted: entries' latest links may lead through them.
-//! - RENAME_EXCHANGE is refused (EINVAL), as Linux does for file systems without it: it changes two names at once.
+//! - A directory's table grows. The paper's text gives no size; a table of one page would be linear
+//!   in large directories. All entries of a directory form one list ordered by reversed hash, and
+//!   buckets are positions in it (a split-ordered list). So growth, too, changes single words.
+//! - An inode has two lines (a directory three), because the lab's VFS layers need a word in it.
+//!   Only the first line is ever flushed, but for an inline link target.
+//! - The mount number in `latest_next` tells live links from those that a crash left. (The paper:
+//!   "might be inconsistent after crashes", hence not followed.)
+//! - A directory's inode refers to its entry. This makes a directory's rename atomic and prevents a
+//!   directory from having two names.
+//! - A changed directory keeps its latest buckets in memory until it is removed or the file system
+//!   is unmounted, because entries' latest links may lead through them.
+//! - RENAME_EXCHANGE is refused (EINVAL), as in Linux for file systems without it: it changes two
+//!   names at once.
 
 pub mod chain;
 pub mod data;
@@ -86,8 +99,9 @@ pub struct SoupFs<M: Memory> {
 }
 
 impl<M: Memory> SoupFs<M> {
-    /// Mounts with a number of persisters, each of which comes after `period` or when there is much to do. Without a period nothing is done in the
-    /// background: no persisters, and the scan waits for unmount or a shortage of space.
+    /// Mounts with a number of persisters. Each runs every `period`, or earlier if much is pending.
+    /// With a period of zero nothing runs in the background: there are no persisters, and the scan
+    /// waits for unmount or a shortage of space.
     pub fn mount_with(region: MappedRegion<M>, period: Duration, persisters: usize) -> Result<SoupFs<M>> {
         let volume = Arc::new(Volume::mount(region)?);
         let mut threads = Vec::new();
@@ -108,12 +122,12 @@ impl<M: Memory> SoupFs<M> {
         Ok(SoupFs { volume, threads: Mutex::new(threads) })
     }
 
-    /// Looks now for what a crash leaked. None if there is nothing to look for.
+    /// Scans now for what a crash leaked. Returns none if no scan is due.
     pub fn scan(&self) -> Result<Option<ScanReport>> {
         self.volume.finish_scan()
     }
 
-    /// What the parts share.
+    /// The state that system calls, persisters and the scan share.
     pub fn volume(&self) -> &Volume<M> {
         &self.volume
     }
@@ -122,19 +136,20 @@ impl<M: Memory> SoupFs<M> {
     fn stop(&self) {
         self.volume.stop.store(true, Relaxed);
         {
-            // With the lock, lest a persister looks at the flag just before and sleeps just after.
+            // Holding the lock prevents a lost wakeup: a persister that reads the flag too early
+            // and then sleeps.
             let _dirty = lock(&self.volume.dirty);
             self.volume.wake.notify_all();
         }
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // One that panicked has told so itself.
+            // A panicked thread has already reported it.
             let _ = thread.join();
         }
         self.volume.stop.store(false, Relaxed);
     }
 }
 
-/// Without `unmount` this is as a crash of the process: what was not persisted is not.
+/// A drop without `unmount` acts like a crash of the process: pending changes are lost.
 impl<M: Memory> Drop for SoupFs<M> {
     fn drop(&mut self) {
         self.stop();
@@ -152,7 +167,7 @@ impl<M: Memory> PhysicalFs for SoupFs<M> {
     }
 
     fn mount(region: MappedRegion<M>, options: &MountOptions) -> Result<Self> {
-        // A persister keeps up with several threads of system calls.
+        // One persister keeps up with several threads of system calls.
         SoupFs::mount_with(region, Duration::from_millis(options.persist_period_ms), options.shards.div_ceil(4))
     }
 

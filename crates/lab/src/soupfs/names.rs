@@ -1,4 +1,5 @@
-//! Names: what system calls do to directories, in the latest view only. Nothing here flushes or fences.
+//! Names: what system calls change in directories, in the latest view only. Nothing here flushes or
+//! fences.
 
 use super::chain::{Buckets, Directory, Gap, Link, Place, View};
 use super::format::{
@@ -15,11 +16,11 @@ use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Pm};
 use posix::Errno;
 use std::sync::Arc;
 
-/// What a search for a name found.
+/// The result of a search for a name.
 struct Search {
-    /// The entry and the place before it.
+    /// The entry and the position before it.
     found: Option<(u64, Place)>,
-    /// Where the name would go, with which tie; none if all ties of its hash are taken.
+    /// The gap and tie for a new entry; none if all ties of the hash are taken.
     room: Option<(Gap, u8)>,
     hash: u32,
 }
@@ -39,7 +40,7 @@ impl<M: Memory> Volume<M> {
                 break;
             }
             if other.tie <= last_tie {
-                return Err(Error::damaged("two entries of a directory are out of order", offset));
+                return Err(Error::damaged("entries of a directory are out of order", offset));
             }
             if other.tie - last_tie > 1 && search.room.is_none() {
                 search.room = Some((gap, last_tie + 1));
@@ -50,8 +51,9 @@ impl<M: Memory> Volume<M> {
             }
             last_tie = other.tie;
             gap.before = Place::Entry(offset);
-            gap.next =
-                self.link(directory, view, gap.before)?.ok_or_else(|| Error::damaged("a list breaks off", offset))?;
+            gap.next = self
+                .link(directory, view, gap.before)?
+                .ok_or_else(|| Error::damaged("a directory's list is interrupted", offset))?;
         }
         if search.room.is_none() && last_tie < u8::MAX {
             search.room = Some((gap, last_tie + 1));
@@ -67,13 +69,14 @@ impl<M: Memory> Volume<M> {
         self.region.bytes_equal(at, name)
     }
 
-    /// Whether what lies at a place is an entry with a name. It may be anything.
+    /// Whether an entry with this name is at an offset. The offset may hold anything.
     pub fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
         self.tag(entry).is_ok_and(|tag| tag.length as usize == name.len()) && self.name_is(entry, name)
     }
 
-    /// Whether an entry of the latest list is a name: it is not if it is dead, or a directory's that another entry names. The latter is what a
-    /// crash leaves of a directory's old or new name when it comes in the middle of a rename.
+    /// Whether an entry of the latest list is a valid name. Dead entries are not, nor is a
+    /// directory's entry if its inode refers to another one: a crash during a rename can leave
+    /// either entry of a directory behind.
     pub fn counts(&self, offset: u64, entry: &EntryHead) -> Result<bool> {
         let Some((inode, kind)) = target(entry.inode.load(), offset)? else { return Ok(false) };
         if kind != FileKind::Directory || self.latest(entry)?.is_some_and(|latest| latest.fresh) {
@@ -82,7 +85,7 @@ impl<M: Memory> Volume<M> {
         Ok(self.inode_lines(inode)?.size_or_name.load_acquire() == offset)
     }
 
-    /// The file of a name.
+    /// Looks up a name.
     pub fn lookup(&self, directory: &Shared<'_, Info>, name: &[u8]) -> Result<Option<Found>> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG.into());
@@ -93,7 +96,7 @@ impl<M: Memory> Volume<M> {
         Ok(target.map(|(inode, _)| Found { number: inode / LINE_BYTES, entry }))
     }
 
-    /// Tells the names of a directory in the order of their keys, which are the cookies.
+    /// Visits the names of a directory in the order of their keys, which are the cookies.
     pub fn read_directory(
         &self,
         directory: &Shared<'_, Info>,
@@ -115,7 +118,8 @@ impl<M: Memory> Volume<M> {
         })
     }
 
-    /// Writes an entry (to the cache) and puts it into the latest list, in the place of another one if that is given. The bucket.
+    /// Writes an entry (to the cache) and inserts it into the latest list, in place of `replaced`
+    /// if given. Returns its bucket.
     fn insert(
         &self,
         directory: &mut Exclusive<'_, Info>,
@@ -131,7 +135,11 @@ impl<M: Memory> Volume<M> {
         let (before, next, tie) = match (replaced, search.found, search.room) {
             (Some(old), Some((found, before)), _) if old == found => {
                 let next = self.link(at, View::Latest(buckets), Place::Entry(old))?;
-                (before, next.ok_or_else(|| Error::damaged("a list breaks off", old))?, self.tag(old)?.tie)
+                (
+                    before,
+                    next.ok_or_else(|| Error::damaged("a directory's list is interrupted", old))?,
+                    self.tag(old)?.tie,
+                )
             }
             (None, None, Some((gap, tie))) => {
                 self.grow(buckets, gap.steps);
@@ -156,19 +164,24 @@ impl<M: Memory> Volume<M> {
         Ok(bucket)
     }
 
-    /// Takes a name out of the latest list: the entry and its bucket.
+    /// Removes a name from the latest list. Returns the entry and its bucket.
     fn remove(&self, directory: &mut Exclusive<'_, Info>, name: &[u8]) -> Result<(u64, u32)> {
         let at = Directory { inode: directory.info.inode.offset };
         let buckets = &mut directory.info.buckets;
         let bucket = self.latest_bucket(at, buckets, self.hash(name))?;
         let (entry, before) = self.search(at, buckets, name)?.found.ok_or(Errno::ENOENT)?;
         let next = self.link(at, View::Latest(buckets), Place::Entry(entry))?;
-        self.set_latest(buckets, before, next.ok_or_else(|| Error::damaged("a list breaks off", entry))?)?;
+        self.set_latest(
+            buckets,
+            before,
+            next.ok_or_else(|| Error::damaged("a directory's list is interrupted", entry))?,
+        )?;
         buckets.names = buckets.names.map(|names| names.saturating_sub(1));
         Ok((entry, bucket))
     }
 
-    /// Leaves the node of an added entry, for good: [`let_cancel`](Self::let_cancel) says otherwise.
+    /// Leaves the node of an added entry, which cannot be cancelled unless
+    /// [`let_cancel`](Self::let_cancel) is called.
     fn note_addition(
         &self,
         directory: &Exclusive<'_, Info>,
@@ -188,7 +201,8 @@ impl<M: Memory> Volume<M> {
         self.note(&directory.info.inode, &directory.attributes.get(), Some(Node { sequence, change }));
     }
 
-    /// Leaves the node of a removed entry; or, if no persister has seen the entry yet, takes back the node that added it.
+    /// Leaves the node of a removed entry. If no persister has taken the node that added the entry,
+    /// cancels that one instead.
     fn note_removal(&self, directory: &Exclusive<'_, Info>, inode: &Arc<Inode>, entry: u64, bucket: u32) -> Result<()> {
         let attributes = directory.attributes.get();
         if self.cancel(inode, entry) {
@@ -204,7 +218,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// The names of an inode that are on their way, for a node that waits for them.
+    /// The pending names of an inode, for a node that waits for them.
     fn names_to_wait_for(inode: &Arc<Inode>) -> Vec<Arc<AddMark>> {
         inode.hold_names();
         inode.state().names_to_come().cloned().collect()
@@ -224,7 +238,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Makes a file.
+    /// Creates a file.
     pub fn create(
         &self,
         directory: &mut Exclusive<'_, Info>,
@@ -261,14 +275,15 @@ impl<M: Memory> Volume<M> {
         Ok(Made { file: Loaded { attributes, info: Info { inode, buckets }, inode: place }, entry })
     }
 
-    /// The inode's last addition may be taken back: nothing depends on it.
+    /// Allows the inode's last addition to be cancelled: nothing depends on it.
     fn let_cancel(&self, inode: &Arc<Inode>) {
         if let Some(added) = inode.state().added.last_mut() {
             added.is_cancellable = true;
         }
     }
 
-    /// An inode in memory, and what a persister will not write: a directory's empty table, a link's target.
+    /// Creates an inode in memory, and writes what a persister does not: a directory's empty table,
+    /// a link's target.
     fn make_inode(&self, parent: u64, new: &NewFile<'_>, now_ns: i64) -> Result<Arc<Inode>> {
         let kind = new.kind;
         let offset = self.take_lines(inode_lines(kind))?;
@@ -288,7 +303,7 @@ impl<M: Memory> Volume<M> {
             self.region.write_bytes(at, new.target)?.unflushed();
         }
         let is_directory = kind == FileKind::Directory;
-        // What counts is stored here and flushed by the persister that makes the inode reachable.
+        // These words are stored here. The persister that makes the inode reachable flushes them.
         self.region.retract(&lines.size_or_name, new.target.len() as u64).unflushed();
         self.region.retract(&lines.root, root).unflushed();
         let attributes = Attributes {
@@ -311,7 +326,7 @@ impl<M: Memory> Volume<M> {
         Ok(Inode::new(attributes, parent, Line { links, names: 0, size_bytes: 0, is_written: false }))
     }
 
-    /// Gives a file another name.
+    /// Adds a name to a file.
     pub fn link_file(
         &self,
         file: &mut Exclusive<'_, Info>,
@@ -335,7 +350,7 @@ impl<M: Memory> Volume<M> {
         });
         touch(directory, now_ns);
         self.note(&inode, &attributes, None);
-        // An older name may go, and then this one counts.
+        // If an older name is removed, this one must be durable.
         directory.info.inode.hold_names();
         self.note_addition(directory, &inode, entry, bucket, None, Vec::new());
         self.let_cancel(&inode);
@@ -364,7 +379,7 @@ impl<M: Memory> Volume<M> {
         self.note_removal(directory, &inode, entry, bucket)
     }
 
-    /// Counts a name less.
+    /// Decrements the link count.
     fn lose_name(&self, file: &mut Exclusive<'_, Info>, now_ns: i64) {
         self.correct(&file.info.inode, file.attributes);
         let is_directory = file.info.inode.is_directory();
@@ -375,7 +390,7 @@ impl<M: Memory> Volume<M> {
         self.note(&file.info.inode, &attributes, None);
     }
 
-    /// Whether a directory has no names. Counts them if nobody did.
+    /// Whether a directory has no names. Counts them if that was not done before.
     pub fn is_empty(&self, buckets: &mut Buckets, inode: u64) -> Result<bool> {
         if let Some(names) = buckets.names {
             return Ok(names == 0);
@@ -389,12 +404,13 @@ impl<M: Memory> Volume<M> {
         Ok(names == 0)
     }
 
-    /// Renames. The new entry is there before the old one goes, in the latest view and for the persisters.
+    /// Renames. Both in the latest view and for the persisters, the new entry appears before the
+    /// old one is removed.
     pub fn rename(&self, renaming: Renaming<'_, '_, Info>) -> Result<Renamed> {
         let Renaming { from, from_name, mut to, to_name, file, other, exchange, now_ns } = renaming;
         if exchange {
-            // Two names cannot change at once here, and one after the other leaves a file without a name. As Linux answers for
-            // file systems that cannot do it.
+            // Two names cannot change at once here, and changing them in sequence would leave a
+            // file without a name. Linux returns this error for file systems without the operation.
             return Err(Errno::EINVAL.into());
         }
         check_name(to_name.bytes)?;
@@ -423,7 +439,8 @@ impl<M: Memory> Volume<M> {
         let inserted = self.insert(directory, entry, to_name.bytes, &inode, replaced.as_ref().map(|(old, _)| *old));
         let bucket = inserted.inspect_err(|_| self.space.give_back(entry, entry_lines(to_name.bytes.len())))?;
         touch(directory, now_ns);
-        // Until both names are changed nothing is noted: a persister sees all nodes of a rename or those of a prefix.
+        // Nothing is recorded until both names are changed: a persister sees all nodes of a rename,
+        // or a prefix of them.
         let (old_entry, old_bucket) = self.remove(from, from_name.bytes)?;
         touch(from, now_ns);
         self.move_links(from, to.as_deref_mut(), &inode, replaced.as_ref().map(|(_, inode)| inode));
@@ -432,7 +449,8 @@ impl<M: Memory> Volume<M> {
         if let Some(other) = other {
             self.lose_name(other, now_ns);
         }
-        // A file that was never durable under its old name needs no order. What is in a directory may wait for its old name.
+        // A file that was never durable under its old name needs no ordering. A directory's content
+        // may wait for its old name.
         let was_cancelled = !inode.is_directory() && self.cancel(&inode, old_entry);
         if !was_cancelled {
             inode.hold_names();
@@ -440,7 +458,8 @@ impl<M: Memory> Volume<M> {
         let directory = to.unwrap_or(&mut *from);
         directory.info.inode.hold_names();
         inode.state().parent = directory.info.inode.offset;
-        // The directory must be somewhere else before; and what loses its name here may have another one that is on its way.
+        // A moved directory's earlier entries must be durable before, and so must other pending
+        // names of an inode that loses its name here.
         let is_replacing = replaced.is_some();
         let losing = replaced.iter().map(|(_, other)| other).chain(Some(&inode).filter(|inode| inode.is_directory()));
         let after = losing.flat_map(Self::names_to_wait_for).collect();
@@ -457,7 +476,7 @@ impl<M: Memory> Volume<M> {
         Ok(Renamed { to_entry: entry, from_entry: None })
     }
 
-    /// The links that directories have by their subdirectories, after a rename.
+    /// Moves the link counts that directories have through their subdirectories, after a rename.
     fn move_links(
         &self,
         from: &mut Exclusive<'_, Info>,
@@ -472,7 +491,7 @@ impl<M: Memory> Volume<M> {
         to.update(|attributes| attributes.links = (attributes.links + gain).saturating_sub(loss));
     }
 
-    /// The target of a symbolic link.
+    /// Reads the target of a symbolic link.
     pub fn read_link(&self, link: &Shared<'_, Info>, into: &mut [u8]) -> Result<usize> {
         let length = link.attributes.get().size_bytes.min(TARGET_BYTES_MAX as u64);
         let lines = self.inode_lines(link.info.inode.offset)?;

@@ -1,14 +1,18 @@
-//! Persisters: threads that move what system calls did from the latest view to the consistent one, and flush.
+//! Persisters: threads that move the changes of system calls from the latest view to the consistent
+//! one, and flush.
 //!
-//! For the order see the table in [`inode`](super::inode). A run of nodes of one directory takes three steps, with a fence after each:
+//! The table in [`inode`](super::inode) gives the order. A run of nodes of one directory takes
+//! three steps, with a fence after each:
 //!
-//! 1. **prepare**: everything that the run will link is written out and flushed, with the link that it will have as of now; so are
-//!    link counts that rise, and bits of the allocation table.
-//! 2. **link**: the list's words change, one for each node, in the order of the nodes.
-//! 3. **finish**: what only counts once the links are durable: a renamed directory's inode names its new entry, link counts fall, space is free.
+//! 1. **prepare**: everything that the run links is written and flushed, with its present successor
+//!    as link. So are rising link counts and bits of the allocation table.
+//! 2. **link**: the list's words change, one for each node, in node order.
+//! 3. **finish**: what is valid only after the links are durable. A renamed directory's inode
+//!    refers to its new entry, link counts fall, space is freed.
 //!
-//! Within a run links reach the medium in any order. That does no harm: a link that was ever stored passed over nothing that was in the list at that
-//! time, so whatever was not removed in the run is reachable by any mixture of old and new words, and all that they lead to was prepared.
+//! Within a run links reach the medium in any order. This is safe: a stored link never skips
+//! anything that was in the list at that time. So every mixture of old and new words reaches
+//! everything that the run did not remove, and all targets were prepared.
 
 use super::chain::{Directory, Link, PREPARED, Place, View};
 use super::format::{
@@ -26,20 +30,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Nodes that share their fences.
+/// Maximum number of nodes that share their fences.
 const RUN_NODES_MAX: usize = 512;
 
-/// What was taken from an inode.
+/// Nodes taken from an inode.
 #[derive(Default)]
 struct Run {
     names: Vec<Node>,
     size_changed: bool,
     attributes_changed: bool,
-    /// Whoever has to come first.
+    /// The inode, and the node number up to which it must be persisted first.
     blocked: Option<(Arc<Inode>, u64)>,
 }
 
-/// Flushes that await a fence, and the marks that it settles.
+/// Flushes that await a fence, and the marks that the fence makes durable.
 struct Pending {
     flushed: Flushed,
     marks: Marks,
@@ -63,7 +67,7 @@ impl Pending {
 }
 
 impl<M: Memory> Volume<M> {
-    /// What a persister thread does until it is told to stop.
+    /// The main loop of a persister thread, until `stop` is set.
     pub fn run_persister(&self, period: Duration) {
         while !self.stop.load(Relaxed) {
             let dirty = lock(&self.dirty);
@@ -72,15 +76,15 @@ impl<M: Memory> Volume<M> {
             if self.stop.load(Relaxed) {
                 return;
             }
-            // Kept for whoever syncs next.
+            // The error is kept in `trouble` for the next sync.
             let _ = self.drain();
         }
     }
 
-    /// Persists whatever was done until now.
+    /// Persists everything done until now.
     pub fn persist_all(&self) -> Result<()> {
         self.drain()?;
-        // What others took off the list has to be done, too, when this returns.
+        // Wait for other threads to finish the inodes that they took off the list.
         drop(locks::write(&self.draining));
         match *lock(&self.trouble) {
             Some(error) => Err(error),
@@ -88,7 +92,8 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// Persists what is on the dirty list. What is listed again meanwhile is for the next time, but for what can now be freed.
+    /// Persists the inodes on the dirty list. Inodes listed meanwhile wait for the next time,
+    /// except that the second pass frees what has become free.
     fn drain(&self) -> Result<()> {
         let _draining = locks::read(&self.draining);
         for _ in 0..2 {
@@ -96,7 +101,8 @@ impl<M: Memory> Volume<M> {
             while count > 0
                 && let Some(inode) = self.next_dirty()
             {
-                // Of now, not of the beginning: whatever it had when it was taken off the list has to be done, since nobody lists it again.
+                // Uses the present number, not that of the beginning: all nodes that the inode had
+                // when it left the list must be done, since it is not listed again for them.
                 self.persist(&inode, self.sequence())?;
                 count -= 1;
             }
@@ -110,7 +116,7 @@ impl<M: Memory> Volume<M> {
         Some(inode)
     }
 
-    /// Persists an inode's nodes up to a number, and before them what they wait for.
+    /// Persists an inode's nodes up to a number, and first the nodes that they wait for.
     pub fn persist(&self, inode: &Arc<Inode>, until: u64) -> Result<()> {
         let persisted = self.persist_in_order(inode, until);
         if let Err(error) = persisted {
@@ -120,7 +126,7 @@ impl<M: Memory> Volume<M> {
     }
 
     fn persist_in_order(&self, inode: &Arc<Inode>, until: u64) -> Result<()> {
-        // As deep as directories that were made one in the other, hence not the thread's stack.
+        // An explicit stack: the depth is that of directories created within each other.
         let mut waiting = vec![(Arc::clone(inode), until)];
         while let Some((inode, until)) = waiting.last() {
             if let Some(error) = *lock(&self.trouble) {
@@ -145,8 +151,9 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Takes nodes from the front as long as they can be done now. Only the holder of `persisting` takes any, so the front stays while its obstacles are
-    /// looked at without the lock: they may be other inodes' state.
+    /// Takes nodes from the front as long as they can be done now. Only the holder of `persisting`
+    /// takes nodes, so the front node stays while its obstacles are checked without the lock; they
+    /// may involve the state of other inodes.
     fn take_run(&self, inode: &Arc<Inode>, until: u64) -> Run {
         let mut run = Run::default();
         let mut taken = 0;
@@ -171,7 +178,7 @@ impl<M: Memory> Volume<M> {
             match &node.change {
                 Change::SizeChanged => (run.size_changed, state.size_noted) = (true, false),
                 Change::AttributesChanged => (run.attributes_changed, state.attributes_noted) = (true, false),
-                // Taken back by the system call that undid it.
+                // Cancelled by a system call.
                 Change::EntryAdded { mark, .. } if !mark.take() => {}
                 _ => run.names.push(node),
             }
@@ -180,7 +187,7 @@ impl<M: Memory> Volume<M> {
         run
     }
 
-    /// What has to be done before a node, if anything.
+    /// What must be done before a node, if anything.
     fn obstacle(&self, inode: &Arc<Inode>, needs: Needs) -> Option<Obstacle> {
         if needs.needs_directory {
             let state = inode.state();
@@ -194,7 +201,8 @@ impl<M: Memory> Volume<M> {
         if let Some(obstacle) = after.filter_map(|mark| Obstacle::of_mark(inode, mark)).next() {
             return Some(obstacle);
         }
-        // What was renamed out of a directory must be elsewhere before the directory goes.
+        // Entries renamed out of a directory must be durable elsewhere before the directory is
+        // removed.
         let removed = needs.removed.filter(|removed| removed.is_directory() && !Arc::ptr_eq(removed, inode))?;
         let waits = {
             let state = removed.state();
@@ -214,7 +222,7 @@ impl<M: Memory> Volume<M> {
         if run.size_changed && !is_evicted {
             self.persist_content(inode)?;
         }
-        // An inode that was never written is written when its first name is.
+        // An inode that was never written is written with its first name.
         if run.attributes_changed && inode.line().is_written && !is_evicted {
             self.persist_attributes(inode)?;
         }
@@ -250,7 +258,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// The first step: what a node links becomes durable with the next fence.
+    /// The first step: everything that a node links becomes durable with the next fence.
     fn prepare(&self, inode: &Arc<Inode>, directory: Directory, node: &Node, pending: &mut Pending) -> Result<()> {
         match &node.change {
             Change::EntryAdded { entry, bucket, inode: child, replaced, .. } => {
@@ -258,12 +266,13 @@ impl<M: Memory> Volume<M> {
                 self.raise_links(inode, child, *entry, pending)?;
                 let next = match replaced {
                     Some((old, _)) => self.link(directory, View::Consistent, Place::Entry(*old))?,
-                    // One of the same key is there until its removal, earlier in this run, is done.
+                    // An entry with the same key is in the list until its removal, earlier in this
+                    // run, is done.
                     None => Some(self.seek(directory, View::Consistent, self.key(*entry)? + 1)?.next),
                 };
                 let head = self.entry(*entry)?;
                 let lines = entry_lines(self.tag(*entry)?.length as usize);
-                // It leads to what the list holds now, or to an entry that this fence makes durable too.
+                // The successor is in the list now, or this fence makes it durable, too.
                 let next = next.unwrap_or(Link::End);
                 self.region.commit(&head.consistent_next, next.word(), self.settled()).unflushed();
                 pending.add(self.region.flush_range(*entry, lines * LINE_BYTES));
@@ -275,7 +284,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Counts a name before it is there; writes the inode if it never was.
+    /// Counts a name before it is reachable; writes the inode if it was never written.
     fn raise_links(&self, parent: &Inode, child: &Arc<Inode>, entry: u64, pending: &mut Pending) -> Result<()> {
         if child.is_directory() {
             let mut line = parent.line();
@@ -299,7 +308,7 @@ impl<M: Memory> Volume<M> {
         self.store_attributes(child, lines, line.links);
         let root = lines.root.load();
         let count = inode_lines(child.kind);
-        // The second line holds nothing that counts but a link target.
+        // In the second line only an inline link target must be durable.
         let inline = child.kind == FileKind::Symlink && root == 0;
         pending.add(self.region.flush_range(child.offset, LINE_BYTES * if inline { 2 } else { 1 }));
         pending.mark(self, child.offset, count)?;
@@ -342,13 +351,13 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// What follows an entry that a link is expected to lead to.
+    /// The successor of an entry that `link` must lead to.
     fn link_past(&self, directory: Directory, link: Link, entry: u64) -> Result<Link> {
         if link != Link::Entry(entry) {
-            return Err(Error::damaged("an entry is not where its list had it", entry));
+            return Err(Error::damaged("a directory's list does not lead to an entry", entry));
         }
         let next = self.link(directory, View::Consistent, Place::Entry(entry))?;
-        next.ok_or_else(|| Error::damaged("a list breaks off", entry))
+        next.ok_or_else(|| Error::damaged("a directory's list is interrupted", entry))
     }
 
     fn store_link(&self, directory: Directory, place: Place, link: Link, durable: Durable) -> Result<Flushed> {
@@ -356,14 +365,15 @@ impl<M: Memory> Volume<M> {
             Place::Entry(offset) => (&self.region.get(Pm::<EntryHead>::new(offset))?.consistent_next, 0),
             Place::Bucket(index) => {
                 let word = self.bucket_word(directory, index)?;
-                let word = word.ok_or_else(|| Error::damaged("a bucket is gone", directory.inode))?;
+                let word = word.ok_or_else(|| Error::damaged("a bucket of a directory is missing", directory.inode))?;
                 (word, word.load() & PREPARED)
             }
         };
         Ok(self.region.flush(self.region.commit(word, link.word() | mark, durable)))
     }
 
-    /// Makes the words of a bucket, and of those that it is split off from, ready to be linked: they lead where the place before them does.
+    /// Prepares the words of a bucket, and of those that it is split from, for linking: each leads
+    /// where the preceding position does.
     fn prepare_bucket(&self, directory: Directory, index: u32, pending: &mut Pending) -> Result<()> {
         if index == 0 || self.is_in_list(directory, View::Consistent, index)? {
             return Ok(());
@@ -384,7 +394,8 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Makes the pages on the way to a bucket. Where there is no space, the bucket stays with its parent.
+    /// Allocates the pages on the way to a bucket. Without free space the bucket stays with its
+    /// parent.
     fn make_bucket_page(&self, directory: Directory, index: u32) -> Result<()> {
         if index < super::format::INLINE_BUCKETS {
             return Ok(());
@@ -401,7 +412,7 @@ impl<M: Memory> Volume<M> {
                 let durable = self.region.fence(flushed.and(marked));
                 self.space.settle(marks, durable);
                 let dirty = self.region.commit(word, new, durable);
-                // Before a list leads into the page.
+                // The page must be durable before a list leads into it.
                 self.region.persist(dirty);
                 page = new;
             }
@@ -410,7 +421,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Puts a bucket into the list.
+    /// Inserts a bucket into the list.
     fn relink_bucket(&self, directory: Directory, index: u32, durable: Durable) -> Result<Flushed> {
         if index == 0 || self.is_in_list(directory, View::Consistent, index)? {
             return Ok(Flushed::nothing());
@@ -420,13 +431,15 @@ impl<M: Memory> Volume<M> {
         if gap.next == Link::Bucket(index) || self.bucket_word(directory, index)?.is_none() {
             return Ok(flushed);
         }
-        // What the word was prepared with leads past nothing, so either value may come with the link that leads to it.
+        // The prepared word skips nothing, so either value may reach the medium with the link that
+        // leads to the bucket.
         let own = self.store_link(directory, Place::Bucket(index), gap.next, durable)?;
         let before = self.store_link(directory, gap.before, Link::Bucket(index), durable)?;
         Ok(flushed.and(own).and(before))
     }
 
-    /// Lets walks begin at a bucket, and at those that it is split off from, now that they are durably in the list.
+    /// Allows walks to begin at a bucket, and at those that it is split from, now that they are
+    /// durably in the list.
     fn open_bucket(&self, directory: Directory, mut index: u32, durable: Durable, pending: &mut Pending) -> Result<()> {
         while index != 0 {
             if let Some(word) = self.bucket_word(directory, index)?
@@ -440,7 +453,8 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// The third step of a directory that was renamed: from here on its new entry counts, and the old one does not.
+    /// The third step for a renamed directory: from here on its new entry is valid and the old one
+    /// is stale.
     fn name_directory(&self, node: &Node, durable: Durable, pending: &mut Pending) -> Result<()> {
         if let Change::EntryAdded { entry, inode, .. } = &node.change
             && inode.is_directory()
@@ -454,7 +468,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// What comes after the links are durable.
+    /// What follows once the links are durable.
     fn finish(&self, directory: &Arc<Inode>, node: &Node) -> Result<()> {
         match &node.change {
             Change::EntryAdded { mark, replaced, inode, .. } => {
@@ -489,7 +503,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// A node that names an inode is done.
+    /// Records that a node that names an inode is done.
     fn finish_naming(&self, inode: &Arc<Inode>) {
         let mut state = inode.state();
         state.naming_nodes -= 1;
@@ -510,7 +524,7 @@ impl<M: Memory> Volume<M> {
         Ok(self.region.flush(self.region.set64(&lines.identity, identity_word(mode, links))))
     }
 
-    /// Stores everything else that is in the first line, unflushed.
+    /// Stores the other words of the first line, unflushed.
     fn store_attributes(&self, inode: &Inode, lines: &InodeLines, links: u32) {
         let attributes = inode.state().attributes;
         let owner = (attributes.uid as u64) << 32 | attributes.gid as u64;
@@ -523,8 +537,8 @@ impl<M: Memory> Volume<M> {
         self.region.set64(&lines.accessed_ns, attributes.accessed_ns as u64).unflushed();
     }
 
-    /// Attributes in place. Owner and mode are two words: where both change, a crash must not leave the new owner with permissions that
-    /// were for the old one, nor the other way round.
+    /// Persists attributes in place. Owner and mode are two words. If both change, a crash must not
+    /// combine the new owner with the old permissions or the old owner with the new ones.
     fn persist_attributes(&self, inode: &Inode) -> Result<()> {
         let lines = self.inode_lines(inode.offset)?;
         let line = inode.line();
@@ -542,7 +556,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Frees an inode that the front gave up and that nothing names any more.
+    /// Frees an inode that the VFS layer evicted and that has no names left.
     fn free_if_evicted(&self, inode: &Arc<Inode>) -> Result<()> {
         {
             let line = inode.line();
@@ -575,7 +589,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Frees a removed directory's pages of buckets, and entries that were dead or did not count.
+    /// Frees a removed directory's bucket pages, and its dead and stale entries.
     fn free_table(&self, directory: Directory) -> Result<()> {
         let mut entries = Vec::new();
         self.walk(directory, View::Consistent, 0, &mut |offset, entry| {
@@ -611,7 +625,8 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Frees a file that has no names and that nobody has open; when its last name is still in the consistent view, a persister does it.
+    /// Frees a file that has no names and is not open. If its last name is still in the consistent
+    /// view, a persister frees it.
     pub fn evict(&self, inode: Arc<Inode>) -> Result<()> {
         let (is_busy, is_waiting) = {
             let mut state = inode.state();
@@ -630,7 +645,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Makes a file durable: its names as far as they lead to it, its content, its attributes.
+    /// Makes a file durable: the names that lead to it, its content, its attributes.
     pub fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let until = self.sequence();
         self.persist(inode, until)?;
@@ -640,7 +655,7 @@ impl<M: Memory> Volume<M> {
                 self.persist(&directory, mark.sequence)?;
             }
         }
-        // What was renamed into it is durable now; what its own first line says was written with its name.
+        // Its names are durable now. Persist the nodes that waited for them.
         self.persist(inode, until)
     }
 }
@@ -648,7 +663,7 @@ impl<M: Memory> Volume<M> {
 /// What a node may have to wait for.
 struct Needs {
     sequence: u64,
-    /// The directory's own name.
+    /// Whether it needs the directory's own name.
     needs_directory: bool,
     after: Vec<Arc<AddMark>>,
     removed: Option<Arc<Inode>>,

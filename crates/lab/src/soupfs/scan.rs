@@ -1,18 +1,25 @@
-//! The scan after a crash: finds, while the file system is in use, what a crash leaked.
+//! The scan after a crash: finds what the crash leaked while the file system is in use.
 //!
-//! A crash leaves the consistent view whole, but lines may be marked in use that nothing leads to, link counts may be too high, and a renamed directory
-//! may have an entry that does not count. None of this does harm, so the mount does not wait. The scan walks the consistent view *as it was
-//! at the mount*, and at its end frees what it did not meet.
+//! A crash leaves the consistent view intact. But unreachable lines may be marked in use, link
+//! counts may be too high, and a renamed directory may have a stale entry. None of this is harmful,
+//! so the mount does not wait. The scan walks the consistent view *as of the mount* and at its end
+//! frees what it did not reach.
 //!
-//! It runs beside the persisters, which change what it walks. What was there at the mount is *old*: its bit was set in the allocation table.
+//! The scan runs concurrently with persisters, which change what it walks. A line is *old* if its
+//! bit was set in the allocation table at the mount. Rules:
 //!
-//! - Nothing that was freed since the mount is used again before the scan ends, so it may stand on anything.
-//! - Who takes an old entry out of a list shows it to the scan before ([`before_removal`](Scan::before_removal)); so does who makes
-//!   another entry a directory's name ([`before_move`](Scan::before_move)). So nothing old is missed by moving it to where the scan has been already.
-//! - Who changes a link count of an old inode first notes the one of the mount ([`before_count`](Scan::before_count)).
-//! - What is not old was allocated since, and is of no interest.
+//! - Lines freed since the mount are not reused before the scan ends, so the scan can always read
+//!   its current position.
+//! - Before a persister removes an old entry from a list, it passes the entry to the scan
+//!   ([`before_removal`](Scan::before_removal)). The same holds before another entry becomes a
+//!   directory's name ([`before_move`](Scan::before_move)). So moving an old entry to an already
+//!   scanned position does not hide it.
+//! - Before a persister changes the link count of an old inode, it records the count of the mount
+//!   ([`before_count`](Scan::before_count)).
+//! - Lines that are not old were allocated since and do not matter.
 //!
-//! Counts that were too high are corrected when the front next changes, loads or forgets the file, and at unmount: only the front may change attributes.
+//! Link counts that are too high are corrected when the VFS layer next changes, loads or releases
+//! the file, and at unmount: only the VFS layer may change attributes.
 
 use super::chain::{Directory, View};
 use super::format::{
@@ -30,25 +37,25 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// What a scan found.
+/// The findings of a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScanReport {
-    /// Lines that nothing led to, by page: their bits.
+    /// Unreachable lines that were marked in use: page and bits.
     pub leaked: Vec<(u64, u64)>,
-    /// Inodes with more links than names, and how many more.
+    /// Inodes with more links than names, and the excess.
     pub excess_links: Vec<(u64, u32)>,
-    /// Inodes with fewer links than names, which no crash leaves.
+    /// Inodes with fewer links than names. No crash leaves these.
     pub missing_links: Vec<(u64, u32)>,
-    /// Directories' entries that did not count.
+    /// Stale entries of directories.
     pub stale_entries: Vec<u64>,
 }
 
 /// The state of the scan.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// There is one to be done, or under way.
+    /// Whether a scan is needed or running.
     is_due: AtomicBool,
-    /// One at a time.
+    /// Held by the running scan.
     running: Mutex<()>,
     found: Mutex<Found>,
     corrections: Mutex<HashMap<u64, u32>>,
@@ -57,22 +64,22 @@ pub struct Scan {
 
 #[derive(Debug, Default)]
 struct Found {
-    /// By page: lines in use at the mount.
+    /// Lines in use at the mount, by page.
     old: Vec<u64>,
-    /// By page: those that were met.
+    /// Lines reached, by page.
     seen: Vec<u64>,
-    /// Inodes that were met and not walked yet.
+    /// Inodes reached but not yet walked.
     grey: Vec<u64>,
-    /// Inodes that were met.
+    /// Inodes reached.
     inodes: Vec<u64>,
-    /// Names of files, subdirectories of directories.
+    /// Number of names of a file, or of subdirectories of a directory.
     names: HashMap<u64, u32>,
-    /// Links at the mount, where they changed since.
+    /// Link counts at the mount, where they changed since.
     links_at_mount: HashMap<u64, u32>,
     /// Directories' names at the mount, where they changed since.
     name_at_mount: HashMap<u64, u64>,
     stale: Vec<u64>,
-    /// Inodes that were freed since.
+    /// Inodes freed since the mount.
     freed: HashSet<u64>,
 }
 
@@ -82,7 +89,7 @@ impl Found {
         self.old.get(page as usize).is_some_and(|old| old & mask != 0)
     }
 
-    /// Notes lines as met; whether they were not before.
+    /// Records lines as reached. Returns whether they are new.
     fn see(&mut self, offset: u64, lines: u64) -> bool {
         let (page, mask) = place(offset, lines);
         let Some(seen) = self.seen.get_mut(page as usize) else { return false };
@@ -100,7 +107,7 @@ impl Found {
 }
 
 impl Scan {
-    /// For a mount; nothing is to be done after an orderly unmount.
+    /// Starts the scan state for a mount. A clean unmount leaves nothing to scan.
     pub fn new(space: &Space, was_clean: bool) -> Scan {
         let scan = Scan::default();
         if !was_clean {
@@ -113,12 +120,12 @@ impl Scan {
         scan
     }
 
-    /// Whether leaks may be there that nobody has looked for.
+    /// Whether leaks may exist that no scan has looked for.
     pub fn is_due(&self) -> bool {
         self.is_due.load(Acquire)
     }
 
-    /// Before an entry leaves the consistent view.
+    /// Called before an entry leaves the consistent view.
     pub fn before_removal<M: Memory>(
         &self,
         volume: &Volume<M>,
@@ -132,7 +139,7 @@ impl Scan {
         self.account(volume, &mut lock(&self.found), directory, entry, inode.offset, inode.kind)
     }
 
-    /// Before another entry becomes a directory's name.
+    /// Called before another entry becomes a directory's name.
     pub fn before_move<M: Memory>(&self, volume: &Volume<M>, inode: u64) -> Result<()> {
         if !self.is_due() {
             return Ok(());
@@ -146,7 +153,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Before a link count changes.
+    /// Called before a link count changes.
     pub fn before_count<M: Memory>(&self, volume: &Volume<M>, inode: u64) -> Result<()> {
         if !self.is_due() {
             return Ok(());
@@ -159,7 +166,7 @@ impl Scan {
         Ok(())
     }
 
-    /// An inode is freed: what its number means from now on is another.
+    /// Called when an inode is freed: its number may be reused from here on.
     pub fn forget(&self, inode: u64) {
         if self.is_due() {
             lock(&self.found).freed.insert(inode);
@@ -167,12 +174,12 @@ impl Scan {
         self.take_correction(inode);
     }
 
-    /// Whether any file's link count is to be corrected.
+    /// Whether any file's link count needs a correction.
     pub fn has_corrections(&self) -> bool {
         self.corrections_left.load(Acquire) > 0
     }
 
-    /// By how much a file's link count is too high, told once.
+    /// Takes the excess of a file's link count.
     pub fn take_correction(&self, inode: u64) -> Option<u32> {
         if !self.has_corrections() {
             return None;
@@ -182,7 +189,7 @@ impl Scan {
         Some(excess)
     }
 
-    /// Counts an old entry, once.
+    /// Counts an old entry once.
     fn account<M: Memory>(
         &self,
         volume: &Volume<M>,
@@ -216,8 +223,8 @@ impl Scan {
 }
 
 impl<M: Memory> Volume<M> {
-    /// Does the scan if there is one to be done, or waits for who does it. What it found; none if there was nothing to do, or the
-    /// file system is being left.
+    /// Runs the scan if one is due, or waits for the running scan. Returns the findings; none if
+    /// nothing was due or the file system is being unmounted.
     pub fn finish_scan(&self) -> Result<Option<ScanReport>> {
         let _running = lock(&self.scan.running);
         if !self.scan.is_due() {
@@ -227,7 +234,7 @@ impl<M: Memory> Volume<M> {
         loop {
             let next = lock(&self.scan.found).grey.pop();
             let Some(inode) = next else {
-                // Persisters add to the grey ones under the same lock.
+                // Persisters add inodes to `grey` under the same lock.
                 let mut found = lock(&self.scan.found);
                 if found.grey.is_empty() {
                     return self.conclude(&mut found).map(Some);
@@ -242,7 +249,7 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// Meets everything that an inode leads to.
+    /// Marks everything that an inode refers to as reached.
     fn scan_inode(&self, offset: u64) -> Result<()> {
         let lines = self.inode_lines(offset)?;
         let (kind, _, _) = identity(lines.identity.load_acquire(), offset)?;
@@ -272,7 +279,7 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// Frees what was not met.
+    /// Frees what was not reached.
     fn conclude(&self, found: &mut Found) -> Result<ScanReport> {
         let mut report = ScanReport::default();
         for &inode in &found.inodes {
@@ -290,13 +297,14 @@ impl<M: Memory> Volume<M> {
             }
         }
         for &entry in &found.stale {
-            // Its inode may be freed now: nobody may look there to learn that the entry does not count.
+            // The entry's inode may be freed now, so lookups could not use it to recognise the
+            // entry as stale.
             let entry = self.entry(entry)?;
             self.region.persist(self.region.set64(&entry.inode, 0));
         }
         report.stale_entries = std::mem::take(&mut found.stale);
         let leaked = found.old.iter().zip(&found.seen).map(|(old, seen)| old & !seen);
-        // What lies before the pool is the format's own.
+        // Pages before the pool belong to the format.
         let first = self.root / BLOCK_BYTES;
         report.leaked = (0..).zip(leaked).filter(|(page, bits)| *page >= first && *bits != 0).collect();
         let mut corrections = lock(&self.scan.corrections);
@@ -309,7 +317,8 @@ impl<M: Memory> Volume<M> {
         Ok(report)
     }
 
-    /// Corrects what nobody used meanwhile. Only when nobody else is here.
+    /// Corrects the link counts of files that were not used since the scan. Requires exclusive use
+    /// of the volume.
     pub fn correct_all(&self) -> Result<()> {
         let corrections: Vec<(u64, u32)> = lock(&self.scan.corrections).drain().collect();
         self.scan.corrections_left.store(0, Release);

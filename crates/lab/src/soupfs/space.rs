@@ -1,9 +1,13 @@
-//! Free space: lines of 64 bytes and whole pages, from one pool that knows nothing of what it holds.
+//! Free space: lines of 64 bytes and whole pages, from one untyped pool.
 //!
-//! What is in use now is a bitmap in memory, a word for each page. The allocation table on the image is its conservative shadow: before a persister makes
-//! anything reachable it makes the table's bits for it durable ([`Space::mark`]), and nobody clears a bit while the image is mounted. So after a crash
-//! whatever the table calls free is free, at once, and what it calls in use may be a leak for the scan to find. Nothing of this is on the path of a
-//! system call; and a page that was ever marked costs no flush again.
+//! A bitmap in memory, one word per page, says what is in use. The allocation table on the image is
+//! its conservative shadow:
+//!
+//! - Before a persister makes anything reachable, it makes the table's bits for it durable
+//!   ([`Space::mark`]). No bit is cleared while the image is mounted.
+//! - So after a crash, everything that the table calls free is free at once. What it calls in use
+//!   may be a leak for the scan to find.
+//! - None of this is on the path of a system call, and a marked line costs no second flush.
 
 use super::format::{PAGE_LINES, TABLE};
 use crate::error::{Error, Result};
@@ -15,15 +19,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// All lines of a page.
 const WHOLE: u64 = u64::MAX;
-/// Pages with free lines that are looked at for one allocation.
+/// Partially free pages to try for one allocation.
 const PARTIAL_PAGES_TRIED: u32 = 4;
 
 /// The pool.
 #[derive(Debug)]
 pub struct Space {
-    /// By page: the lines in use.
+    /// Lines in use, by page.
     used: Vec<AtomicU64>,
-    /// By page: the lines that the table's durable words have.
+    /// Lines in the table's durable words, by page.
     durable: Vec<AtomicU64>,
     first_page: u64,
     hands: Mutex<Hands>,
@@ -32,23 +36,23 @@ pub struct Space {
 
 #[derive(Debug)]
 struct Hands {
-    /// Free pages; the next is the last.
+    /// Free pages; the last one is taken first.
     pages: Vec<u32>,
-    /// Pages of lines that had a free line once.
+    /// Pages that had a free line when they were added.
     partial: Vec<u32>,
-    /// By page: whether it is among those.
+    /// Whether a page is in `partial`, by page.
     is_partial: Vec<bool>,
-    /// The page that lines come from; zero: none.
+    /// The page that lines are taken from; zero: none.
     current: u64,
-    /// While a scan runs: what was freed, and may not be used before its end.
+    /// While a scan runs: freed lines that must not be reused before its end.
     held: Option<Vec<(u64, u64)>>,
 }
 
-/// What was marked and becomes durable with the next fence.
+/// Marked words, which become durable with the next fence.
 #[derive(Debug, Default)]
 pub struct Marks(Vec<(u64, u64)>);
 
-/// The lowest of `count` clear bits in a row.
+/// The lowest run of `count` clear bits.
 fn run(word: u64, count: u64) -> Option<u64> {
     let mut starts = !word;
     for step in 1..count {
@@ -57,7 +61,7 @@ fn run(word: u64, count: u64) -> Option<u64> {
     (starts != 0).then(|| starts.trailing_zeros() as u64)
 }
 
-/// `count` bits from `first` on.
+/// `count` bits from bit `first` on.
 pub fn bits(first: u64, count: u64) -> u64 {
     if count >= PAGE_LINES { WHOLE } else { ((1 << count) - 1) << first }
 }
@@ -68,7 +72,7 @@ pub fn place(offset: u64, lines: u64) -> (u64, u64) {
 }
 
 impl Space {
-    /// The pool as the allocation table tells it.
+    /// Loads the pool from the allocation table.
     pub fn load<M: Memory>(region: &Region<M>, pages: u64, first_page: u64) -> Result<Space> {
         let table = region.slice::<Cell64>(Pm::new(TABLE), pages)?;
         region.note_read(TABLE, pages * 8);
@@ -90,11 +94,11 @@ impl Space {
         Ok(space)
     }
 
-    /// Notes which pages have room.
+    /// Rebuilds the lists of pages with free lines.
     fn sort_pages(&self, hands: &mut Hands) {
         (hands.pages, hands.partial, hands.current) = (Vec::new(), Vec::new(), 0);
         hands.is_partial.fill(false);
-        // The last is taken first: low pages are.
+        // The last page is taken first, so low pages are used first.
         for page in (self.first_page..self.used.len() as u64).rev() {
             match self.used[page as usize].load(Relaxed) {
                 0 => hands.pages.push(page as u32),
@@ -104,7 +108,8 @@ impl Space {
         }
     }
 
-    /// Takes `lines` lines in a row within a page; their offset, or none if there is no room.
+    /// Takes `lines` consecutive lines within a page. Returns their offset, or none if there is no
+    /// space.
     pub fn take_lines(&self, lines: u64) -> Option<u64> {
         let mut hands = lock(&self.hands);
         let mut tries = PARTIAL_PAGES_TRIED;
@@ -124,7 +129,7 @@ impl Space {
             let partial = if tries > 0 { hands.pop_partial() } else { None };
             tries = tries.saturating_sub(1);
             hands.current = match partial {
-                // It may have been emptied, and used for something else, since it was noted.
+                // The page may have become empty and been reused since it was added.
                 Some(page) if ![0, WHOLE].contains(&self.used[page as usize].load(Relaxed)) => page,
                 Some(_) => 0,
                 None => match hands.pages.pop() {
@@ -135,7 +140,7 @@ impl Space {
         }
     }
 
-    /// The last resort: looks at every page that has free lines.
+    /// The last resort: tries every page with free lines.
     #[cold]
     fn take_lines_anywhere(&self, hands: &mut Hands, lines: u64) -> Option<u64> {
         for page in std::mem::take(&mut hands.partial) {
@@ -155,7 +160,7 @@ impl Space {
         Some(page * BLOCK_BYTES + first * LINE_BYTES)
     }
 
-    /// Takes a page; its offset.
+    /// Takes a page. Returns its offset.
     pub fn take_page(&self) -> Option<u64> {
         let mut hands = lock(&self.hands);
         let page = hands.pages.pop()?;
@@ -163,7 +168,7 @@ impl Space {
         Some(page as u64 * BLOCK_BYTES)
     }
 
-    /// Takes so many pages, or none.
+    /// Takes `count` pages, or none.
     pub fn take_pages(&self, count: u64) -> Option<Vec<u64>> {
         let mut hands = lock(&self.hands);
         let rest = (hands.pages.len() as u64).checked_sub(count)?;
@@ -172,16 +177,16 @@ impl Space {
         Some(pages.into_iter().rev().map(|page| page as u64 * BLOCK_BYTES).collect())
     }
 
-    /// Gives lines back of which no persister ever heard.
+    /// Frees lines that no persister has seen.
     pub fn give_back(&self, offset: u64, lines: u64) {
         self.free_now(&mut lock(&self.hands), offset, lines);
     }
 
-    /// Gives lines back that were reachable and durably are no more.
+    /// Frees lines that were reachable and durably are no more.
     pub fn free(&self, offset: u64, lines: u64) {
         let mut hands = lock(&self.hands);
         match &mut hands.held {
-            // A scan may be standing on them.
+            // The scan may be reading them.
             Some(held) => held.push((offset, lines)),
             None => self.free_now(&mut hands, offset, lines),
         }
@@ -203,19 +208,19 @@ impl Space {
         }
     }
 
-    /// Makes the table's bits for lines that will be reachable durable with the caller's next fence, after which the caller calls
-    /// [`settle`](Self::settle).
+    /// Makes the table's bits for lines durable with the caller's next fence, before the lines
+    /// become reachable. After the fence the caller calls [`settle`](Self::settle).
     pub fn mark<M: Memory>(&self, region: &Region<M>, offset: u64, lines: u64, marks: &mut Marks) -> Result<Flushed> {
         let (page, mask) = place(offset, lines);
         let durable =
-            self.durable.get(page as usize).ok_or_else(|| Error::damaged("a link leads out of the image", offset))?;
+            self.durable.get(page as usize).ok_or_else(|| Error::damaged("a link points outside the image", offset))?;
         if durable.load(Acquire) & mask == mask
             || marks.0.iter().rev().take(64).any(|(p, m)| *p == page && m & mask == mask)
         {
             return Ok(Flushed::nothing());
         }
         let word = &region.slice::<Cell64>(Pm::new(TABLE), self.used.len() as u64)?[page as usize];
-        // One at a time, so that a word only ever gains bits.
+        // The lock makes sure that a word only gains bits.
         let _marking = lock(&self.marking);
         let value = word.load() | self.used[page as usize].load(Relaxed) | mask;
         let dirty = region.set64(word, value);
@@ -223,24 +228,24 @@ impl Space {
         Ok(region.flush(dirty))
     }
 
-    /// Notes that what was marked is durable.
+    /// Records that the marks are durable.
     pub fn settle(&self, marks: Marks, _fenced: pmem::Durable) {
         for (page, value) in marks.0 {
             self.durable[page as usize].fetch_or(value, Release);
         }
     }
 
-    /// The bitmap as it is now.
+    /// A copy of the bitmap.
     pub fn snapshot(&self) -> Vec<u64> {
         self.used.iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// From here on what is freed is held back.
+    /// From here on freed lines are held back.
     pub fn begin_scan(&self) {
         lock(&self.hands).held.get_or_insert_default();
     }
 
-    /// Frees what was held, and `leaked` (by page: lines that nothing leads to).
+    /// Frees the lines that were held back, and `leaked`: unreachable lines, by page.
     pub fn end_scan(&self, leaked: impl Iterator<Item = (u64, u64)>) {
         let mut hands = lock(&self.hands);
         for (offset, lines) in hands.held.take().unwrap_or_default() {
@@ -253,17 +258,17 @@ impl Space {
         self.sort_pages(&mut hands);
     }
 
-    /// Pages that are free as a whole.
+    /// Number of completely free pages.
     pub fn free_pages(&self) -> u64 {
         lock(&self.hands).pages.len() as u64
     }
 
-    /// Pages that can be used.
+    /// Number of pages of the pool.
     pub fn pages(&self) -> u64 {
         self.used.len() as u64 - self.first_page
     }
 
-    /// Makes the table exact. Only when nobody else is here.
+    /// Makes the table exact. Requires exclusive use of the volume.
     pub fn store<M: Memory>(&self, region: &Region<M>) -> Result<Flushed> {
         let table = region.slice::<Cell64>(Pm::new(TABLE), self.used.len() as u64)?;
         let mut flushed = Flushed::nothing();

@@ -1,4 +1,4 @@
-//! A mounted image: what system calls, persisters and the scan share.
+//! A mounted image: the state that system calls, persisters and the scan share.
 
 use super::chain::{Directory, Link, View};
 use super::format::{
@@ -22,43 +22,45 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
-/// Nodes from which on the persisters are woken before their time.
+/// Number of pending nodes that wakes a persister early.
 const NODES_WAKE: u64 = 1 << 14;
-/// Nodes from which on a system call helps, lest memory fills.
+/// Number of pending nodes from which system calls persist nodes themselves, to bound memory.
 const NODES_MAX: u64 = 1 << 20;
 /// The smallest image.
 const PAGES_MIN: u64 = 16;
 
-/// What is shared.
+/// The shared state.
 pub struct Volume<M: Memory> {
     /// The image.
     pub region: MappedRegion<M>,
-    /// Mounts of it, this one included.
+    /// Number of mounts, including this one.
     pub mounts: u64,
     /// Offset of the root's inode.
     pub root: u64,
     seed: u32,
     /// Free lines and pages.
     pub space: Space,
-    /// Whatever was reachable when this was made is durable; see [`Volume::settled`].
+    /// Everything reachable when this was created is durable; see [`Volume::settled`].
     settled: Durable,
     sequence: AtomicU64,
     generation: AtomicU32,
-    /// Nodes that wait.
+    /// Number of pending nodes.
     pub nodes: AtomicU64,
-    /// Inodes that have nodes, or are to be freed.
+    /// Inodes that have nodes or are to be freed.
     pub dirty: Mutex<VecDeque<Arc<Inode>>>,
-    /// Held shared by who drains the dirty list; whoever needs all of it done takes it exclusively once.
+    /// Held shared while a thread drains the dirty list. A thread that needs the drains finished
+    /// takes it exclusively once.
     pub draining: RwLock<()>,
-    /// For persisters to sleep on; with `dirty`.
+    /// Where persisters sleep; used with `dirty`.
     pub wake: Condvar,
-    /// Persisters are to end.
+    /// Tells persisters to end.
     pub stop: AtomicBool,
-    /// Inodes that the front forgot and that are not settled; and directories that were changed in this mount, for their latest buckets.
+    /// Inodes that the VFS layer released but that have pending changes, and directories changed in
+    /// this mount, for their latest buckets.
     lingering: Mutex<HashMap<u64, Arc<Inode>>>,
     /// The scan after a crash.
     pub scan: Scan,
-    /// Why a persister could not do its work; everything durable fails with it from then on.
+    /// Why a persister failed. Every later sync returns this error.
     pub trouble: Mutex<Option<Error>>,
 }
 
@@ -88,12 +90,12 @@ pub fn mkfs<M: Memory>(region: &MappedRegion<M>, options: &MkfsOptions) -> Resul
     let line = region.get(Pm::<BucketLine>::new(root + 2 * LINE_BYTES))?;
     empty_table(region, line);
     let rest = region.fence(flushed.and(region.flush_all(inode)).and(region.flush_all(line)));
-    // Any number does: it keeps two images from colliding alike.
+    // Any number is valid: the seed makes hash collisions differ between images.
     let seed = pmem::crc32c(pages as u32, &options.now_ns.to_le_bytes()) as u64;
     substrate::format(region, System::SoupFs, [pages, first_page, root, seed], rest)
 }
 
-/// Stores a table without entries, unflushed.
+/// Stores an empty table, unflushed.
 pub fn empty_table<M: Memory>(region: &MappedRegion<M>, line: &BucketLine) {
     region.set64(&line.level, line.first.len().ilog2() as u64).unflushed();
     line.pages.iter().for_each(|page| region.retract(page, 0).unflushed());
@@ -103,7 +105,7 @@ pub fn empty_table<M: Memory>(region: &MappedRegion<M>, line: &BucketLine) {
 }
 
 impl<M: Memory> Volume<M> {
-    /// Mounts. Nothing is recovered: the superblock and the allocation table are read, that is all.
+    /// Mounts. There is no recovery: only the superblock and the allocation table are read.
     pub fn mount(region: MappedRegion<M>) -> Result<Volume<M>> {
         let identity = substrate::open(&region, System::SoupFs)?;
         let [pages, first_page, root, seed] = identity.parameters;
@@ -112,7 +114,7 @@ impl<M: Memory> Volume<M> {
             || pages > region.length() / BLOCK_BYTES
             || root != first_page * BLOCK_BYTES
         {
-            return Err(Error::damaged("the superblock's parameters make no sense", 0));
+            return Err(Error::damaged("the superblock's parameters are invalid", 0));
         }
         let space = Space::load(&region, pages, first_page)?;
         let scan = Scan::new(&space, identity.was_clean);
@@ -124,7 +126,7 @@ impl<M: Memory> Volume<M> {
             space,
             settled,
             sequence: AtomicU64::new(1),
-            // Numbers of one mount do not meet those of the next thousands.
+            // Generations of one mount do not overlap those of the next thousands of mounts.
             generation: AtomicU32::new((identity.mounts as u32) << 20 | 1),
             nodes: AtomicU64::new(0),
             dirty: Mutex::default(),
@@ -142,7 +144,8 @@ impl<M: Memory> Volume<M> {
         Ok(volume)
     }
 
-    /// Proof for links to what the consistent view holds already: a word that leads there may be copied.
+    /// Proof for links to what the consistent view already holds: a word that leads there may be
+    /// copied.
     pub fn settled(&self) -> Durable {
         self.settled
     }
@@ -152,7 +155,7 @@ impl<M: Memory> Volume<M> {
         self.sequence.fetch_add(1, Relaxed)
     }
 
-    /// The last number that was given out.
+    /// The last number assigned.
     pub fn sequence(&self) -> u64 {
         self.sequence.load(Acquire)
     }
@@ -164,7 +167,8 @@ impl<M: Memory> Volume<M> {
 
     /// Hash of a name.
     pub fn hash(&self, name: &[u8]) -> u32 {
-        // The buckets take low bits; a checksum alone leaves short names that differ in one bit too regular.
+        // Buckets use the low bits. A checksum alone is too regular for short names that differ in
+        // one bit.
         let hash = pmem::crc32c(self.seed, name).wrapping_mul(0x9e37_79b1);
         hash ^ hash >> 15
     }
@@ -175,7 +179,8 @@ impl<M: Memory> Volume<M> {
         Ok(self.region.get(Pm::new(offset))?)
     }
 
-    /// Takes lines; where there are none, makes room first: changes that wait may free some, and so may the scan.
+    /// Takes lines. Without free lines, first persists pending changes and then runs the scan,
+    /// since both may free some.
     pub fn take_lines(&self, lines: u64) -> Result<u64> {
         self.make_room_for(|space| space.take_lines(lines))
     }
@@ -200,7 +205,7 @@ impl<M: Memory> Volume<M> {
         take(&self.space).ok_or(Errno::ENOSPC.into())
     }
 
-    /// Keeps the nodes from growing without bound. Called before an operation takes any lock.
+    /// Bounds the number of pending nodes. Called before an operation takes any lock.
     pub fn throttle(&self) -> Result<()> {
         if self.nodes.load(Relaxed) > NODES_MAX {
             self.persist_all()?;
@@ -208,7 +213,8 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Leaves word of what was done to an inode: its attributes, and a change if they are not all.
+    /// Records an operation on an inode: its attributes, and its change if that is more than
+    /// attributes.
     pub fn note(&self, inode: &Arc<Inode>, attributes: &Attributes, change: Option<Node>) {
         let mut state = inode.state();
         state.attributes = *attributes;
@@ -248,7 +254,7 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// Notes that an entry was added, for who has to wait for it.
+    /// Records an added entry, for nodes that wait for it.
     pub fn note_added(&self, inode: &Arc<Inode>, entry: u64, mark: &Arc<AddMark>) {
         let mut state = inode.state();
         state.naming_nodes += 1;
@@ -256,7 +262,7 @@ impl<M: Memory> Volume<M> {
         state.added.push(Added { entry, mark: Arc::clone(mark), is_cancellable: false });
     }
 
-    /// Brings an inode into memory.
+    /// Loads an inode.
     pub fn load(&self, number: u64) -> Result<Loaded<Info>> {
         let offset =
             number.checked_mul(LINE_BYTES).ok_or_else(|| Error::damaged("an inode number is too large", number))?;
@@ -277,7 +283,7 @@ impl<M: Memory> Volume<M> {
         Ok(Loaded { attributes, info: Info { inode, buckets }, inode: offset })
     }
 
-    /// An inode as the consistent view has it.
+    /// Loads an inode from the consistent view.
     pub fn load_from_image(&self, offset: u64) -> Result<Arc<Inode>> {
         let lines = self.inode_lines(offset)?;
         let (kind, mode, links) = identity(lines.identity.load_acquire(), offset)?;
@@ -289,7 +295,7 @@ impl<M: Memory> Volume<M> {
             _ => (size, 0, 0),
         };
         if size_bytes > SIZE_BYTES_MAX {
-            return Err(Error::damaged("a file's size is beyond all limits", offset));
+            return Err(Error::damaged("a file's size exceeds the maximum", offset));
         }
         let attributes = Attributes {
             number: offset / LINE_BYTES,
@@ -312,24 +318,24 @@ impl<M: Memory> Volume<M> {
         Ok(Inode::new(attributes, parent, Line { links, names, size_bytes, is_written: true }))
     }
 
-    /// The directory that a directory's name is in.
+    /// The directory that contains a directory's name.
     pub fn parent_of(&self, inode: u64, name: u64) -> Result<u64> {
         if inode == self.root {
             return Ok(inode);
         }
         let entry = self.entry(name)?;
         if target(entry.inode.load(), name)? != Some((inode, FileKind::Directory)) {
-            return Err(Error::damaged("a directory and its name do not belong together", inode));
+            return Err(Error::damaged("a directory and its name do not match", inode));
         }
         let parent = entry.directory.load();
         let (kind, _, _) = identity(self.inode_lines(parent)?.identity.load(), parent)?;
         match kind {
             FileKind::Directory => Ok(parent),
-            _ => Err(Error::damaged("a directory's parent is none", inode)),
+            _ => Err(Error::damaged("a directory's parent is no directory", inode)),
         }
     }
 
-    /// Lets go of an inode that has names.
+    /// Releases an inode that has names.
     pub fn forget(&self, info: Info) -> Result<()> {
         let Info { inode, buckets } = info;
         let attributes = inode.state().attributes;
@@ -346,7 +352,7 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Lets go of a lingering inode that has become settled.
+    /// Releases a lingering inode that has no pending changes left.
     pub fn release(&self, inode: &Arc<Inode>) {
         let mut lingering = lock(&self.lingering);
         let state = inode.state();
@@ -355,7 +361,7 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// Attributes without the links that a crash left too many; see [`Scan`].
+    /// Attributes without the excess links that a crash left; see [`Scan`].
     pub fn corrected(&self, inode: &Arc<Inode>, attributes: Attributes) -> Attributes {
         let Some(excess) = self.scan.take_correction(inode.offset) else { return attributes };
         let links = attributes.links.saturating_sub(excess);
@@ -379,7 +385,7 @@ impl<M: Memory> Volume<M> {
         }
     }
 
-    /// Clears the latest links of all reachable entries: their mounts' numbers are about to be used again.
+    /// Clears the latest links of all reachable entries, because mount numbers are about to repeat.
     fn clear_latest_links(&self) -> Result<()> {
         let mut directories = vec![self.root];
         while let Some(inode) = directories.pop() {
@@ -396,10 +402,10 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Pages in use, free, and how many files there may be: figures for statfs.
+    /// Pages in use, free pages, and the possible number of files: figures for statfs.
     pub fn figures(&self) -> crate::physical::Space {
         let (pages, free) = (self.space.pages(), self.space.free_pages());
-        // A file takes an inode and an entry of the shortest.
+        // A file takes at least an inode and an entry with a short name.
         let files_per_page = PAGE_LINES / (inode_lines(FileKind::Regular) + entry_lines(1));
         crate::physical::Space {
             blocks: pages,
