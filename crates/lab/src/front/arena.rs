@@ -1,5 +1,6 @@
-//! Slots of one type that stay where they are: what a kernel's slab with `SLAB_TYPESAFE_BY_RCU` is. A reader without a lock may look at a slot that
-//! was given to somebody else meanwhile; it finds a slot of the same type, and a count in it tells.
+//! Arrays of slots with stable addresses, like a kernel's slab with `SLAB_TYPESAFE_BY_RCU`. A
+//! reader without a lock may see a slot that was reused meanwhile. It finds a slot of the same
+//! type, and a count in the slot reveals the reuse.
 
 use crate::error::{Error, Result};
 use crate::locks;
@@ -11,18 +12,18 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Slots that a thread takes at once from where nobody has been yet.
+/// Unused slots that a thread takes at once.
 const BATCH: u32 = 32;
-/// Lists of free slots.
+/// Number of lists of free slots.
 const SHARDS: usize = 16;
 
-/// Memory of this process's own for arrays of cells, reserved whole and touched on demand.
+/// Process memory for arrays of cells, reserved at once and touched on demand.
 pub(super) fn reserve(bytes: u64) -> Result<MappedRegion<Direct>> {
     let mapping = Mapping::anonymous(bytes).map_err(|_| Error::Errno(Errno::ENOMEM))?;
     Arc::new(mapping).region(Direct).map_err(|_| Error::Errno(Errno::ENOMEM))
 }
 
-/// An array that begins as zeros.
+/// An array of zero-initialised elements.
 pub(super) struct Array<T: Layout> {
     region: MappedRegion<Direct>,
     length: u32,
@@ -39,31 +40,32 @@ impl<T: Layout> Array<T> {
         self.length
     }
 
-    /// An element. The indices that a front passes around come from itself; one beyond the end would be its defect and gives the last.
+    /// An element. Indices come from the VFS layer itself; an index past the end is a defect and
+    /// yields the last element.
     #[inline(always)]
     pub(super) fn at(&self, index: u32) -> &T {
         debug_assert!(index < self.length, "{index} of {}", self.length);
-        // Offset zero is no place for a structure in a region, hence the one more.
+        // Offset zero is invalid in a region, hence the extra element.
         let index = index.min(self.length - 1) as u64 + 1;
         let at = Pm::new(index * size_of::<T>() as u64);
         self.region.get(at).expect("the array is as long as it says, and aligned")
     }
 
-    /// Its memory, element by element.
+    /// Its memory area, with one part per element.
     pub(super) fn place(&self, name: &str) -> Place {
         let start = self.at(0) as *const T as u64;
         Place::at(name, start, self.length as u64 * size_of::<T>() as u64).each(size_of::<T>() as u64)
     }
 
-    /// Touches the memory of the first `count` elements, so that nobody waits for the kernel later.
+    /// Touches the memory of the first `count` elements, to avoid page faults later.
     pub(super) fn touch(&self, count: u32) {
         let end = (count.min(self.length) as u64 + 1) * size_of::<T>() as u64;
-        // Only a saving of time: what fails here is done on first use.
+        // Only an optimisation: on failure the pages are touched on first use.
         let _ = self.region.mapping().populate_huge(0..end);
     }
 }
 
-/// An array of which slots are taken and given back. Slot zero is nobody's.
+/// An array of slots that are allocated and freed. Slot zero is never allocated.
 pub(super) struct Arena<T: Layout> {
     slots: Array<T>,
     free: [Mutex<Vec<u32>>; SHARDS],
@@ -89,7 +91,7 @@ impl<T: Layout> Arena<T> {
         locks::lock(&self.free[shard])
     }
 
-    /// A slot; none if all are taken.
+    /// Allocates a slot; none if all are in use.
     pub(super) fn take(&self) -> Option<u32> {
         let mine = shard(SHARDS);
         {
@@ -109,7 +111,7 @@ impl<T: Layout> Arena<T> {
         (1..SHARDS).find_map(|step| self.list((mine + step) % SHARDS).pop())
     }
 
-    /// Its slots, and the lists of free ones.
+    /// The memory areas of its slots and lists of free slots.
     pub(super) fn places(&self, name: &str, fields: &[(usize, &'static str)]) -> Vec<Place> {
         vec![
             self.slots.place(name).fields(fields),
@@ -118,12 +120,12 @@ impl<T: Layout> Arena<T> {
         ]
     }
 
-    /// Gives a slot back. Readers that are still on it must be able to tell.
+    /// Frees a slot. Readers that still see it must be able to detect this.
     pub(super) fn give(&self, slot: u32) {
         self.list(shard(SHARDS)).push(slot);
     }
 
-    /// One past the highest slot that was ever taken.
+    /// One past the highest slot ever allocated.
     pub(super) fn high(&self) -> u32 {
         self.next.load(Relaxed)
     }

@@ -1,8 +1,9 @@
-//! ByVFS: no names in memory. Each component of a path is asked of the physical file system, under the directory's lock held for looking, since
-//! physical file systems rely on that; the inode then is found in memory through the nv pointer that it carries on the image.
+//! ByVFS: no names in memory. Each path component is looked up in the physical file system, with
+//! the directory's lock held shared, since physical file systems rely on that. The nv pointer of an
+//! inode on the image leads to the inode in memory.
 //!
-//! What this costs where Linux is fast: a walk takes each directory's lock, and `getcwd` reads the parents for its names, as the paper
-//! says.
+//! Costs compared with Linux: a walk takes each directory's lock, and `getcwd` reads the parents'
+//! names, as the paper says.
 
 use super::icache::Finding;
 use super::names::{At, Known, Making, Moved, Names, Peek, Peeked};
@@ -10,7 +11,7 @@ use super::{Front, FrontOptions};
 use crate::error::Result;
 use crate::physical::{Index, PhysicalFs, Shared};
 
-/// Nothing is kept.
+/// No state.
 pub struct ByVfsNames;
 
 impl<P: PhysicalFs> Names<P> for ByVfsNames {
@@ -90,10 +91,11 @@ impl<P: PhysicalFs> Names<P> for ByVfsNames {
     }
 }
 
-/// `..` from the image.
+/// The parent directory, from the image.
 pub(super) fn parent_by_dots<P: PhysicalFs, N: Names<P>>(front: &Front<P, N>, directory: At) -> Result<At> {
     let locked = front.inodes.read(directory.inode);
-    // The parent cannot go while the directory is locked: it has a name in it, or is dead and the parent is not asked for.
+    // The parent cannot be freed while the directory is locked: it contains the directory's name,
+    // or the directory is removed and its parent is never asked for.
     let number = front.fs.parent(locked.shared()?)?;
     let inode = front.inodes.get(&front.fs, number, None)?;
     Ok(At { inode, name: 0 })

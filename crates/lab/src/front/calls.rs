@@ -1,4 +1,4 @@
-//! Calls by path, for every front.
+//! Calls by path, for every VFS layer.
 
 use super::Front;
 use super::names::Names;

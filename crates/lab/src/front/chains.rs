@@ -1,6 +1,7 @@
-//! Where the global index finds the chain of a name's hash: in a hash table with a bucket for each value of the low bits.
+//! The hash table of the global index: a bucket for each value of a hash's low bits.
 //!
-//! A chain begins in a [`Bucket`] whose version tells readers that it changed; its first bit is the bucket's lock, too.
+//! A chain begins in a [`Bucket`]. Its version tells readers of changes; bit 0 of the version is
+//! the bucket's lock.
 
 use super::arena::Array;
 use crate::error::Result;
@@ -14,12 +15,12 @@ pub(super) struct Bucket {
     pub(super) version: AtomicU32,
     pub(super) first: AtomicU32,
 }
-// SAFETY: two atomics of 4 bytes that fill 8 bytes, any bits are a value.
+// SAFETY: two atomics of 4 bytes fill 8 bytes; every bit pattern is valid.
 unsafe impl Layout for Bucket {}
 
 pub(super) struct Chains(Array<Bucket>);
 
-/// A bucket that nobody else changes; readers wait or look again.
+/// A locked bucket; readers wait or retry.
 pub(super) struct Changing<'c> {
     pub(super) bucket: &'c Bucket,
 }
@@ -36,7 +37,7 @@ impl Chains {
         Ok(Chains(Array::new(names_max.max(1024).next_power_of_two())?))
     }
 
-    /// Touches their memory.
+    /// Touches the table's memory.
     pub(super) fn touch(&self) {
         self.0.touch(self.0.length());
     }
@@ -47,7 +48,7 @@ impl Chains {
         self.0.at(hash as u32 & (self.0.length() - 1))
     }
 
-    /// The bucket of a hash, to be changed.
+    /// Locks the bucket of a hash for a change.
     pub(super) fn lock(&self, hash: u64) -> Changing<'_> {
         let bucket = self.of(hash);
         let mut attempt = 0u32;

@@ -1,15 +1,21 @@
-//! The dentry cache of the conventional front: names in memory, existing or not, as Linux keeps them.
+//! The dentry cache of the conventional layer: names in memory, existing or not, as in Linux.
 //!
-//! A dentry is a slot that is never unmapped. A walk without locks (RCU walk) goes from dentry to dentry by a hash of (parent, name) and checks each dentry's
-//! sequence count before it believes what it read; where anything is missing or moves, it is done again with references and locks.
+//! A dentry is a slot that is never unmapped. A walk without locks (RCU walk) goes from dentry to
+//! dentry by a hash of (parent, name). It checks each dentry's sequence count before it uses what
+//! it read. If anything is missing or changes, the walk is repeated with references and locks.
 //!
-//! Invariants
-//! - `sequence` is odd while parent, name or inode of a dentry change, and changes when the slot changes hands.
-//! - `refs` counts holders: children, open files, walks with references. `FROZEN` and above: somebody is changing or freeing it, nobody may take a
-//!   reference. A dentry without references stays cached while it is hashed.
-//! - A dentry holds a reference to its parent, in whose list of children it is, and, if it is positive, to its inode's slot.
-//! - Dentries of a directory are inserted under its lock held at least shared, and change under it held exclusively; they are freed by the shrinker at any
-//!   time, by way of `FROZEN`. A chain changes under its bucket's bit.
+//! Invariants:
+//!
+//! - `sequence` is odd while parent, name or inode of a dentry change. It changes when the slot is
+//!   reused.
+//! - `refs` counts holders: children, open files, walks with references. With `FROZEN` or above, a
+//!   thread changes or frees the dentry, and no reference may be taken. A dentry without references
+//!   stays cached while it is hashed.
+//! - A dentry holds a reference to its parent and is in the parent's list of children. A positive
+//!   dentry also holds a reference to its inode's slot.
+//! - Dentries of a directory are inserted under its lock, held at least shared. They change under
+//!   it, held exclusively. The shrinker frees them at any time by way of `FROZEN`. A chain changes
+//!   under its bucket's bit.
 
 use super::arena::{Arena, Array};
 use super::icache::Finding;
@@ -29,7 +35,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 const FROZEN: u32 = 1 << 30;
 const LOCKED: u32 = 1 << 31;
-/// Longer chains than this do not occur; a reader that was led astray by slots changing hands stops.
+/// Chains are shorter. A reader misled by reused slots stops here.
 const CHAIN_MAX: usize = 1 << 12;
 const NAME_WORDS: usize = 9;
 const INLINE_BYTES: usize = NAME_WORDS * 8;
@@ -49,7 +55,7 @@ struct Dentry {
     length: AtomicU32,
     /// Slot of a long name's bytes.
     long: AtomicU32,
-    /// List of children, in no order, under the bit in `family`.
+    /// List of children, unordered, under the bit in `family`.
     first_child: AtomicU32,
     next_sibling: AtomicU32,
     previous_sibling: AtomicU32,
@@ -58,10 +64,11 @@ struct Dentry {
     name: [AtomicU64; NAME_WORDS],
 }
 const _: () = assert!(size_of::<Dentry>() == 128);
-// SAFETY: `repr(C)`, atomics of 4 and 8 bytes that fill 128 bytes without padding (asserted), any bits are a value.
+// SAFETY: `repr(C)`; atomics of 4 and 8 bytes fill 128 bytes without padding (asserted); every bit
+// pattern is valid.
 unsafe impl Layout for Dentry {}
 
-/// The bytes of a name that is too long for its dentry.
+/// The bytes of a name that does not fit in its dentry.
 type LongName = [AtomicU64; 32];
 
 /// All dentries.
@@ -72,7 +79,7 @@ pub struct DentryCache {
     hand: Mutex<u32>,
 }
 
-/// A chain that nobody else changes.
+/// A locked chain.
 struct Chain<'c> {
     bucket: &'c AtomicU32,
 }
@@ -93,7 +100,7 @@ impl Chain<'_> {
     }
 }
 
-/// The children of a dentry, which nobody else changes.
+/// The locked list of a dentry's children.
 struct Family<'c>(&'c AtomicU32);
 
 impl Drop for Family<'_> {
@@ -155,7 +162,7 @@ impl DentryCache {
         Family(word)
     }
 
-    /// Puts a dentry into its parent's list. The parent is held.
+    /// Inserts a dentry into its parent's list. The caller holds a reference to the parent.
     fn adopt(&self, parent: u32, index: u32) {
         let _family = self.family(parent);
         let (above, dentry) = (self.dentries.at(parent), self.dentries.at(index));
@@ -168,7 +175,7 @@ impl DentryCache {
         above.first_child.store(index, Relaxed);
     }
 
-    /// Takes a dentry out of its parent's list.
+    /// Removes a dentry from its parent's list.
     fn disown(&self, parent: u32, index: u32) {
         let _family = self.family(parent);
         let dentry = self.dentries.at(index);
@@ -183,7 +190,7 @@ impl DentryCache {
         }
     }
 
-    /// A cached child that nobody refers to, frozen.
+    /// Finds a cached child without references and freezes it.
     fn freeze_child(&self, parent: u32) -> Option<u32> {
         let _family = self.family(parent);
         let mut index = self.dentries.at(parent).first_child.load(Relaxed);
@@ -218,7 +225,8 @@ impl DentryCache {
         name
     }
 
-    /// A look without locks: the dentry and the sequence count at which it was so. None: not there, or on the move.
+    /// A lookup without locks: the dentry and the sequence count at which it was valid. None: not
+    /// found, or changing.
     #[inline]
     fn peek(&self, parent: u32, hash: u64, name: &[u8]) -> Option<(u32, u32)> {
         let mut index = self.bucket(hash).load(Acquire) & !LOCKED;
@@ -254,7 +262,7 @@ impl DentryCache {
         false
     }
 
-    /// The dentry of a name in a chain that is held, with a reference.
+    /// The dentry of a name in a locked chain, with a reference.
     fn find(&self, chain: &Chain<'_>, parent: u32, hash: u64, name: &[u8]) -> Option<u32> {
         let mut index = chain.first();
         while index != 0 {
@@ -278,7 +286,7 @@ impl DentryCache {
         chain.set_first(index);
     }
 
-    /// Takes a dentry out of its chain.
+    /// Removes a dentry from its chain.
     fn unhash(&self, index: u32) {
         let dentry = self.dentries.at(index);
         let chain = self.lock(dentry.hash.load(Relaxed));
@@ -297,7 +305,7 @@ impl DentryCache {
         }
     }
 
-    /// Runs `change` while readers know that they must look again.
+    /// Runs `change` while readers are told to retry.
     fn change(dentry: &Dentry, change: impl FnOnce()) {
         let sequence = dentry.sequence.load(Relaxed);
         dentry.sequence.store(sequence.wrapping_add(1), Relaxed);
@@ -339,7 +347,7 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         At { inode: self.dentry(index).inode.load(Relaxed), name: index }
     }
 
-    /// A slot for a dentry, making room if there is none.
+    /// Allocates a dentry slot; shrinks the cache if none is free.
     fn take_dentry(&self) -> Result<u32> {
         for _ in 0..4 {
             if let Some(index) = self.names.dentries.take() {
@@ -350,7 +358,8 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         Err(Errno::ENOMEM.into())
     }
 
-    /// A new dentry with one reference, which takes over the inode's and holds the parent. Not hashed yet.
+    /// Creates a dentry with one reference. It takes over the inode's reference and holds the
+    /// parent. It is not hashed yet.
     fn new_dentry(&self, parent: u32, hash: u64, name: &[u8], inode: u32) -> Result<u32> {
         let index = self.take_dentry()?;
         let dentry = self.dentry(index);
@@ -369,8 +378,9 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         Ok(index)
     }
 
-    /// Caches what a name leads to (slot zero: to nothing), unless somebody has meanwhile. The directory's lock is held. A reference comes back; that of the
-    /// inode is taken over.
+    /// Caches the result of a lookup (slot zero: no such name), unless another thread did so
+    /// meanwhile. The directory is locked. Takes over the inode's reference and returns a dentry
+    /// reference.
     fn cache(&self, parent: u32, hash: u64, name: &[u8], inode: u32) -> Result<u32> {
         let fresh = match self.new_dentry(parent, hash, name, inode) {
             Ok(fresh) => fresh,
@@ -398,7 +408,8 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         }
     }
 
-    /// Gives a reference back, and frees what is neither cached nor referred to; and then perhaps its parent, and so on.
+    /// Returns a reference. Frees the dentry if it is neither cached nor referenced, then possibly
+    /// its parent, and so on.
     fn put_dentry(&self, index: u32) -> Result<()> {
         let mut next = Some(index);
         while let Some(index) = next.take() {
@@ -413,7 +424,8 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         Ok(())
     }
 
-    /// Frees a frozen dentry that is in no chain; its parent, whose reference is to be given back.
+    /// Frees a frozen dentry that is in no chain. Returns its parent, whose reference the caller
+    /// must return.
     fn free_dentry(&self, index: u32) -> Result<Option<u32>> {
         let dentry = self.dentry(index);
         let (parent, inode) = (dentry.parent.load(Relaxed), dentry.inode.load(Relaxed));
@@ -438,7 +450,7 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         Ok((parent != 0).then_some(parent))
     }
 
-    /// Forgets the children of a directory that nobody uses: of a removed one they are names that do not exist.
+    /// Drops the unused children of a directory. Those of a removed directory are negative entries.
     fn shrink_children(&self, index: u32) -> Result<()> {
         while let Some(child) = self.names.freeze_child(index) {
             self.names.unhash(child);
@@ -449,7 +461,7 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         Ok(())
     }
 
-    /// The dentry of a name if it is cached, positive or not, with a reference.
+    /// The cached dentry of a name, positive or negative, with a reference.
     fn cached(&self, parent: u32, hash: u64, name: &[u8]) -> Option<u32> {
         if let Some((index, sequence)) = self.names.peek(parent, hash, name)
             && self.names.try_retain(index)
@@ -458,14 +470,15 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
             if self.dentry(index).sequence.load(Relaxed) == sequence {
                 return Some(index);
             }
-            // It moved: another one's now, perhaps. Whoever made it so looks after it, or we are the last.
+            // The dentry moved and may have another name now. An error on this release has no
+            // caller to go to; the lookup continues.
             let _ = self.put_dentry(index);
         }
         let chain = self.names.lock(hash);
         self.names.find(&chain, parent, hash, name)
     }
 
-    /// A dentry that was found, as the answer to a lookup.
+    /// Converts a found dentry to the result of a lookup.
     fn answer(&self, index: u32) -> Result<Option<At>> {
         self.names.note_use(index);
         let at = self.at_dentry(index);
@@ -476,7 +489,7 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         Ok(None)
     }
 
-    /// Drops a dentry out of the cache; who holds it keeps it. The directory's lock is held exclusively.
+    /// Removes a dentry from the cache; holders keep it. The directory is locked exclusively.
     fn forget_name(&self, index: u32) {
         let dentry = self.dentry(index);
         if dentry.flags.load(Relaxed) & HASHED != 0 {
@@ -485,13 +498,13 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
         }
     }
 
-    /// Gives a dentry another name, and caches it there.
+    /// Renames a dentry and caches it under the new name.
     fn rename_dentry(&self, index: u32, parent: u32, name: &[u8]) -> Result<()> {
         let dentry = self.dentry(index);
         self.forget_name(index);
         let old_parent = dentry.parent.load(Relaxed);
         let hash = hash_name(parent as u64, name);
-        // If memory is short the dentry stays out of the cache: a lookup makes another one.
+        // Without memory the dentry stays out of the cache; a lookup creates another one.
         self.names.set_name(dentry, hash, name)?;
         if old_parent != parent {
             self.dentry(parent).refs.fetch_add(1, Relaxed);
@@ -527,7 +540,7 @@ impl<P: PhysicalFs> Names<P> for DentryCache {
             (offset_of!(Dentry, refs), "references"),
             (offset_of!(Dentry, next), "chain, parent, inode, flags"),
             (offset_of!(Dentry, first_child), "list of children"),
-            (offset_of!(Dentry, next_sibling), "place among siblings"),
+            (offset_of!(Dentry, next_sibling), "position among siblings"),
             (offset_of!(Dentry, family), "lock of the list of children"),
             (offset_of!(Dentry, hash), "name"),
         ];
@@ -618,7 +631,7 @@ impl<P: PhysicalFs> Names<P> for DentryCache {
         if let Some(index) = front.cached(directory.name, hash, name) {
             return known(front.answer(index)?);
         }
-        // Nothing is cached below a directory that is gone: nobody would find it there again.
+        // Nothing is cached below a removed directory: lookups could not find it again.
         if locked.attributes.get().links == 0 {
             return Ok(None);
         }
@@ -666,7 +679,7 @@ impl<P: PhysicalFs> Names<P> for DentryCache {
     fn removed(front: &Front<P, Self>, _: At, _: &[u8], file: At, _: Option<u64>) -> Result<()> {
         let dentry = front.dentry(file.name);
         front.shrink_children(file.name)?;
-        // Ours alone: it becomes the knowledge that there is nothing.
+        // With the only reference, the dentry becomes a negative entry.
         if dentry.refs.compare_exchange(1, FROZEN, AcqRel, Relaxed).is_ok() {
             DentryCache::change(dentry, || dentry.inode.store(0, Release));
             dentry.refs.store(1, Release);
@@ -677,7 +690,7 @@ impl<P: PhysicalFs> Names<P> for DentryCache {
     }
 
     fn moved(front: &Front<P, Self>, moved: &Moved<'_>) -> Result<()> {
-        // Whatever is cached at the new name (what was replaced, or that there was nothing) is not true any more.
+        // A dentry cached at the new name (the replaced file or a negative entry) is stale.
         let hash = hash_name(moved.to.name as u64, moved.to_name);
         let stale = {
             let chain = front.names.lock(hash);
@@ -740,13 +753,14 @@ impl<P: PhysicalFs> Names<P> for DentryCache {
                     continue;
                 }
                 gone += 1;
-                // A slot that changed hands meanwhile may be one that nobody hashed yet: then it has a reference. So this one is hashed.
+                // If the slot was reused meanwhile and is not hashed yet, it has a reference. So
+                // this dentry is hashed.
                 names.unhash(index);
                 if let Some(parent) = front.free_dentry(index)? {
                     front.put_dentry(parent)?;
                 }
             }
-            // Parents become free when their last child goes.
+            // Parents become unused when their last child is freed.
             if !everything || gone == before {
                 return Ok(gone);
             }

@@ -24,7 +24,7 @@ struct Open {
     name: AtomicU32,
     flags: AtomicU32,
 }
-// SAFETY: `repr(C)`, four atomics of 4 bytes without padding, any bits are a value.
+// SAFETY: `repr(C)`; four atomics of 4 bytes without padding; every bit pattern is valid.
 unsafe impl Layout for Open {}
 
 /// All open files.
@@ -46,7 +46,7 @@ fn wanted(flags: i32) -> Want {
 }
 
 impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
-    /// open by path.
+    /// Opens a file by path.
     pub fn open_path(&self, who: &Credentials<'_>, path: &[u8], flags: i32, mode: u32) -> Result<Handle> {
         let flags = open_flags_valid(flags)?;
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
@@ -78,7 +78,8 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         }
     }
 
-    /// The file of a name, made if it is not there. Without O_EXCL most often it is there, which needs no exclusive lock.
+    /// The file of a name, created if it does not exist. Without O_EXCL it usually exists, which
+    /// needs no exclusive lock.
     fn open_or_make<'f>(
         &'f self,
         who: &Credentials<'_>,
@@ -97,7 +98,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         self.make_or_find(who, directory, name, &Wish::of(FileKind::Regular, mode & 0o7777))
     }
 
-    /// Opens a file that somebody holds.
+    /// Opens a referenced file.
     pub fn open_held(&self, who: &Credentials<'_>, file: Held<'_, P, N>, flags: i32) -> Result<Handle> {
         let attributes = self.attributes(file.at);
         if flags & libc::O_DIRECTORY != 0 && attributes.kind != FileKind::Directory {
@@ -184,7 +185,8 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         self.fs.read(locked.shared()?, offset, into)
     }
 
-    /// Writes at an offset, or at the end if there is none or the file was opened with O_APPEND.
+    /// Writes at an offset. Writes at the end if there is no offset or the file was opened with
+    /// O_APPEND.
     pub fn write_at(&self, handle: Handle, offset: Option<u64>, bytes: &[u8]) -> Result<usize> {
         let (at, flags) = self.for_io(handle, true)?;
         let mut locked = self.inodes.write(at.inode);
@@ -204,7 +206,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Ok(bytes.len())
     }
 
-    /// Sets the length of a file that somebody holds; permissions are his matter.
+    /// Sets the length of a referenced file. The caller checks permissions.
     pub fn truncate_held(&self, file: &Held<'_, P, N>, length: u64) -> Result<()> {
         match self.attributes(file.at).kind {
             FileKind::Regular => {}

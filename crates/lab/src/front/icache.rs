@@ -1,12 +1,17 @@
-//! The inode cache: files in memory, as a kernel's inodes are.
+//! The inode cache: files in memory, like a kernel's inodes.
 //!
-//! A file in memory is a slot: a head of plain atomics (attributes, references, number), which readers look at without a lock, and beside it the
-//! file's lock with the physical file system's own state.
+//! A file in memory is a slot: a head of plain atomics (attributes, references, number), which
+//! readers access without a lock, and separately the file's lock with the physical file system's
+//! own state.
 //!
-//! Invariants
-//! - `refs` counts holders. `DYING` and above: being evicted, nobody may take a reference. Only who took `refs` from zero to `DYING` evicts.
-//! - A file is in memory at most once: whoever brings it in or evicts it holds the bucket of its number, and looks again.
-//! - `generation` changes with every eviction: a slot and its generation name one stay of one file.
+//! Invariants:
+//!
+//! - `refs` counts holders. With `DYING` or above the file is being evicted and no reference may be
+//!   taken. Only the thread that changed `refs` from zero to `DYING` evicts.
+//! - A file is in memory at most once: loading and evicting hold the lock of the number's bucket
+//!   and check again under it.
+//! - `generation` changes with every eviction: slot and generation identify one residency of one
+//!   file.
 
 use super::arena::{Arena, Array};
 use crate::error::{Error, Result};
@@ -22,12 +27,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const DYING: u32 = 1 << 30;
-/// Locks on buckets of numbers.
+/// Number of locks for buckets of numbers.
 const BUCKETS: usize = 1 << 14;
-/// Files whose lock and state are made at once.
+/// Number of files whose lock and state are allocated together.
 const CHUNK: u32 = 1 << 10;
 
-/// What can be read of a file in memory without a lock.
+/// The part of a file in memory that is read without a lock.
 #[repr(C, align(64))]
 pub(super) struct Head {
     /// Attributes.
@@ -36,14 +41,14 @@ pub(super) struct Head {
     place: AtomicU64,
     refs: AtomicU32,
     generation: AtomicU32,
-    /// Next of the same bucket, where the front searches by number.
+    /// Next slot of the same bucket, if files are found by number.
     next: AtomicU32,
-    /// For the front: a directory whose names are all in its index; second chances.
+    /// `INDEXED` and `REFERENCED`.
     flags: AtomicU32,
     reserved: [AtomicU64; 2],
 }
 
-/// [`AttributeCell`] as part of a structure in an array.
+/// An [`AttributeCell`] as a field of an array element.
 #[repr(transparent)]
 pub(super) struct Cell(AttributeCell);
 
@@ -54,19 +59,20 @@ impl std::ops::Deref for Cell {
     }
 }
 
-// SAFETY: `repr(C)`; the attribute cell is `repr(C)` of atomics of 4 and 8 bytes without padding (asserted there), the rest are atomics; together
-// they fill 128 bytes (asserted below); any bits are a value.
+// SAFETY: `repr(C)`; the attribute cell is `repr(C)` of atomics of 4 and 8 bytes without padding
+// (asserted there), the rest are atomics; together they fill 128 bytes (asserted below); every bit
+// pattern is valid.
 unsafe impl Layout for Head {}
 const _: () = assert!(size_of::<Head>() == 128);
 
-/// The front knows all names of this directory.
+/// All names of this directory are in the VFS layer's index.
 pub(super) const INDEXED: u32 = 1;
-/// Looked at since the hand passed.
+/// Used since the clock hand passed.
 const REFERENCED: u32 = 2;
 
 type State<I> = RwLock<Option<I>>;
 
-/// How the file of a number is found in memory.
+/// How a file is found in memory by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
     /// By a hash of numbers.
@@ -79,7 +85,7 @@ pub enum Finding {
 pub(super) struct InodeCache<I> {
     heads: Arena<Head>,
     states: Vec<OnceLock<Box<[State<I>]>>>,
-    // Per bucket of numbers the first slot. Small: a bucket is a lock first of all.
+    // Locks of buckets; `firsts` holds the first slots, in a larger table.
     buckets: Vec<Mutex<()>>,
     firsts: Array<AtomicU32>,
     finding: Finding,
@@ -145,12 +151,12 @@ impl<I> InodeCache<I> {
         &chunk[(slot % CHUNK) as usize]
     }
 
-    /// One past the highest slot that was ever used.
+    /// One past the highest slot ever used.
     pub(super) fn high(&self) -> u32 {
         self.heads.high()
     }
 
-    /// Whether a slot holds a file that nobody refers to.
+    /// Whether a slot holds a file without references.
     pub(super) fn is_unused(&self, slot: u32) -> bool {
         let head = self.head(slot);
         head.number.load(Relaxed) != 0 && head.refs.load(Relaxed) == 0
@@ -161,7 +167,7 @@ impl<I> InodeCache<I> {
         self.used.load(Relaxed)
     }
 
-    /// The attributes that a slot holds, and whether they are of that stay.
+    /// Whether a slot still holds the file of a generation.
     #[inline]
     pub(super) fn is_still(&self, slot: u32, generation: u32) -> bool {
         self.head(slot).generation.load(Acquire) == generation
@@ -193,13 +199,14 @@ impl<I> InodeCache<I> {
         };
     }
 
-    /// One more reference of somebody who has one.
+    /// Adds a reference for a holder of one.
     #[inline]
     pub(super) fn retain(&self, slot: u32) {
         self.head(slot).refs.fetch_add(1, Relaxed);
     }
 
-    /// A reference, unless the file is on its way out. What it is a reference to must be checked afterwards.
+    /// Takes a reference, unless the file is being evicted. The caller must then check which file
+    /// it is.
     #[inline]
     fn try_retain(&self, slot: u32) -> bool {
         let refs = &self.head(slot).refs;
@@ -213,7 +220,7 @@ impl<I> InodeCache<I> {
         false
     }
 
-    /// A reference to the file that was there at that generation.
+    /// Takes a reference to the file of a generation.
     pub(super) fn try_retain_stay<P: PhysicalFs<Info = I>>(&self, fs: &P, slot: u32, generation: u32) -> Result<bool> {
         if !self.try_retain(slot) {
             return Ok(false);
@@ -221,7 +228,7 @@ impl<I> InodeCache<I> {
         if self.is_still(slot, generation) {
             return Ok(true);
         }
-        // Another file by now, and this may be the last reference to it.
+        // The slot holds another file now, and this may be its last reference.
         self.release(fs, slot)?;
         Ok(false)
     }
@@ -237,27 +244,27 @@ impl<I> InodeCache<I> {
         self.firsts.at(index)
     }
 
-    /// Locks the file for looking.
+    /// Locks the file shared.
     #[inline]
     pub(super) fn read(&self, slot: u32) -> ReadLocked<'_, I> {
         let guard = locks::read(self.state(slot));
         ReadLocked { head: self.head(slot), guard }
     }
 
-    /// Locks the file for changing.
+    /// Locks the file exclusively.
     #[inline]
     pub(super) fn write(&self, slot: u32) -> WriteLocked<'_, I> {
         let guard = locks::write(self.state(slot));
         WriteLocked { head: self.head(slot), guard }
     }
 
-    /// The same if nobody has it locked.
+    /// Locks the file exclusively if it is not locked.
     pub(super) fn try_write(&self, slot: u32) -> Option<WriteLocked<'_, I>> {
         let guard = self.state(slot).try_write().ok()?;
         Some(WriteLocked { head: self.head(slot), guard })
     }
 
-    /// Puts a file that nobody knows into a slot. Under its bucket.
+    /// Puts an unpublished file into a slot. Requires the bucket's lock.
     fn fill(&self, loaded: Loaded<I>) -> Result<u32> {
         let slot = self.heads.take().ok_or(Error::Errno(Errno::ENOMEM))?;
         let head = self.head(slot);
@@ -277,7 +284,7 @@ impl<I> InodeCache<I> {
         Ok(slot)
     }
 
-    /// The slot of a number, with a reference. Under its bucket.
+    /// The slot of a number, with a reference. Requires the bucket's lock.
     fn find(&self, number: u64) -> Option<u32> {
         let mut slot = self.first(number).load(Acquire);
         while slot != 0 {
@@ -305,8 +312,8 @@ impl<I> InodeCache<I> {
         }
     }
 
-    /// Follows an nv pointer, if it is live: the slot, with a reference. A reference that turns out to be to another file is left in `stray`, to be
-    /// given back where no bucket is held.
+    /// Follows an nv pointer, if it is live. Returns the slot with a reference. A reference to a
+    /// wrong file is left in `stray`, to be returned when no bucket is locked.
     #[inline]
     fn follow<P: PhysicalFs<Info = I>>(
         &self,
@@ -331,8 +338,9 @@ impl<I> InodeCache<I> {
         Ok(None)
     }
 
-    /// The file of a number, from memory or brought there; with a reference. The caller holds the directory that names it, or has it otherwise kept
-    /// from being freed. `place` saves the search for its inode.
+    /// The file of a number, loaded if necessary; with a reference. The caller must prevent the
+    /// file from being freed, for example by a lock on the directory that names it. `place` is the
+    /// offset of the inode, if known.
     pub(super) fn get<P: PhysicalFs<Info = I>>(&self, fs: &P, number: u64, place: Option<u64>) -> Result<u32> {
         let place = match (self.finding, place) {
             (Finding::Hash, _) => None,
@@ -386,7 +394,7 @@ impl<I> InodeCache<I> {
         Ok(slot)
     }
 
-    /// Keeps a file that was just made, with a reference.
+    /// Adds a new file, with a reference.
     pub(super) fn insert<P: PhysicalFs<Info = I>>(&self, fs: &P, made: Loaded<I>) -> Result<u32> {
         let _bucket = self.bucket(made.attributes.number);
         self.enter(fs, made)
@@ -400,7 +408,7 @@ impl<I> InodeCache<I> {
         }
     }
 
-    /// Gives a reference back. The last one of a file without names frees it.
+    /// Returns a reference. The last one of a file without names frees the file.
     pub(super) fn release<P: PhysicalFs<Info = I>>(&self, fs: &P, slot: u32) -> Result<()> {
         let head = self.head(slot);
         if head.refs.fetch_sub(1, AcqRel) == 1 && head.attributes.get().links == 0 {
@@ -409,12 +417,12 @@ impl<I> InodeCache<I> {
         Ok(())
     }
 
-    /// Lets a file go that nobody refers to; whether it went.
+    /// Evicts a file without references. Returns whether it was evicted.
     fn evict<P: PhysicalFs<Info = I>>(&self, fs: &P, slot: u32) -> Result<bool> {
         let head = self.head(slot);
         let number = self.number(slot);
         let _bucket = self.bucket(number);
-        // It may have gone, and come back as another file, before the bucket was ours.
+        // The slot may have been freed and reused before the bucket was locked.
         if head.number.load(Relaxed) != number || head.refs.compare_exchange(0, DYING, AcqRel, Relaxed).is_err() {
             return Ok(false);
         }
@@ -436,8 +444,8 @@ impl<I> InodeCache<I> {
         done.map(|()| true)
     }
 
-    /// Lets up to `count` files go that nobody refers to and nobody looked at since the hand came by; all of them, looked at or not, if
-    /// `everything`. `spare` says which to keep.
+    /// Evicts up to `count` unreferenced files that were not used since the clock hand passed, or
+    /// regardless of use if `everything`. `spare` selects files to keep.
     pub(super) fn shrink<P: PhysicalFs<Info = I>>(
         &self,
         fs: &P,
@@ -472,14 +480,14 @@ fn clear_pointer<P: PhysicalFs>(fs: &P, place: u64) -> Result<()> {
     Ok(())
 }
 
-/// A file locked for looking.
+/// A file locked shared.
 pub(super) struct ReadLocked<'f, I> {
     head: &'f Head,
     guard: RwLockReadGuard<'f, Option<I>>,
 }
 
 impl<I> ReadLocked<'_, I> {
-    /// As the physical file system wants it.
+    /// The view for the physical file system.
     #[inline]
     pub(super) fn shared(&self) -> Result<Shared<'_, I>> {
         let info = self.guard.as_ref().ok_or(Error::Errno(Errno::EIO))?;
@@ -487,21 +495,21 @@ impl<I> ReadLocked<'_, I> {
     }
 }
 
-/// A file locked for changing.
+/// A file locked exclusively.
 pub(super) struct WriteLocked<'f, I> {
     head: &'f Head,
     guard: RwLockWriteGuard<'f, Option<I>>,
 }
 
 impl<I> WriteLocked<'_, I> {
-    /// As the physical file system wants it.
+    /// The view for the physical file system.
     #[inline]
     pub(super) fn exclusive(&mut self) -> Result<Exclusive<'_, I>> {
         let info = self.guard.as_mut().ok_or(Error::Errno(Errno::EIO))?;
         Ok(Exclusive { number: self.head.number.load(Relaxed), attributes: &self.head.attributes, info })
     }
 
-    /// To look at only.
+    /// A read-only view.
     pub(super) fn shared(&self) -> Result<Shared<'_, I>> {
         let info = self.guard.as_ref().ok_or(Error::Errno(Errno::EIO))?;
         Ok(Shared { number: self.head.number.load(Relaxed), attributes: &self.head.attributes, info })

@@ -1,18 +1,24 @@
-//! The global index of the cachelet front: from (directory, name) to the entry on the image and to the file in memory, for the whole file system. The
-//! physical file system is mounted without an index of its own, so nothing is indexed twice.
+//! The global index of the cachelet layer: from (directory, name) to the entry on the image and the
+//! file in memory, for the whole file system. The physical file system is mounted without its own
+//! index, so nothing is indexed twice.
 //!
-//! The engine has an index of the same kind (`engine::mindex`), which cannot serve here: it compares names in the engine's own dentries, and its buckets belong to
-//! the engine's thread slots and DRAM region. This one knows only places, and asks the physical file system whether an entry bears a name. It
-//! is a chained hash as in the paper ([`chains`](super::chains)), and like the engine's it is read without locks under a version per bucket.
+//! The engine's index of the same kind (`engine::mindex`) cannot serve here: it compares names in
+//! the engine's dentries, and its buckets belong to the engine's thread slots and DRAM region. This
+//! index holds only offsets and asks the physical file system whether an entry has a name. It is a
+//! chained hash as in the paper ([`chains`](super::chains)). Like the engine's, it is read without
+//! locks, under a version per bucket.
 //!
-//! The file in memory (what the paper calls the cachelet) is the inode cache's: 128 bytes, of which the attributes are read without a lock. With the inode quick path an
-//! index entry holds its slot and the inode's place; without it, an entry gives the inode's number, and the inode is searched by it, as the paper
-//! measures ("nqp").
+//! The file in memory (the paper's cachelet) is in the inode cache: 128 bytes, with attributes that
+//! are read without a lock. With the inode quick path an index entry holds the cache slot and the
+//! inode's offset. Without it, an entry holds the inode's number, and the inode is searched by
+//! number, as the paper measures ("nqp").
 //!
-//! Invariants
-//! - A bucket's version is odd while its chain changes. Its first bit is the bucket's lock, too.
-//! - A directory with the flag `INDEXED` has all its names here, another has none. The flag changes under the directory's lock held exclusively, and only
-//!   a directory without it leaves memory, but for a removed one, which has no names.
+//! Invariants:
+//!
+//! - A bucket's version is odd while its chain changes. Bit 0 is the bucket's lock.
+//! - A directory with the flag `INDEXED` has all its names in the index; any other has none.
+//! - The flag changes only under the directory's exclusive lock. Only a directory without the flag
+//!   leaves memory, except for a removed one, which has no names.
 
 use super::arena::Arena;
 use super::byvfs::parent_by_dots;
@@ -28,9 +34,9 @@ use std::hint::spin_loop;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-/// Longer chains do not occur; a reader that was led astray by slots changing hands stops.
+/// Chains are shorter. A reader misled by reused slots stops here.
 const CHAIN_MAX: usize = 1 << 12;
-/// Attempts to read a bucket that changes, before locks are taken.
+/// Attempts to read a changing bucket before taking locks.
 const ATTEMPTS_MAX: usize = 16;
 
 #[repr(C, align(64))]
@@ -38,15 +44,16 @@ struct Entry {
     hash: AtomicU64,
     place: AtomicU64,
     number: AtomicU64,
-    /// Place of the inode; zero without the quick path.
+    /// Offset of the inode; zero without the quick path.
     inode: AtomicU64,
-    /// Slot in the inode cache and its generation; zero if not known.
+    /// Slot in the inode cache and its generation; zero if unknown.
     cached: AtomicU64,
     next: AtomicU32,
     reserved: [AtomicU32; 5],
 }
 const _: () = assert!(size_of::<Entry>() == 64);
-// SAFETY: `repr(C)`, atomics of 4 and 8 bytes that fill 64 bytes without padding (asserted), any bits are a value.
+// SAFETY: `repr(C)`; atomics of 4 and 8 bytes fill 64 bytes without padding (asserted); every bit
+// pattern is valid.
 unsafe impl Layout for Entry {}
 
 /// The index.
@@ -56,7 +63,7 @@ pub struct Mindex {
     quick: bool,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Clone, Copy)]
 struct Hit {
     entry: u32,
@@ -67,7 +74,7 @@ struct Hit {
 }
 
 impl Mindex {
-    /// Searches a chain by what an entry must satisfy beyond the hash.
+    /// Searches a chain for an entry with the hash that satisfies `is_it`.
     #[inline]
     fn search(&self, bucket: &Bucket, hash: u64, is_it: impl Fn(&Entry) -> bool) -> Option<Hit> {
         let mut index = bucket.first.load(Acquire);
@@ -90,7 +97,7 @@ impl Mindex {
         None
     }
 
-    /// A look without locks. The outer none: it changes too often.
+    /// A lookup without locks. The outer option is none if the bucket changes too often.
     #[inline]
     fn look<P: PhysicalFs>(&self, fs: &P, hash: u64, name: &[u8]) -> Option<Option<Hit>> {
         for _ in 0..ATTEMPTS_MAX {
@@ -108,7 +115,7 @@ impl Mindex {
         None
     }
 
-    /// Fills a slot that is in no chain and puts it into one.
+    /// Fills an unlinked slot and links it into a chain.
     fn link<P: PhysicalFs>(
         front: &Front<P, Mindex>,
         index: u32,
@@ -144,7 +151,7 @@ impl Mindex {
         Ok(())
     }
 
-    /// Takes the entry at a place out of its chain; its slot, for somebody to use or give back.
+    /// Unlinks the entry with an offset from its chain. Returns its slot, for reuse or freeing.
     fn unlink(&self, hash: u64, place: u64) -> Option<u32> {
         let changing = self.chains.lock(hash);
         let mut link = &changing.bucket.first;
@@ -174,21 +181,21 @@ impl<P: PhysicalFs> Front<P, Mindex> {
         (slot as u64) << 32 | self.inodes.generation(slot) as u64
     }
 
-    /// The file of a hit in memory, without a reference.
+    /// The file of a hit, if it is in memory; without a reference.
     #[inline]
     fn peek_hit(&self, hit: &Hit) -> Option<Peek> {
         if self.names.quick {
             let (slot, stamp) = ((hit.cached >> 32) as u32, hit.cached as u32);
             return (slot != 0 && self.inodes.is_still(slot, stamp)).then_some(Peek { inode: slot, name: 0, stamp });
         }
-        // Without the quick path the inode is searched, and its nv pointer followed.
+        // Without the quick path: finds the inode by number and follows its nv pointer.
         let place = self.fs.inode_place(hit.number).ok()?;
         let slot = self.fs.nv_pointer(place).ok()?.get(self.fs.region(), self.fs.mounts())? as u32;
         let stamp = self.inodes.generation(slot);
         (self.inodes.number(slot) == hit.number).then_some(Peek { inode: slot, name: 0, stamp })
     }
 
-    /// The file of a hit, brought into memory if it is not there; with a reference. The directory's lock is held.
+    /// The file of a hit, loaded if necessary; with a reference. The directory is locked.
     fn load_hit(&self, hit: &Hit) -> Result<At> {
         if let Some(peek) = self.peek_hit(hit)
             && self.inodes.try_retain_stay(&self.fs, peek.inode, peek.stamp)?
@@ -197,7 +204,8 @@ impl<P: PhysicalFs> Front<P, Mindex> {
         }
         let slot = self.inodes.get(&self.fs, hit.number, (hit.inode != 0).then_some(hit.inode))?;
         if self.names.quick {
-            // The entry stays this name's while the directory is locked; a reader sees the old word or the new one.
+            // The entry keeps its name while the directory is locked. A reader sees the old word or
+            // the new one.
             let entry = self.names.entries.at(hit.entry);
             entry.inode.store(self.inodes.place(slot), Relaxed);
             entry.cached.store(self.cached_word(slot), Release);
@@ -205,7 +213,8 @@ impl<P: PhysicalFs> Front<P, Mindex> {
         Ok(At { inode: slot, name: 0 })
     }
 
-    /// Brings all names of a directory into the index, for which those of directories that nobody uses go if there is no room. Its lock is held exclusively.
+    /// Adds all names of a directory to the index. If space runs out, names of unused directories
+    /// are dropped. The directory is locked exclusively.
     fn index(&self, directory: At, locked: Shared<'_, P::Info>) -> Result<()> {
         match self.index_once(directory, locked) {
             Err(Error::Errno(Errno::ENOMEM)) => {
@@ -236,11 +245,12 @@ impl<P: PhysicalFs> Front<P, Mindex> {
         self.inodes.flag(directory.inode, INDEXED)
     }
 
-    /// Takes the names of a directory out of the index. Its lock is held exclusively.
+    /// Removes the names of a directory from the index. The directory is locked exclusively.
     fn drop_index(&self, slot: u32, locked: Shared<'_, P::Info>) -> Result<u32> {
         let number = locked.number;
         let mut gone = 0;
-        // First the flag: without it nobody takes a name that is missing for one that does not exist.
+        // Clear the flag first: without it, a lookup does not take a missing entry for a missing
+        // name.
         self.inodes.set_flag(slot, INDEXED, false);
         self.fs.read_directory(locked, 0, &mut |entry| {
             self.names.remove(hash_name(number, entry.name), entry.entry);
@@ -290,7 +300,7 @@ impl<P: PhysicalFs> Names<P> for Mindex {
 
     #[inline]
     fn peek(front: &Front<P, Self>, from: Peek, name: &[u8]) -> Peeked {
-        // Asked before the search: a directory that is indexed afterwards only has more names.
+        // Read before the search: a directory that becomes indexed later only gains entries.
         let complete = front.inodes.flag(from.inode, INDEXED);
         let hash = hash_name(front.inodes.number(from.inode), name);
         let Some(hit) = front.names.look(&front.fs, hash, name) else { return Peeked::Unsure };
@@ -359,7 +369,8 @@ impl<P: PhysicalFs> Names<P> for Mindex {
         }
         let number = front.inodes.number(inode);
         if Mindex::insert(front, hash_name(locked.number, name), entry, number, Some(inode)).is_err() {
-            // The name exists, so a directory of which not all names fit must not say that they are all here.
+            // The name exists but does not fit, so the directory must not claim to be fully
+            // indexed.
             front.drop_index(directory.inode, locked)?;
         }
         Ok(At { inode, name: 0 })
@@ -376,7 +387,7 @@ impl<P: PhysicalFs> Names<P> for Mindex {
         let from = hash_name(number(moved.from), moved.from_name);
         let to = hash_name(number(moved.to), moved.to_name);
         let [from_entry, to_entry] = moved.entries;
-        // The slots go over to the new names, so that nothing can fail.
+        // The slots move to the new names, so nothing can fail for lack of space.
         let (Some(first), second) = (
             front.names.unlink(from, from_entry.unwrap_or(0)),
             moved.other.and_then(|_| front.names.unlink(to, to_entry.unwrap_or(0))),
@@ -398,7 +409,8 @@ impl<P: PhysicalFs> Names<P> for Mindex {
         None
     }
 
-    /// Directories leave the index whole. What somebody has locked stays: whoever wants room may hold another directory's lock.
+    /// Drops whole directories. Skips locked ones, because the caller may hold another directory's
+    /// lock.
     fn shrink(front: &Front<P, Self>, count: u32, _: bool) -> Result<u32> {
         let mut gone = 0;
         for slot in 1..front.inodes.high() {

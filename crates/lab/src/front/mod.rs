@@ -1,18 +1,22 @@
-//! Fronts: what a VFS does over a physical file system. Path walk, caches of names and inodes, locks, permissions, open files.
+//! VFS layers over a physical file system: path walk, caches of names and inodes, locks,
+//! permissions, open files.
 //!
 //! One [`Front`] with three ways to find names ([`names::Names`]):
 //!
-//! - [`Conventional`]: a dentry cache with negative entries over a hash-indexed inode cache, path walk without locks where everything is cached; misses
-//!   ask the physical file system under the directory's lock. What Linux does.
-//! - [`ByVfs`]: no dentry cache. Every component is looked up in the physical file system; the inode cache is reached through the nv pointer
-//!   in the inode.
-//! - [`Cachelet`]: one global index from (directory, name) to the entry on the image and the inode in memory, which is the physical file system's index, too;
-//!   with or without the place of the inode in it (inode quick path).
+//! - [`Conventional`]: a dentry cache with negative entries over a hash-indexed inode cache. The
+//!   path walk takes no locks while everything is cached. Misses ask the physical file system under
+//!   the directory's lock. This is what Linux does.
+//! - [`ByVfs`]: no dentry cache. Every component is looked up in the physical file system. The nv
+//!   pointer in an inode leads to the inode cache.
+//! - [`Cachelet`]: one global index from (directory, name) to the entry on the image and the inode
+//!   in memory. It also serves as the physical file system's index. It optionally holds the offset
+//!   of the inode (inode quick path).
 //!
-//! All three share everything else, so what experiments compare is how names are found.
+//! All three share everything else, so experiments compare how names are found.
 //!
-//! Locks, in this order: the rename lock; directories from the root down; other files by their slot; buckets. A directory's lock is taken shared for looking and
-//! exclusively for changing it, as `i_rwsem` is. Mounts do not note access times (`noatime`).
+//! Lock order: the rename lock; directories from the root down; other files by their slot; buckets.
+//! A directory's lock is shared for reading and exclusive for changes, like `i_rwsem`. Mounts do
+//! not record access times (`noatime`).
 
 mod arena;
 mod byvfs;
@@ -50,18 +54,19 @@ pub type ByVfs<P> = Front<P, ByVfsNames>;
 /// A global index to cachelets.
 pub type Cachelet<P> = Front<P, Mindex>;
 
-/// How large a front may become.
+/// Limits and options of a VFS layer.
 #[derive(Debug, Clone, Copy)]
 pub struct FrontOptions {
-    /// Files in memory. Address space is reserved for so many, memory is used for those that are there.
+    /// Maximum number of files in memory. Address space is reserved for all, memory is used on
+    /// demand.
     pub files_max: u32,
-    /// Names in memory.
+    /// Maximum number of names in memory.
     pub names_max: u32,
-    /// `Cachelet` only: whether the index leads to inodes directly.
+    /// `Cachelet` only: whether the index refers to inodes directly.
     pub inode_quick_path: bool,
-    /// On whose behalf calls by path are made.
+    /// Credentials for calls by path.
     pub credentials: Credentials<'static>,
-    /// For the physical file system. Who has the index is decided by the front.
+    /// Options of the physical file system. The VFS layer overrides `index`.
     pub mount: MountOptions,
 }
 
@@ -88,13 +93,13 @@ pub struct Front<P: PhysicalFs, N> {
     root: At,
 }
 
-/// A file that cannot leave memory while this lives.
+/// A reference to a file: the file stays in memory while this exists.
 pub struct Held<'f, P: PhysicalFs, N: Names<P>> {
     front: &'f Front<P, N>,
     at: At,
 }
 
-/// A file with a reference that its owner must give back, by [`Front::take_back`].
+/// A reference to a file that the owner must return with [`Front::take_back`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept(At);
 
@@ -103,7 +108,7 @@ impl<'f, P: PhysicalFs, N: Names<P>> Held<'f, P, N> {
         ManuallyDrop::new(self).at
     }
 
-    /// For tables that cannot borrow from the front.
+    /// Converts to a reference for tables that cannot borrow from the VFS layer.
     pub fn keep(self) -> Kept {
         Kept(self.into_at())
     }
@@ -118,7 +123,7 @@ impl<P: PhysicalFs, N: Names<P>> Clone for Held<'_, P, N> {
 
 impl<P: PhysicalFs, N: Names<P>> Drop for Held<'_, P, N> {
     fn drop(&mut self) {
-        // The file's space is not reusable then, until recovery finds it; there is nobody to tell.
+        // On an error the file's space stays unusable until recovery; drop cannot report it.
         let _ = N::release(self.front, self.at);
     }
 }
@@ -143,7 +148,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         })
     }
 
-    /// Leaves the file system in order. Files that are still open lose what has no name.
+    /// Closes all files and unmounts. Open files without names are freed.
     pub fn unmount(self) -> Result<()> {
         self.close_all()?;
         N::shrink(&self, u32::MAX, true)?;
@@ -164,13 +169,13 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Held { front: self, at: self.root }
     }
 
-    /// A further reference to a file that somebody keeps.
+    /// Adds a reference to a kept file.
     pub fn hold(&self, kept: &Kept) -> Held<'_, P, N> {
         N::retain(self, kept.0);
         Held { front: self, at: kept.0 }
     }
 
-    /// The reference itself.
+    /// Takes the kept reference back.
     pub fn take_back(&self, kept: Kept) -> Held<'_, P, N> {
         Held { front: self, at: kept.0 }
     }
@@ -190,20 +195,21 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         self.inodes.used()
     }
 
-    /// Touches the memory for so many files and names, as the memory of a kernel's caches needs no page faults.
+    /// Touches the memory for this many files and names, because a kernel's caches cause no page
+    /// faults.
     pub fn touch(&self, files: u32) {
         self.inodes.touch(files.min(self.options.files_max));
         self.names.touch(files.min(self.options.names_max));
     }
 
-    /// Forgets what nobody uses.
+    /// Drops all unused files and names.
     pub fn shrink_all(&self) -> Result<()> {
         N::shrink(self, u32::MAX, true)?;
         self.inodes.shrink(&self.fs, u32::MAX, true, &|slot| self.inodes.flag(slot, INDEXED))?;
         Ok(())
     }
 
-    /// Makes room in memory before a file or name comes.
+    /// Frees cache memory before a file or name is added.
     fn make_room(&self) -> Result<()> {
         if self.inodes.used().saturating_add(64) >= self.options.files_max {
             N::shrink(self, 128, false)?;

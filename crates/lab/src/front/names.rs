@@ -1,4 +1,4 @@
-//! How a front finds names: what tells the three fronts apart.
+//! How a VFS layer finds names: the difference between the three layers.
 
 use super::icache::Finding;
 use super::{Front, FrontOptions};
@@ -6,14 +6,15 @@ use crate::error::Result;
 use crate::multicore::places::Place;
 use crate::physical::{Index, PhysicalFs, Shared};
 
-/// A file that somebody holds: its slot in the inode cache, and where the front has names in memory, the name by which it was reached.
+/// A referenced file: its slot in the inode cache and, if names are cached, the name by which it
+/// was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
     pub(super) inode: u32,
     pub(super) name: u32,
 }
 
-/// A file that nobody holds: it may be gone, which the stamp tells.
+/// An unreferenced file. It may be gone; the stamp reveals that.
 #[derive(Debug, Clone, Copy)]
 pub struct Peek {
     pub(super) inode: u32,
@@ -21,65 +22,66 @@ pub struct Peek {
     pub(super) stamp: u32,
 }
 
-/// What a look without locks found.
+/// The result of a lookup without locks.
 pub enum Peeked {
     /// A file.
     Found(Peek),
-    /// The name is known not to exist.
+    /// The name certainly does not exist.
     Absent,
-    /// Ask with locks.
+    /// Repeat the lookup with locks.
     Unsure,
 }
 
-/// A name that was found under its directory's lock.
+/// A name found under its directory's lock.
 pub struct Known {
     /// The file, with a reference.
     pub(super) at: At,
-    /// Where its entry lies, if the front knows.
+    /// Offset of its entry, if the VFS layer knows it.
     pub(super) entry: Option<u64>,
 }
 
-/// A name that was made on the image, for the caches.
+/// A name created on the image, to be cached.
 pub struct Making<'a, I> {
     pub(super) directory: At,
-    /// Held exclusively.
+    /// The directory, locked exclusively.
     pub(super) locked: Shared<'a, I>,
     pub(super) name: &'a [u8],
-    /// Slot of the file that the name leads to, whose reference is taken over.
+    /// Slot of the named file. Its reference is taken over.
     pub(super) inode: u32,
     pub(super) entry: u64,
-    /// It is a new directory, hence without names.
+    /// Whether it is a new directory, hence without names.
     pub(super) fresh: bool,
 }
 
-/// A rename that has happened on the image, for the caches.
+/// A rename completed on the image, to be cached.
 pub struct Moved<'a> {
     pub(super) from: At,
     pub(super) from_name: &'a [u8],
     pub(super) to: At,
     pub(super) to_name: &'a [u8],
-    /// What moved.
+    /// The moved file.
     pub(super) file: At,
-    /// What was replaced, or swapped.
+    /// The replaced or swapped file.
     pub(super) other: Option<At>,
     pub(super) exchange: bool,
-    /// Where the entries of the old and the new name were.
+    /// The previous entries of the old and the new name.
     pub(super) entries: [Option<u64>; 2],
     pub(super) renamed: crate::physical::Renamed,
 }
 
 /// A way to find names.
 ///
-/// References: whatever returns an [`At`] returns it with a reference, which `release` gives back; `At`s that are passed in stay the caller's.
+/// References: a returned [`At`] has a reference, which `release` returns. An `At` passed in stays
+/// the caller's.
 pub trait Names<P: PhysicalFs>: Send + Sync + Sized + 'static {
     /// How inodes are found in memory.
     const FINDING: Finding;
-    /// Who has the index of names.
+    /// Which layer has the index of names.
     const INDEX: Index;
-    /// Whether looking without locks is worth trying.
+    /// Whether lookups without locks are worth trying.
     const PEEKS: bool;
 
-    /// Empty.
+    /// Creates an empty cache.
     fn new(options: &FrontOptions) -> Result<Self>;
     /// Takes over the reference to the root's slot.
     fn adopt_root(&self, inode: u32) -> Result<At>;
@@ -91,47 +93,48 @@ pub trait Names<P: PhysicalFs>: Send + Sync + Sized + 'static {
         Vec::new()
     }
 
-    /// One more reference.
+    /// Adds a reference.
     fn retain(front: &Front<P, Self>, at: At);
-    /// One less.
+    /// Returns a reference.
     fn release(front: &Front<P, Self>, at: At) -> Result<()>;
 
     /// Begins a walk without references.
     fn peek_at(front: &Front<P, Self>, at: At) -> Peek;
-    /// Goes one name on. What comes is of a moment at which `from` was valid.
+    /// Looks up one name. The result was true at a time when `from` was valid.
     fn peek(front: &Front<P, Self>, from: Peek, name: &[u8]) -> Peeked;
-    /// Whether what was read of a file that was peeked at was of that file.
+    /// Whether the data read so far belonged to the file of `peek`.
     fn is_valid(front: &Front<P, Self>, peek: Peek) -> bool;
-    /// A reference to what was peeked at, if it is still there.
+    /// Turns `peek` into a reference, if the file is still there.
     fn grab(front: &Front<P, Self>, peek: Peek) -> Result<Option<At>>;
 
-    /// The file of a name, taking the directory's lock as needed. The directory is one.
+    /// The file of a name. Takes the directory's lock as needed. `directory` must be a directory.
     fn step(front: &Front<P, Self>, directory: At, name: &[u8]) -> Result<Option<At>>;
-    /// The same with the directory's lock held exclusively.
+    /// Like `step`, with the directory's lock held exclusively.
     fn find_locked(
         front: &Front<P, Self>,
         directory: At,
         locked: Shared<'_, P::Info>,
         name: &[u8],
     ) -> Result<Option<Known>>;
-    /// The directory that a directory lies in.
+    /// The parent of a directory.
     fn parent(front: &Front<P, Self>, directory: At) -> Result<At>;
 
-    /// A name was made.
+    /// Records a new name.
     fn made(front: &Front<P, Self>, made: Making<'_, P::Info>) -> Result<At>;
-    /// A name was removed; its entry was there.
+    /// Records the removal of a name with its entry.
     fn removed(front: &Front<P, Self>, directory: At, name: &[u8], file: At, entry: Option<u64>) -> Result<()>;
-    /// A rename has happened.
+    /// Records a rename.
     fn moved(front: &Front<P, Self>, moved: &Moved<'_>) -> Result<()>;
 
-    /// The name of a directory in its parent, from memory. None: it has to be searched.
+    /// The name of a directory in its parent, if cached; otherwise the parent must be searched.
     fn own_name(front: &Front<P, Self>, directory: At) -> Option<Vec<u8>>;
 
-    /// Forgets up to so many names that nobody uses.
+    /// Drops up to `count` unused names.
     fn shrink(front: &Front<P, Self>, count: u32, everything: bool) -> Result<u32>;
 }
 
-/// A hash of a name. Two parents never have the same hash for one name: whoever finds the hash and the name equal has found the parent, too.
+/// Hashes a name. Two parents never have the same hash for one name, so equal hash and name imply
+/// an equal parent.
 #[inline]
 pub(super) fn hash_name(parent: u64, name: &[u8]) -> u64 {
     const A: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -145,7 +148,7 @@ pub(super) fn hash_name(parent: u64, name: &[u8]) -> u64 {
     last[..rest.len()].copy_from_slice(rest);
     state = fold(state ^ u64::from_le_bytes(last), A);
     let mixed = state.wrapping_add(parent.wrapping_mul(A));
-    // Bijections from here on.
+    // From here on, bijections of `parent`.
     let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(B);
     mixed ^ (mixed >> 29)
 }

@@ -1,4 +1,5 @@
-//! Calls that change names and attributes: locks, permissions, the physical file system, then the caches.
+//! Calls that change names and attributes: they lock, check permissions, call the physical file
+//! system, then update the caches.
 
 use super::names::{Known, Making, Moved, Names};
 use super::walk::{Last, Parent};
@@ -10,10 +11,10 @@ use engine::{Attributes, Changes, RenameFlags};
 use posix::host::now_ns;
 use posix::{Credentials, Errno, LINKS_MAX, Want};
 
-/// Directories above one another, at most: more than any path can name.
+/// Maximum depth of directories: more than any path can name.
 pub(super) const DEPTH_MAX: usize = 1 << 20;
 
-/// Permissions and owner of a file to be made, before the directory has its say.
+/// The arguments of a create. The directory can change group and permissions.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish<'a> {
     /// Kind of file.
@@ -33,7 +34,7 @@ impl Wish<'_> {
     }
 }
 
-/// Whether making the file of a name made it, or found it.
+/// The file of a name: created or found.
 pub(super) enum Made<'f, P: PhysicalFs, N: Names<P>> {
     New(Held<'f, P, N>),
     There(Held<'f, P, N>),
@@ -54,7 +55,7 @@ fn new_file<'a>(who: &Credentials<'_>, directory: &Attributes, wish: &Wish<'a>) 
     NewFile { kind: wish.kind, permissions, uid: who.uid, gid, device: wish.device, target: wish.target }
 }
 
-/// That names of a directory may be changed: it still exists, and the mode allows it.
+/// Checks that names of a directory may be changed: it still exists, and the mode allows it.
 fn may_change(who: &Credentials<'_>, directory: &Attributes) -> Result<()> {
     if directory.links == 0 {
         return Err(Errno::ENOENT.into());
@@ -83,7 +84,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         self.step(directory, name)
     }
 
-    /// Makes a file of any kind.
+    /// Creates a file of any type.
     pub fn make<'f>(
         &'f self,
         who: &Credentials<'_>,
@@ -127,7 +128,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Ok(Made::New(self.held(at)))
     }
 
-    /// Gives a file another name.
+    /// Adds a name to a file.
     pub fn link_held(
         &self,
         who: &Credentials<'_>,
@@ -171,7 +172,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         N::release(self, at)
     }
 
-    /// Removes a name: of a directory if `is_directory`, else of anything else.
+    /// Removes a name: of a directory if `is_directory`, otherwise of any other file.
     pub fn remove(
         &self,
         who: &Credentials<'_>,
@@ -182,7 +183,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         if name.len() > 255 {
             return Err(Errno::ENAMETOOLONG.into());
         }
-        // Whatever is freed by the last reference is freed after the locks are.
+        // Dropped after the locks, since the last reference frees the file.
         let file;
         let mut locked = self.inodes.write(directory.at.inode);
         let known = N::find_locked(self, directory.at, locked.shared()?, name)?.ok_or(Errno::ENOENT)?;
@@ -243,7 +244,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         while here.at.inode != self.root.inode && self.attributes(here.at).links != 0 {
             here = self.held(N::parent(self, here.at)?);
             slots.push(here.at.inode);
-            // Only a damaged image has parents without an end.
+            // Only a damaged image has an endless chain of parents.
             if slots.len() > DEPTH_MAX {
                 return Err(Errno::EUCLEAN.into());
             }
@@ -251,7 +252,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Ok(slots)
     }
 
-    /// renameat2.
+    /// Renames, with the semantics of renameat2(2).
     pub fn rename_held(
         &self,
         who: &Credentials<'_>,
@@ -275,7 +276,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         } else {
             !above_from.contains(&to.0.at.inode) && from.0.at.inode < to.0.at.inode
         };
-        // Held until the locks are gone.
+        // Dropped after the locks.
         let (file, other);
         let (mut from_locked, mut to_locked);
         if !is_move {
@@ -307,7 +308,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         result
     }
 
-    /// Checks all that a rename must satisfy; false if there is nothing to do.
+    /// Checks all conditions of a rename. Returns false if there is nothing to do.
     fn plan_rename(
         &self,
         who: &Credentials<'_>,
@@ -414,7 +415,8 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         )
     }
 
-    /// Changes attributes as `decide` says, which sees the present ones under the file's lock and may refuse.
+    /// Changes attributes as `decide` says. It sees the present attributes under the file's lock
+    /// and may refuse.
     pub fn change(
         &self,
         file: &Held<'_, P, N>,
@@ -427,7 +429,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Ok(exclusive.attributes.get())
     }
 
-    /// Tells the names of a directory after a cookie.
+    /// Visits the names of a directory after a cookie.
     pub fn read_directory_held(
         &self,
         directory: &Held<'_, P, N>,
@@ -441,7 +443,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         self.fs.read_directory(locked.shared()?, cookie, visit)
     }
 
-    /// Target of a symbolic link.
+    /// Reads the target of a symbolic link.
     pub fn read_link_held(&self, link: &Held<'_, P, N>) -> Result<Vec<u8>> {
         let attributes = self.attributes(link.at);
         if attributes.kind != FileKind::Symlink {
@@ -454,7 +456,8 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Ok(target)
     }
 
-    /// Parent and name for a call that makes a name, which only a directory may have a slash behind.
+    /// Parent and name for a call that creates a name. Only a directory's name may have a trailing
+    /// slash.
     pub(super) fn resolve_new<'f, 'p>(
         &'f self,
         who: &Credentials<'_>,

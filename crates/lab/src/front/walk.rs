@@ -1,4 +1,4 @@
-//! Path walk: without locks as long as everything is in memory, then again with references.
+//! Path walk: without locks while everything is cached, otherwise again with references.
 
 use super::names::{At, Names, Peek, Peeked};
 use super::{Front, Held};
@@ -12,28 +12,28 @@ use std::borrow::Cow;
 
 const NAME_BYTES_MAX: usize = 255;
 
-/// What is last in a path.
+/// The last component of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Last {
     /// A name.
     Name,
-    /// `.`, or there is none: the root.
+    /// `.`, or no component: the root.
     Here,
     /// `..`.
     Up,
 }
 
-/// A path up to its last component.
+/// A path resolved up to its last component.
 pub struct Parent<'f, 'p, P: PhysicalFs, N: Names<P>> {
-    /// The directory. Searching it is allowed.
+    /// The directory, for which search permission was checked.
     pub directory: Held<'f, P, N>,
-    /// The path that was walked at last: the caller's, or one in which symbolic links are replaced.
+    /// The path walked last: the caller's, or one with symbolic links replaced.
     text: Cow<'p, [u8]>,
     begin: usize,
     end: usize,
-    /// What kind of component the last is.
+    /// Type of the last component.
     pub last: Last,
-    /// A slash comes after it.
+    /// Whether a slash follows it.
     pub slash: bool,
     followed: u32,
 }
@@ -45,7 +45,7 @@ impl<P: PhysicalFs, N: Names<P>> Parent<'_, '_, P, N> {
     }
 }
 
-/// The component at or behind `from`: its begin and end, and where the next one begins.
+/// The component at or behind `from`: its begin and end, and the begin of the next one.
 #[inline]
 fn component(text: &[u8], from: usize) -> (usize, usize, usize) {
     let begin = from + text[from..].iter().take_while(|&&byte| byte == b'/').count();
@@ -64,14 +64,14 @@ fn check_path(path: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where a symbolic link leads: a directory and a path from there.
+/// A directory and the path from there that a symbolic link leads to.
 type Onward<'f, P, N> = (Held<'f, P, N>, Cow<'static, [u8]>);
 
-/// The end of a walk without locks.
+/// The result of a walk without locks.
 enum PeekEnd {
-    /// The last component's parent; where the component is.
+    /// The parent of the last component, and the component's position.
     Parent(Peek, usize),
-    /// The whole path.
+    /// The file of the whole path.
     File(Peek),
     Failed(Errno),
 }
@@ -82,7 +82,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         self.inodes.head(at.inode).attributes.get()
     }
 
-    /// That a file is a directory which may be searched.
+    /// Checks that a file is a directory that may be searched.
     #[inline]
     fn may_search(who: &Credentials<'_>, attributes: &Attributes) -> std::result::Result<(), Errno> {
         if attributes.kind != FileKind::Directory {
@@ -91,7 +91,8 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         who.check(&attributes.protection(), Want::EXECUTE)
     }
 
-    /// Walks without taking anything. None: it has to be done with references.
+    /// Walks without locks and references. Returns none if the walk must be repeated with
+    /// references.
     #[inline]
     fn peek_path(&self, who: &Credentials<'_>, path: &[u8], to_parent: bool) -> Option<PeekEnd> {
         let mut here = N::peek_at(self, self.root);
@@ -116,13 +117,14 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
                     Peeked::Absent => return Some(PeekEnd::Failed(Errno::ENOENT)),
                     Peeked::Unsure => return None,
                 }
-                // A link has to be followed, unless it is the last component and the caller wants the link: he asks again with references then.
+                // A link must be followed. If the caller wants the link itself, it repeats the walk
+                // with references.
                 if self.inodes.head(here.inode).attributes.get().kind == FileKind::Symlink {
                     return None;
                 }
             }
             if is_last {
-                // A slash behind the last one wants a directory.
+                // A trailing slash requires a directory.
                 return (end == next).then_some(PeekEnd::File(here));
             }
             (begin, end, next) = component(path, next);
@@ -199,7 +201,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Parent { directory, begin, end, last, slash: next > end && begin < end, text, followed }
     }
 
-    /// Walks with references until one component is left.
+    /// Walks with references up to the last component.
     fn walk_to_parent<'f, 'p>(
         &'f self,
         who: &Credentials<'_>,
@@ -229,7 +231,8 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         }
     }
 
-    /// A link's target and what came after the link, to be walked from the directory that comes with it.
+    /// Replaces a link by its target plus the rest of the path, to be walked from the returned
+    /// directory.
     fn replace_link<'f>(
         &'f self,
         directory: Held<'f, P, N>,
@@ -253,7 +256,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         Ok((start, Cow::Owned(text)))
     }
 
-    /// One component on, which may be `.` or `..`. Searching the directory is allowed.
+    /// Steps to one component, which may be `.` or `..`. Search permission was checked.
     pub(super) fn step<'f>(&'f self, here: &Held<'f, P, N>, name: &[u8]) -> Result<Held<'f, P, N>> {
         match name {
             b"." | b"" => Ok(here.clone()),
@@ -283,7 +286,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         }
     }
 
-    /// Goes on from a last component that is a symbolic link.
+    /// Continues from a last component that is a symbolic link.
     pub(super) fn follow_last<'f, 'p>(
         &'f self,
         who: &Credentials<'_>,
@@ -298,7 +301,8 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
         self.walk_to_parent(who, start, text, followed)
     }
 
-    /// The path of a directory from the root: by the names in memory, or by searching each parent for its child's number.
+    /// The path of a directory from the root. Uses cached names, or searches each parent for the
+    /// child's number.
     pub fn path_of_held(&self, directory: &Held<'_, P, N>) -> Result<Vec<u8>> {
         let mut names = Vec::new();
         let mut here = directory.clone();
@@ -337,7 +341,7 @@ impl<P: PhysicalFs, N: Names<P>> Front<P, N> {
             }
             found.is_none()
         })?;
-        // It was renamed into another directory between the two looks.
+        // The directory was renamed between the two lookups.
         found.ok_or(Errno::ENOENT.into())
     }
 }
