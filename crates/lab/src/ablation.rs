@@ -1,11 +1,16 @@
-//! DirectFS without a part of it, or with another one in its place, as the paper's section V-C measures: the lab's side of the engine's hooks ([`engine::Ablation`]).
+//! Ablations of DirectFS: parts disabled or replaced, as measured in the paper's section V-C. This
+//! is the lab's side of the engine's hooks ([`engine::Ablation`]).
 //!
 //! - *nqp*: no inode quick path.
-//! - *_r*: a radix tree as global index, six bits of the hash a level. Lookups take no lock; who changes a name locks the subtree of the first level.
-//! - *_b*: a B-tree as global index, under a read-write lock; who changes a name locks the whole of it. Its keys stay, so readers are kept out only while there is a new one.
-//! - *nocon*: who appends to a directory's log locks the log, from before he claims a place in it until the call's last fence.
+//! - *_r*: a radix tree as global index, with six bits of the hash per level. Lookups take no lock;
+//!   changes of a name lock a first-level subtree.
+//! - *_b*: a B-tree as global index under a read-write lock; changes of a name lock the whole
+//!   index. Keys are never removed, so readers are excluded only while a key is inserted.
+//! - *nocon*: appends to a directory's log lock the log, from before the slot is claimed until the
+//!   call's last fence.
 //!
-//! Trees have the buckets of the engine's hash table, and as many bits of the hash as fill them as full; so what differs is the way to a bucket, and the locks.
+//! Trees have the buckets of the engine's hash table, and use as many bits of the hash as give the
+//! same load. So only the way to a bucket and the locks differ.
 
 use crate::locks;
 use engine::{Ablation, LogLocks, Tree};
@@ -15,10 +20,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// What DirectFS is like.
+/// A variant of DirectFS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant {
-    /// As it is.
+    /// The unmodified engine.
     Whole,
     /// DirectFS_nqp.
     NoQuickPath,
@@ -30,19 +35,20 @@ pub enum Variant {
     LockedLog,
 }
 
-/// Names in a bucket, about as in the engine's hash table.
+/// Names per bucket, about as in the engine's hash table.
 const NAMES_PER_BUCKET: u64 = 2;
-/// Bits of a level of the radix tree.
+/// Bits per level of the radix tree.
 const LEVEL_BITS: u32 = 6;
 const FAN: usize = 1 << LEVEL_BITS;
-/// Buckets up to this one have no names: zero stays empty, the locks of the others guard trees.
+/// Buckets up to this one hold no names: zero stays empty, the locks of the others guard trees.
 const RESERVED: u32 = FAN as u32;
 
 impl Variant {
-    /// All but DirectFS as it is.
+    /// All variants except the unmodified engine.
     pub const OTHERS: [Variant; 4] = [Variant::NoQuickPath, Variant::Radix, Variant::BTree, Variant::LockedLog];
 
-    /// What the engine is to be told, for about so many names. A tree is for one file system, which may be in use for as long as the process lives; so it is never given back.
+    /// The engine's ablation for about this many names. A tree serves one file system, which may be
+    /// in use until the process ends, so it is never freed.
     pub fn ablation(self, names: u64) -> Ablation {
         let bits = (names / NAMES_PER_BUCKET).max(1).next_power_of_two().ilog2();
         match self {
@@ -55,14 +61,15 @@ impl Variant {
     }
 }
 
-/// Above the numbers of all buckets where each value of so many bits gets one.
+/// The end of the bucket numbers if each value of `bits` bits gets a bucket.
 fn end_of_buckets(bits: u32) -> u64 {
     RESERVED as u64 + 1 + (1 << bits)
 }
 
-// --- Radix tree ----------------------------------------------------------------------------------------------------
+// --- Radix tree -------------------------------------------------------------------------------
 
-/// The nodes lie behind one another, the root first. A word says where the child begins, in the last level which bucket it is; zero: there is none.
+/// A radix tree in one array. Nodes are contiguous, with the root first. A word holds the start of
+/// the child, or the bucket in the last level; zero is empty.
 ///
 /// A word changes once, from zero, under the guard of its subtree.
 struct Radix {
@@ -85,7 +92,7 @@ impl Radix {
         }
     }
 
-    /// Words of a node above which so many bits are left.
+    /// Words of a node with `left` bits remaining.
     fn fan(left: u32) -> u32 {
         1 << left.min(LEVEL_BITS)
     }
@@ -139,9 +146,9 @@ impl Tree for Radix {
     }
 }
 
-// --- B-tree --------------------------------------------------------------------------------------------------------
+// --- B-tree -----------------------------------------------------------------------------------
 
-/// The standard library's, from so many bits of the hash to buckets.
+/// The standard library's B-tree, from the low bits of the hash to buckets.
 struct Balanced {
     bits: u32,
     buckets: RwLock<BTreeMap<u64, u32>>,
@@ -184,17 +191,18 @@ impl Tree for Balanced {
     }
 }
 
-// --- Locked logs ---------------------------------------------------------------------------------------------------
+// --- Locked logs ------------------------------------------------------------------------------
 
-/// A lock has a line of its own.
+/// A lock on a line of its own.
 #[repr(align(64))]
 struct LogLock(Mutex<()>);
 
-/// A directory has one of these, by its number. Two that have the same one are more than an experiment has at a time.
+/// The locks of directories, by number modulo 256. Collisions are rare: an experiment uses few
+/// directories at a time.
 static LOG_LOCKS: [LogLock; 256] = [const { LogLock(Mutex::new(())) }; 256];
 
 thread_local! {
-    /// What the calling thread holds.
+    /// The locks that the calling thread holds.
     static HELD: RefCell<[Option<MutexGuard<'static, ()>>; 2]> = const { RefCell::new([None, None]) };
 }
 
@@ -203,7 +211,7 @@ struct Locked;
 impl LogLocks for Locked {
     fn lock(&self, directories: [u64; 2]) {
         let [a, b] = directories.map(|number| number as usize % LOG_LOCKS.len());
-        // In an order that is the same for everybody, and none twice.
+        // A global order, and no lock twice.
         let guards = [Some(a.min(b)), (a != b).then_some(a.max(b))];
         HELD.set(guards.map(|index| index.map(|index| locks::lock(&LOG_LOCKS[index].0))));
     }
@@ -226,7 +234,7 @@ mod tests {
     fn each_value_of_the_bits_gets_a_bucket_of_its_own_and_keeps_it() {
         for bits in [0, 1, 5, 6, 7, 12, 13] {
             for tree in trees(bits) {
-                // What an earlier region had is gone.
+                // State of an earlier region is gone.
                 for _ in 0..2 {
                     let end = tree.begin();
                     let hashes = || (0..1u64 << bits).map(|value| value | 0xabc << bits);

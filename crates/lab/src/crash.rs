@@ -1,13 +1,17 @@
-//! Cuts the power at every instant of an operation, on any physical file system, and looks whether it survives: the hook by which `torture` and tests run over
-//! the lab's systems.
+//! Simulates power failures at every instant of an operation, on any physical file system, and
+//! checks the result. `torture` and the tests use it for the lab's systems.
 //!
-//! A workload is furnished, then its operations run while the memory is recorded. The images that a power cut could have left (`pmem::CrashImage`: at every fence and
-//! at the end, stores lost, evicted early, torn at words) are mounted. A state passes if
-//! 1. it mounts,
-//! 2. its tree is the one before the operation in flight or the one after it, and what had returned is there, in the sense of the system's [`Promise`],
-//! 3. it can be used: in every directory a file is made, written, renamed and removed, and all else stays as it is,
-//! 4. it can be unmounted, and mounted again with the same tree,
-//! 5. (sampled) a crash during its recovery leads to a state that passes, too.
+//! A workload is set up, then its operations run while the memory is recorded. The possible images
+//! after a power failure (`pmem::CrashImage`: at every fence and at the end; stores lost, evicted
+//! early, torn at words) are mounted. A state passes if:
+//!
+//! 1. it mounts;
+//! 2. its tree is the one before the operation in progress or the one after it, and completed
+//!    operations are there, in the sense of the system's [`Promise`];
+//! 3. it is usable: in every directory a file is created, written, renamed and removed, and
+//!    everything else stays unchanged;
+//! 4. it unmounts, and mounts again with the same tree;
+//! 5. (sampled) a crash during its recovery leads to states that pass, too.
 
 use crate::calls::Calls;
 use crate::front::{Conventional, FrontOptions};
@@ -18,19 +22,20 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-/// The memory that a system under exploration works on.
+/// The memory type of a system under test.
 pub type Watched = Arc<Recorder>;
 
-/// What a system promises of its calls.
+/// The guarantees of a system's calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Promise {
-    /// A call that returned is durable. Otherwise only `sync` makes it so.
+    /// A call that returned is durable. Otherwise only `sync` makes it durable.
     pub durable_on_return: bool,
-    /// A write is atomic. Otherwise a crash leaves, byte by byte, old content or new, with either time.
+    /// A write is atomic. Otherwise a crash leaves, byte by byte, old or new content, with either
+    /// time.
     pub atomic_data: bool,
 }
 
-/// What one sees of a file.
+/// The visible state of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     kind: FileKind,
@@ -45,41 +50,41 @@ pub struct Seen {
 /// All files by path.
 pub type Tree = BTreeMap<String, Seen>;
 
-/// Something to do, while the power may fail.
+/// Operations during which the power may fail.
 #[derive(Clone, Copy)]
 pub struct Workload {
-    /// What it is called in reports.
+    /// Name in reports.
     pub name: &'static str,
-    /// What is there before, beside what [`furnish`] makes.
+    /// Creates files in addition to those of [`furnish`].
     pub setup: fn(&dyn Calls) -> posix::Result<()>,
     /// The operations, each atomic by itself.
     pub operations: &'static [fn(&dyn Calls) -> posix::Result<()>],
 }
 
-/// How many states are looked at.
+/// How many states are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Up to this many lines in flight, all subsets.
+    /// Maximum number of lines in flight for which all subsets are checked.
     pub lines_max: u32,
-    /// Beyond that, so many of each kind.
+    /// Beyond that, the number of states of each kind.
     pub sample: u64,
-    /// One state in so many is crashed again during its recovery.
+    /// One state in this many is crashed again during its recovery.
     pub again_every: u64,
-    /// Draws what is drawn.
+    /// Random seed.
     pub seed: u64,
 }
 
 impl Effort {
     /// For tests.
     pub const QUICK: Effort = Effort { lines_max: 4, sample: 6, again_every: 60, seed: 1 };
-    /// For hours.
+    /// For runs of hours.
     pub const FULL: Effort = Effort { lines_max: 9, sample: 40, again_every: 40, seed: 1 };
 }
 
-/// What was looked at.
+/// What was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Moments at which the power was cut.
+    /// Points at which the power was cut.
     pub fences: u64,
     /// States that were mounted.
     pub states: u64,
@@ -87,12 +92,12 @@ pub struct Counts {
     pub states_in_recovery: u64,
 }
 
-/// A state that does not pass.
+/// A state that fails.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// The workload and the state.
     pub id: String,
-    /// What is wrong.
+    /// The failure.
     pub what: String,
 }
 
@@ -131,13 +136,13 @@ pub fn dump(calls: &dyn Calls) -> Result<Tree, String> {
             mode: attributes.mode,
             links: attributes.links,
             owner: (attributes.uid, attributes.gid),
-            // A directory's says how its system keeps names, which nobody is promised.
+            // A directory's size depends on how its system stores names; it is not guaranteed.
             size_bytes: if is_directory { 0 } else { attributes.size_bytes },
             modified_ns: attributes.modified_ns,
             content,
         };
         if tree.insert(path.clone(), seen).is_some() {
-            return Err(format!("{path} is there twice"));
+            return Err(format!("{path} is listed twice"));
         }
     }
     Ok(tree)
@@ -160,7 +165,7 @@ impl Promise {
     fn judge(&self, found: &Tree, before: &Tree, after: &Tree) -> Result<(), String> {
         let Err(first) = self.compare(found, before, after) else { return Ok(()) };
         let Err(second) = self.compare(found, after, before) else { return Ok(()) };
-        Err(format!("it is neither as before ({first}) nor as after ({second})"))
+        Err(format!("the tree matches neither the one before ({first}) nor the one after ({second})"))
     }
 
     fn compare(&self, found: &Tree, wanted: &Tree, other: &Tree) -> Result<(), String> {
@@ -168,7 +173,7 @@ impl Promise {
             return Err(format!("{path}: missing"));
         }
         for (path, seen) in found {
-            let Some(wanted) = wanted.get(path) else { return Err(format!("{path}: should not be there")) };
+            let Some(wanted) = wanted.get(path) else { return Err(format!("{path}: unexpected")) };
             if seen != wanted && !other.get(path).is_some_and(|other| self.is_mixture(seen, wanted, other)) {
                 return Err(format!("{path}: {}", difference(seen, wanted)));
             }
@@ -176,7 +181,7 @@ impl Promise {
         Ok(())
     }
 
-    /// Whether a file's content is of both, byte by byte, and everything else of one.
+    /// Whether a file's content is a byte-wise mixture of two, and everything else that of one.
     fn is_mixture(&self, seen: &Seen, one: &Seen, two: &Seen) -> bool {
         if self.atomic_data || seen.kind != FileKind::Regular {
             return false;
@@ -197,11 +202,11 @@ fn difference(found: &Seen, wanted: &Seen) -> String {
     ];
     match numbers.into_iter().find(|(_, one, two)| one != two) {
         Some((what, one, two)) => format!("{what} is {one}, should be {two}"),
-        None => "another kind, owner or content".to_owned(),
+        None => "type, owner or content differs".to_owned(),
     }
 }
 
-/// Files for workloads to work on.
+/// Creates the files that workloads use.
 pub fn furnish(calls: &dyn Calls) -> posix::Result<()> {
     for directory in ["/d", "/d/sub", "/e", "/empty", "/d/void"] {
         calls.mkdir(directory.as_bytes(), 0o755)?;
@@ -214,7 +219,7 @@ pub fn furnish(calls: &dyn Calls) -> posix::Result<()> {
     calls.sync()
 }
 
-/// Writes a pattern, making the file if it is not there.
+/// Writes a pattern; creates the file if it does not exist.
 pub fn write(calls: &dyn Calls, path: &str, offset: u64, length: usize, pattern: u8) -> posix::Result<()> {
     let file = calls.open(path.as_bytes(), libc::O_CREAT | libc::O_RDWR, 0o644)?;
     let bytes: Vec<u8> = (0..length).map(|index| pattern.wrapping_mul(31).wrapping_add((index / 7) as u8)).collect();
@@ -234,7 +239,7 @@ fn nothing(_: &dyn Calls) -> posix::Result<()> {
     Ok(())
 }
 
-/// Many names made and removed, so that logs are long and directories have holes.
+/// Many names created and removed, so that logs are long and directories have gaps.
 fn history(calls: &dyn Calls) -> posix::Result<()> {
     for round in 0..3 {
         for index in 0..90 {
@@ -249,7 +254,7 @@ fn history(calls: &dyn Calls) -> posix::Result<()> {
     calls.sync()
 }
 
-/// Names until the next needs another block.
+/// Creates names until the next one needs another block.
 fn full(calls: &dyn Calls) -> posix::Result<()> {
     for index in 0..75 {
         calls.create(format!("/e/a-name-that-fills-a-block-{index:03}").as_bytes(), 0o644)?;
@@ -263,7 +268,7 @@ macro_rules! workloads {
     };
 }
 
-/// Workloads that every system should survive.
+/// Workloads that every system must survive.
 pub const WORKLOADS: &[Workload] = workloads! {
     "create" nothing: |c| c.create(b"/d/new", 0o640);
     "create-long-name" nothing: |c| c.create(format!("/d/{}", "n".repeat(200)).as_bytes(), 0o640);
@@ -318,11 +323,11 @@ struct Explorer<'w> {
     counts: Counts,
 }
 
-/// What operations did to the memory.
+/// The effect of operations on the memory.
 struct Recording {
     initial: Vec<u8>,
     log: Vec<Recorded>,
-    /// Before the first operation, and after each.
+    /// Before the first operation, and after each one.
     trees: Vec<Tree>,
 }
 
@@ -422,7 +427,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Mounts what is there and looks at it; what the mount did, if it is recorded.
+    /// Mounts and checks the image. Returns the recorded writes of the mount, if `record`.
     fn check<P: PhysicalFs<Memory = Watched>>(
         &self,
         record: bool,
@@ -457,7 +462,7 @@ fn exercise(calls: &dyn Calls, tree: &Tree) -> Result<(), String> {
         write(calls, &one, 0, 5000, 77).map_err(fails("writing"))?;
         let content = read_all(calls, &one, 5000)?;
         if content.len() != 5000 || content[4999] != 77u8.wrapping_mul(31).wrapping_add((4999 / 7) as u8) {
-            return Err(format!("{one} does not hold what was written"));
+            return Err(format!("{one} does not contain what was written"));
         }
         calls.rename(one.as_bytes(), two.as_bytes(), 0).map_err(fails("renaming"))?;
         calls.unlink(two.as_bytes()).map_err(fails("unlinking"))?;
@@ -478,10 +483,10 @@ fn same_but_directory_times(found: &Tree, wanted: &Tree) -> Result<(), String> {
     }
     let changed = wanted.iter().find(|(path, seen)| found.get(*path) != Some(seen));
     let path = changed.map(|(path, _)| path).or_else(|| found.keys().find(|path| !wanted.contains_key(*path)));
-    Err(format!("{} is not as it was before it was used", path.map_or("a file", String::as_str)))
+    Err(format!("{} changed although only other files were used", path.map_or("a file", String::as_str)))
 }
 
-/// Explores one workload on a fresh image of so many bytes.
+/// Explores one workload on a fresh image of this size.
 pub fn explore<P: PhysicalFs<Memory = Watched>>(
     workload: &Workload,
     promise: Promise,

@@ -1,4 +1,5 @@
-//! DirectFS as a system of experiments: the calls of its POSIX layer, which are what programs get, each by the way that programs' calls take.
+//! DirectFS as a system of experiments: the calls of its POSIX layer, each on the same path as a
+//! program's call.
 
 use crate::calls::{Calls, Handle, System};
 use engine::format::FileKind;
@@ -9,13 +10,13 @@ use posix::{Caller, Credentials, Errno, Kept, OpenFile, Result, Want};
 use std::cell::RefCell;
 
 const ROOT: Credentials<'static> = Credentials::user(0, 0, &[]);
-/// Directories above one another, at most.
+/// Maximum depth of directories.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// An image in use.
+/// An attached image.
 pub struct DirectFs<'f, M: Memory = Direct>(pub &'f Fs<M>);
 
-/// A thread's way in. Handles belong to the session.
+/// A thread's session. Handles belong to the session.
 pub struct Session<'f, M: Memory = Direct> {
     thread: Thread<'f, M>,
     root: Node,
@@ -53,7 +54,7 @@ impl<M: Memory> Drop for Session<'_, M> {
     }
 }
 
-/// Paths begin at the root and nothing leads out of it.
+/// Paths start at the root and never leave the image.
 fn inside<T>(outcome: Outcome<T>) -> Result<T> {
     match outcome {
         Outcome::Inside(found) => Ok(found),
@@ -79,7 +80,7 @@ impl<'f, M: Memory> Session<'f, M> {
         call(self.files.borrow().open.get(handle as usize).and_then(Option::as_ref).ok_or(Errno::EBADF)?)
     }
 
-    /// The name that a directory has in another one.
+    /// The name of a directory in another one.
     fn name_in(&self, directory: u64, child: u64) -> Result<Vec<u8>> {
         let node = self.thread.node(directory, None)?;
         let mut name = None;
@@ -235,7 +236,8 @@ impl<M: Memory> Calls for Session<'_, M> {
         })
     }
 
-    /// The engine's caches go with the DRAM region: an experiment that wants them cold attaches the image anew.
+    /// The engine's caches are in the DRAM region. An experiment that needs cold caches attaches
+    /// the image again.
     fn drop_caches(&self) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }

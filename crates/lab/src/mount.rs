@@ -1,7 +1,8 @@
-//! A lab system as a mount, over FUSE: so that any program, and the POSIX tests, can use it.
+//! A lab system as a FUSE mount, for arbitrary programs and the POSIX tests.
 //!
-//! The kernel asks by inode, so of the front only what lies below path walk is used; its caches stand behind the kernel's own, which are told to
-//! keep nothing. What a mount does not have: extended attributes and access lists, O_TMPFILE, fallocate, holes shown by lseek.
+//! The kernel calls by inode, so only the part of the VFS layer below path walk is used. Its caches
+//! are behind the kernel's, which are told to keep nothing. Not supported: extended attributes and
+//! access lists, O_TMPFILE, fallocate, holes in lseek.
 
 use crate::error::{Error, Result};
 use crate::front::{ByVfs, Cachelet, Conventional, Front, FrontOptions, Held, Kept, Names, Wish};
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The front of a mount.
+/// The VFS layer of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontKind {
     /// Dentry and inode cache.
@@ -43,7 +44,7 @@ impl FrontKind {
     /// All.
     pub const ALL: [FrontKind; 3] = [FrontKind::Conventional, FrontKind::ByVfs, FrontKind::Cachelet];
 
-    /// The name that people give it.
+    /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             FrontKind::Conventional => "conventional",
@@ -57,31 +58,32 @@ impl FrontKind {
         FrontKind::ALL.into_iter().find(|front| front.name() == name)
     }
 
-    /// As an image notes it.
+    /// The value recorded in an image.
     const fn noted(self) -> u64 {
         self as u64
     }
 
-    /// What an image notes; what is not known means the first.
+    /// Decodes the value recorded in an image; unknown values mean the default.
     fn from_noted(noted: u64) -> FrontKind {
         FrontKind::ALL.into_iter().find(|front| front.noted() == noted).unwrap_or(FrontKind::Conventional)
     }
 }
 
-/// A file system of the lab: what is on the image, and how names in it are found unless a mount says otherwise.
+/// A file system of the lab: the image format, and the default VFS layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
     /// The format.
     pub system: System,
-    /// The front.
+    /// The VFS layer.
     pub front: FrontKind,
 }
 
 impl Kind {
-    /// The names that [`parse`](Self::parse) knows.
+    /// The names that [`parse`](Self::parse) accepts.
     pub const NAMES: [&str; 6] = ["nova", "pmfs", "soupfs", "conventional", "byvfs", "cachelet"];
 
-    /// By name: a format under the conventional front, or a front over the NOVA-like format, as the papers have them.
+    /// Parses a name: a format under the conventional layer, or a layer over the NOVA-like format,
+    /// as in the papers.
     pub fn parse(name: &str) -> Option<Kind> {
         if let Some(system) = System::ALL.into_iter().find(|system| system.name() == name) {
             return Some(Kind { system, front: FrontKind::Conventional });
@@ -90,24 +92,24 @@ impl Kind {
     }
 }
 
-/// Why an image of the lab cannot be made or mounted.
+/// Why an image of the lab cannot be created or mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The image cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The file system in it.
+    /// An error of the file system.
     #[error("{}: {source}", path.display())]
     FileSystem {
         /// The image.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: Error,
     },
-    /// The mount.
+    /// An error of the mount.
     #[error(transparent)]
     Mount(#[from] fuse::MountError),
-    /// There is something already.
+    /// The file exists.
     #[error("{} exists: use --force to overwrite it", path.display())]
     Exists {
         /// The image.
@@ -115,7 +117,7 @@ pub enum ImageError {
     },
 }
 
-/// What an image is, if it is one of the lab's.
+/// The kind of an image, if it is one of the lab's.
 pub fn kind_of(image: &Path) -> Option<Kind> {
     let mut first = [0; substrate::IDENTITY_BYTES];
     File::open(image).ok()?.read_exact(&mut first).ok()?;
@@ -123,7 +125,8 @@ pub fn kind_of(image: &Path) -> Option<Kind> {
     Some(Kind { system, front: FrontKind::from_noted(substrate::front_noted(&first)) })
 }
 
-/// Makes an image of a system. An existing file keeps its place and mode if `force` lets it be overwritten.
+/// Creates an image of a system. An existing file that `force` allows to overwrite keeps its inode
+/// and mode.
 pub fn make(
     image: &Path,
     kind: Kind,
@@ -157,7 +160,7 @@ pub fn make(
     made.map_err(file_system)
 }
 
-/// Serves an image until it is unmounted or a signal comes, and leaves it in order.
+/// Serves an image until it is unmounted or a signal arrives, then unmounts it cleanly.
 pub fn serve(
     image: &Path,
     Kind { system, front }: Kind,
@@ -195,7 +198,7 @@ fn serve_front<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
 ) -> std::result::Result<(), ImageError> {
     let file_system = |source| ImageError::FileSystem { path: image.to_owned(), source };
     let mapping = Arc::new(Mapping::open(image, Access::ReadWrite)?);
-    // One server at a time: these systems are of one process.
+    // One server at a time: these systems serve one process.
     if let Some(file) = mapping.file()
         && file.try_lock().is_err()
     {
@@ -207,7 +210,7 @@ fn serve_front<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
     let server = Server { front: Arc::clone(&front), nodes: Mutex::default() };
     let source = image.display().to_string();
     let served = fuse::serve_other(server, &source, mount_point, options, ready);
-    // The session has ended, and with it the other owner.
+    // The session has ended and dropped the other reference.
     if let Some(front) = Arc::into_inner(front) {
         front.unmount().map_err(file_system)?;
     }
@@ -215,9 +218,10 @@ fn serve_front<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
     Ok(served?)
 }
 
-/// Numbers as the kernel has them: the root is 1, everybody else one more than in the file system.
+/// Node number of the root in the kernel's view. All other nodes have the file system's number plus
+/// one.
 const ROOT_NODE: u64 = 1;
-/// Names that one answer to readdir holds are asked for again, so a position must be one that the file system knows; these come before.
+/// Positions of `.` and `..`, which precede the cookies of the file system.
 const DOTS: i64 = 2;
 
 struct Node {
@@ -284,7 +288,7 @@ impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
         Ok(self.front.hold(&self.nodes().get(&node.0).ok_or(Errno::ENOENT)?.kept))
     }
 
-    /// Notes that the kernel knows a file, and says what it wants to hear of it.
+    /// Records that the kernel has a reference to a file. Returns its attributes.
     fn introduce(&self, file: Held<'_, P, N>) -> FileAttr {
         let attributes = self.front.stat_held(&file);
         let number = self.node_of(attributes.number);
@@ -375,7 +379,7 @@ impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
                 attributes.mode & 0o7777
             };
             let permissions = changes.permissions.or(changes_owner.then_some(kept));
-            // The kernel has checked that this caller may.
+            // The kernel has checked the permission.
             debug_assert!(who.checked);
             Ok(Changes { permissions, ..*changes })
         })

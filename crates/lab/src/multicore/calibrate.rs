@@ -1,4 +1,5 @@
-//! What the model's parts cost on this machine: the shortest of many short tries, since whatever else the machine does only adds.
+//! Measures the model's costs on this machine. Each is the minimum of many short attempts, since
+//! interference only adds time.
 
 use super::coherence::{Costs, Program};
 use super::events::Kind;
@@ -8,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Tries of which the shortest counts.
+/// Attempts, of which the shortest counts.
 const TRIES: usize = 200;
 const LINE: u64 = 64;
-/// Lines that are flushed before one fence, and how often that is done in a try.
+/// Lines flushed before each fence, in the two measurements, and fences per attempt.
 const FLUSHED: [u64; 2] = [1, 9];
 const FENCES: u64 = 50;
 
@@ -34,7 +35,7 @@ fn exchange_ns() -> f64 {
     })
 }
 
-/// How far two processors are apart.
+/// The communication costs between two processors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distance {
     /// As [`Costs::transfer_ns`].
@@ -44,17 +45,19 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// Now: where a virtual machine's processors are changes, and with it how far they are apart.
+    /// Measures now. Where a virtual machine's processors run changes over time, and the distance
+    /// with it.
     pub fn measure() -> Distance {
         Distance { transfer_ns: transfer_ns(), handover_ns: handover_ns() }
     }
 
-    /// Whether they are halves of one core, which slow each other down by more than lines.
+    /// Whether the processors are hyperthreads of one core. These slow each other down by more than
+    /// line transfers.
     pub fn is_within_core(&self) -> bool {
         self.transfer_ns < SIBLINGS_NS
     }
 
-    /// In between.
+    /// The mean of two distances.
     pub fn mean(&self, other: &Distance) -> Distance {
         let mean = |one: f64, other: f64| (one + other) / 2.0;
         Distance {
@@ -63,16 +66,17 @@ impl Distance {
         }
     }
 
-    /// The costs where processors are so far apart.
+    /// `costs` with this distance.
     pub fn costs(&self, costs: &Costs) -> Costs {
         Costs { transfer_ns: self.transfer_ns, handover_ns: self.handover_ns, ..*costs }
     }
 }
 
-/// No line's way between two cores is shorter than this.
+/// Transfers between two cores take longer than this.
 const SIBLINGS_NS: f64 = 10.0;
 
-/// A word goes to and fro between two threads. Each way is two transfers: the line is taken from its reader, and read by the other.
+/// Measures transfers with a word that two threads change in turn. Each direction takes two
+/// transfers: the line is taken from its reader, then read by the other thread.
 fn transfer_ns() -> f64 {
     #[repr(align(128))]
     struct Apart(AtomicU64);
@@ -102,13 +106,15 @@ fn transfer_ns() -> f64 {
     })
 }
 
-/// From when a lock is left until somebody who has waited for it has it: the median of some times, since it hangs on when he looks.
+/// Measures the time from the release of a lock until a waiter has it. Uses the median, since the
+/// time depends on when the waiter polls.
 fn handover_ns() -> f64 {
     const TIMES: u64 = 101;
-    /// Long enough to be at the lock, and too short to be asleep.
+    /// Long enough for the waiter to reach the lock, and too short for it to sleep.
     const WAITED: Duration = Duration::from_micros(1);
     let mutex = Mutex::new(());
-    // Which time it is: that the lock is held, that it is waited for, and that it was handed over (and when).
+    // The round in which the lock is held, waited for, and handed over; and the time of the
+    // handover.
     let (held, waiting, taken, taken_ns) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let begun = Instant::now();
     let now_ns = || begun.elapsed().as_nanos() as u64;
@@ -151,27 +157,27 @@ fn await_turn(word: &AtomicU64, turn: u64) {
     while word.load(Ordering::Acquire) < turn {
         std::hint::spin_loop();
         looks += 1;
-        // The other one may have no processor.
+        // The other thread may have no processor.
         if looks.is_multiple_of(10_000) {
             std::thread::yield_now();
         }
     }
 }
 
-/// Memory that [`measure`] takes for itself: far more than caches hold.
+/// Memory that [`measure`] allocates: far more than caches hold.
 pub const MEMORY_BYTES: u64 = 256 << 20;
 
-/// Lines all over the memory, each of which says where the next one lies.
+/// Measures reads from memory: each line holds the number of the next one, at a random distance.
 fn memory_ns() -> Result<f64, pmem::MapError> {
     const LINES: u64 = MEMORY_BYTES / LINE;
     const COUNT: u64 = 2000;
-    // Multiplying by one more than a multiple of four, and adding an odd number, leads to each line once.
+    // A multiplier of the form 4n + 1 and an odd summand visit every line once.
     const NEXT: [u64; 2] = [0x9e37_79b1, 0x7f4a_7c15];
     let mapping = Mapping::anonymous(MEMORY_BYTES)?;
-    // As the systems' memory is; where there are no huge pages there are small ones.
+    // Huge pages as in the systems' memory, if available.
     let _ = mapping.populate_huge(0..MEMORY_BYTES);
     let region = Arc::new(mapping).region(Direct)?;
-    // Line zero of a region is no place for a word: the way goes on from another one.
+    // Offset zero is invalid in a region, so line 0 is skipped.
     let word = |line: u64| region.get(Pm::<AtomicU64>::new(line.max(1) * LINE)).ok();
     for line in 1..LINES {
         let next = line.wrapping_mul(NEXT[0]).wrapping_add(NEXT[1]) % LINES;
@@ -185,7 +191,7 @@ fn memory_ns() -> Result<f64, pmem::MapError> {
     }))
 }
 
-/// What a fence costs, and each line that was flushed before it.
+/// Measures the cost of a flushed line and of a fence.
 fn persist_ns(region: &Region<Direct>) -> Option<(f64, f64)> {
     let mut both = [0.0; 2];
     for (lines, ns) in FLUSHED.into_iter().zip(&mut both) {
@@ -203,7 +209,8 @@ fn persist_ns(region: &Region<Direct>) -> Option<(f64, f64)> {
     Some((flush_ns, (both[0] - flush_ns * FLUSHED[0] as f64).max(0.0)))
 }
 
-/// Measures all but the distance of processors, and the time of an instruction, which belongs to an operation ([`fit`]).
+/// Measures all costs except the distance between processors and the time of an instruction, which
+/// depends on the operation ([`fit`]).
 pub fn measure() -> Result<Costs, pmem::MapError> {
     let region = Arc::new(Mapping::anonymous(1 << 20)?).region(Direct)?;
     let (flush_ns, fence_ns) = persist_ns(&region).unwrap_or_default();
@@ -211,8 +218,8 @@ pub fn measure() -> Result<Costs, pmem::MapError> {
     Ok(Costs { instruction_ns: 0.0, memory_ns, exchange_ns, transfer_ns: 0.0, handover_ns: 0.0, flush_ns, fence_ns })
 }
 
-/// Of distances that were measured at different times: what a tenth were shorter than, and what a tenth were longer than. Those within a core count only if there are no
-/// others.
+/// The lowest and the highest decile of distances measured at different times. Distances within a
+/// core count only if there are no others.
 pub fn short_and_long(measured: &[Distance]) -> Option<(Distance, Distance)> {
     let are_apart = measured.iter().any(|distance| !distance.is_within_core());
     let counted = || measured.iter().filter(|distance| !are_apart || !distance.is_within_core());
@@ -227,12 +234,12 @@ pub fn short_and_long(measured: &[Distance]) -> Option<(Distance, Distance)> {
     Some((of(transfer.0, handover.0), of(transfer.1, handover.1)))
 }
 
-/// What one processor does in an operation, on average.
+/// The average content of an operation on one processor.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Content {
     /// Instructions.
     pub instructions: f64,
-    /// Lines that come from memory.
+    /// Lines brought from memory.
     pub brought: f64,
     /// Locked instructions.
     pub exchanges: f64,
@@ -243,7 +250,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Of all operations of some programs.
+    /// The average over all operations of some programs.
     pub fn of(programs: &[Program]) -> Content {
         let mut content = Content::default();
         let operations: usize = programs.iter().map(Vec::len).sum();
@@ -261,14 +268,16 @@ impl Content {
         content
     }
 
-    /// Nanoseconds of locked instructions, flushes and fences.
+    /// Time of locked instructions, flushes and fences, in nanoseconds.
     fn fixed_ns(&self, costs: &Costs) -> f64 {
         self.exchanges * costs.exchange_ns + self.flushes * costs.flush_ns + self.fences * costs.fence_ns
     }
 }
 
-/// Chooses the time of an instruction so that an operation takes as long on one processor as was measured. The least is that of a processor at its best. Where that is
-/// still too long, lines came together or were asked for ahead, and took less each than they do one by one; beyond that the rest takes longer in the model than it did.
+/// Chooses the time of an instruction so that the model reproduces the measured time of an
+/// operation on one processor. The minimum is that of a processor at its best. If the result is
+/// still too long, lines were fetched in parallel or prefetched, and the memory time is reduced.
+/// Beyond that the model takes longer than the measurement.
 pub fn fit(costs: &Costs, measured_ns: f64, content: &Content) -> Costs {
     const LEAST_NS: f64 = 0.1;
     let (instructions, left_ns) = (content.instructions.max(1.0), measured_ns - content.fixed_ns(costs));

@@ -1,82 +1,89 @@
 //! The model: processors with private caches over shared memory, in virtual time.
 //!
-//! A line is in one cache for writing, in any number of caches for reading, or in none (MESI without the difference between exclusive and modified). What costs:
+//! A line is in one cache for writing, in any number of caches for reading, or in none (MESI
+//! without the difference between exclusive and modified). Costs:
 //!
-//! - Bringing a line from another processor's cache, or taking it away from those that have it, costs a *transfer*. A line makes one transfer for writing at a time,
-//!   so processors that write one line queue for it. Readers of a line that nobody writes are served at the same time.
-//! - A store does not wait for its line: it goes to a buffer that drains in order. A locked instruction and a fence wait until that is empty.
-//! - A line of a call's own comes from memory, in the same time for all: under a lock the others wait for that, too.
-//! - Everything else takes the time that it takes one processor alone.
+//! - Fetching a line from another processor's cache, or invalidating it in others, costs a
+//!   *transfer*. A line makes one transfer for writing at a time, so processors that write one line
+//!   queue for it. Readers of an unmodified line are served concurrently.
+//! - A store does not wait for its line: it enters a buffer that drains in order. A locked
+//!   instruction and a fence wait until the buffer is empty.
+//! - A line that belongs to one call comes from memory, in the same time for all systems. Under a
+//!   lock, the waiters wait for that, too.
+//! - Everything else takes the same time as on one processor.
 //!
-//! Locks: a lock that is taken is waited for in order of arrival, and handed over in the time that it takes between two threads; who waits spins, at no cost to
-//! others however many they are, and never sleeps. That is the best that a lock can do, so what the model says of systems with locks errs to their advantage. What it leaves out: buffers that are full, the bandwidth
-//! of memory, distances (two sockets), exchanges that fail and are tried again, readers that have to look twice.
+//! Locks: waiters get a lock in order of arrival, and a handover takes the time of one between two
+//! threads. A waiter spins at no cost to others, however many there are, and never sleeps. That is
+//! the best possible lock, so the model errs in favour of systems with locks.
+//!
+//! Not modelled: full store buffers, memory bandwidth, distances (two sockets), failed and repeated
+//! exchanges, optimistic readers that retry.
 
 use super::events::{Event, Kind, LINE_BYTES, Mode};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Processors at most: a bit each in a word.
+/// Maximum number of processors: a bit each in a word.
 pub const PROCESSORS_MAX: usize = 64;
 
-/// What things cost, in nanoseconds.
+/// Costs in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// An instruction, on average over those of an operation, with its share of what misses the nearest cache.
+    /// An instruction, averaged over an operation, with its share of misses in the nearest cache.
     pub instruction_ns: f64,
-    /// A line's way from memory to a processor.
+    /// A line from memory to a processor.
     pub memory_ns: f64,
-    /// A locked instruction on a line that the processor has.
+    /// A locked instruction on a line in the processor's cache.
     pub exchange_ns: f64,
-    /// A line's way from one processor's cache to another's.
+    /// A line from one processor's cache to another's.
     pub transfer_ns: f64,
-    /// From when a lock is left until somebody who has waited for it has it.
+    /// From the release of a lock until a waiter has it.
     pub handover_ns: f64,
-    /// Issuing a flush.
+    /// A flush instruction.
     pub flush_ns: f64,
     /// A fence.
     pub fence_ns: f64,
 }
 
-/// What a processor does: operations, one after the other, and again from the first.
+/// A processor's operations, repeated cyclically.
 pub type Program = Vec<Vec<Event>>;
 
-/// What came out.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Virtual time.
+    /// Virtual time in nanoseconds.
     pub ns: f64,
-    /// Operations of each processor that ended in it.
+    /// Operations completed by each processor.
     pub done: Vec<u64>,
-    /// For words at which processors waited for each other: for how long, the longest first.
+    /// Words that processors waited for and the total time, longest first.
     pub waits: Vec<(u64, f64)>,
 }
 
 impl Outcome {
-    /// Millions of operations a second of some processors together.
+    /// Millions of operations per second of some processors together.
     pub fn rate(&self, processors: impl Iterator<Item = usize>) -> f64 {
         processors.map(|processor| self.done[processor]).sum::<u64>() as f64 / self.ns * 1e3
     }
 }
 
-/// A line: who has it.
+/// A line's coherence state.
 #[derive(Debug, Clone, Default)]
 struct Line {
-    /// Processor + 1 of the one that may write it.
+    /// Number of the processor that may write it, plus one; zero for none.
     owner: usize,
     /// A bit for each processor that has it.
     sharers: u64,
-    /// When its last transfer for writing is over.
+    /// End of its last transfer for writing.
     free_at: f64,
 }
 
-/// A lock: who has it.
+/// A lock's state.
 #[derive(Debug, Clone, Default)]
 struct Lock {
     exclusive: bool,
     shared: u32,
     waiting: VecDeque<(usize, Mode)>,
-    /// When it was left last, and when by one who had it alone.
+    /// Time of the last release, and of the last exclusive release.
     left_at: f64,
     alone_until: f64,
 }
@@ -104,14 +111,14 @@ impl Lock {
 #[derive(Debug, Clone, Default)]
 struct Processor {
     now: f64,
-    /// When its last store is out of the buffer.
+    /// When its last store leaves the buffer.
     drained_at: f64,
     operation: usize,
     event: usize,
     done: u64,
 }
 
-/// Events by number instead of address.
+/// An event with indices instead of addresses.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     kind: Kind,
@@ -127,7 +134,8 @@ struct Replay<'c> {
     words: Vec<u64>,
     waits: Vec<f64>,
     processors: Vec<Processor>,
-    /// Who goes on when: picoseconds, since floats have no order.
+    /// Processors by the time of their next event, in picoseconds, since floats have no total
+    /// order.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
@@ -140,7 +148,7 @@ fn number(numbers: &mut HashMap<u64, usize>, key: u64) -> usize {
     *numbers.entry(key).or_insert(next)
 }
 
-/// Lets every processor run its program for `duration_ns` of virtual time.
+/// Runs every processor's program for `duration_ns` of virtual time.
 pub fn replay(programs: &[Program], costs: &Costs, duration_ns: f64) -> Outcome {
     assert!(programs.len() <= PROCESSORS_MAX, "a line's sharers are bits of one word");
     let (mut lines, mut words) = (HashMap::new(), HashMap::new());
@@ -174,7 +182,7 @@ pub fn replay(programs: &[Program], costs: &Costs, duration_ns: f64) -> Outcome 
 }
 
 impl Replay<'_> {
-    /// The next event of a processor.
+    /// Processes the next event of a processor.
     fn advance(&mut self, index: usize, program: &[Vec<Step>]) {
         let processor = &mut self.processors[index];
         let Some(operation) = program.get(processor.operation) else { return };
@@ -182,7 +190,7 @@ impl Replay<'_> {
             processor.event = 0;
             processor.operation = (processor.operation + 1) % program.len();
             processor.done += 1;
-            // An operation without events would go on for ever at one instant.
+            // An operation without events would repeat for ever at one instant.
             processor.now += if operation.is_empty() { self.costs.instruction_ns.max(0.001) } else { 0.0 };
             return self.go_on(index);
         };
@@ -212,7 +220,7 @@ impl Replay<'_> {
         }
         if line.sharers != 0 {
             let end = if line.owner != 0 {
-                // Its owner gives it up for writing.
+                // Its owner loses write access.
                 line.owner = 0;
                 line.free_at = processor.now.max(line.free_at) + self.costs.transfer_ns;
                 line.free_at
@@ -225,7 +233,7 @@ impl Replay<'_> {
         line.sharers |= 1 << index;
     }
 
-    /// Makes a line the processor's own, from `earliest` on; when that is done.
+    /// Gives a processor ownership of a line, from `earliest` on. Returns when that is done.
     fn own(&mut self, index: usize, step: Step, earliest: f64) -> f64 {
         let line = &mut self.lines[step.line];
         if line.owner == index + 1 {
@@ -253,7 +261,7 @@ impl Replay<'_> {
         let processor = &self.processors[index];
         let earliest = processor.now.max(processor.drained_at);
         let end = self.own(index, step, earliest) + self.costs.exchange_ns;
-        // Nobody gets the line while the instruction is at work on it.
+        // The line stays until the instruction completes.
         self.lines[step.line].free_at = end;
         self.processors[index].now = end;
         self.processors[index].drained_at = end;
@@ -262,7 +270,7 @@ impl Replay<'_> {
     fn acquire(&mut self, index: usize, step: Step, mode: Mode) {
         let lock = &mut self.locks[step.word];
         if !lock.waiting.is_empty() || !lock.admits(mode) {
-            // It goes on when the lock is its.
+            // The processor continues when it is granted the lock.
             lock.waiting.push_back((index, mode));
             return;
         }
@@ -271,11 +279,12 @@ impl Replay<'_> {
         self.granted(index, step, from);
     }
 
-    /// The lock is this processor's, from `from` on.
+    /// Grants the lock to a processor, from `from` on.
     fn granted(&mut self, index: usize, step: Step, from: f64) {
         let processor = &mut self.processors[index];
         if from > processor.now {
-            // It has looked at the lock all the time: that it gets the lock's line is part of the handover.
+            // The processor has polled the lock, so the handover includes the transfer of the
+            // lock's line.
             let begin = from + self.costs.handover_ns;
             self.waits[step.word] += begin - processor.now;
             (processor.now, processor.drained_at) = (begin, begin);
@@ -287,7 +296,7 @@ impl Replay<'_> {
         self.go_on(index);
     }
 
-    /// Leaves a lock, by a locked instruction or by a store, and lets in who waits.
+    /// Releases a lock, by a locked instruction or a store, and admits waiters.
     fn release(&mut self, index: usize, step: Step, mode: Mode, by_exchange: bool) {
         match by_exchange {
             true => self.exchange(index, step),
@@ -392,12 +401,13 @@ mod tests {
         let reader = vec![vec![work(20), event(Kind::Load, 640)]];
         let programs: Vec<Program> = std::iter::once(writer).chain(vec![reader; 15]).collect();
         let outcome = replay(&programs, &COSTS, LONG_NS);
-        // In each turn of the writer a reader waits until the line has come to the writer, was changed, and came back; it needs it half a round after it lost it.
+        // In each cycle of the writer a reader waits until the line moved to the writer, was
+        // changed, and came back. The reader needs the line half a round after it lost it.
         let (turn, lost) = (1000.0 + 50.0 + 5.0, 50.0 + 5.0 + 50.0 - 20.0 / 2.0);
         assert_about(outcome.rate(1..16) / 15.0, 1e3 * (turn - lost) / 20.0 / turn);
     }
 
-    /// A lock's word, and what is done under it and without it.
+    /// An operation with work inside and outside a lock.
     fn locked(mode: Mode, inside: u32, outside: u32) -> impl Fn(u64) -> Vec<Event> {
         let taken = move |kind| Event { kind, address: 640, count: 0 };
         move |_| {
@@ -414,7 +424,7 @@ mod tests {
     fn work_under_a_lock_is_done_by_one_at_a_time() {
         assert_about(rate(1, locked(Mode::Exclusive, 200, 800)), 1e3 / 1005.0);
         for processors in [16, 64] {
-            // The store that leaves it is buffered.
+            // The releasing store is buffered.
             assert_about(rate(processors, locked(Mode::Exclusive, 200, 800)), 1e3 / (200.0 + 80.0));
         }
     }
@@ -442,7 +452,7 @@ mod tests {
 
     #[test]
     fn readers_of_a_read_write_lock_are_inside_together_but_queue_for_its_line() {
-        // Twice per turn the line is written: 64 processors give it no rest.
+        // The line is written twice per cycle: with 64 processors it never idles.
         assert_about(rate(64, locked(Mode::Shared, 200, 800)), 1e3 / (2.0 * 55.0));
         let outcome = |mode| rate(4, locked(mode, 2000, 0));
         assert!(outcome(Mode::Shared) > 3.0 * outcome(Mode::Exclusive));
@@ -467,6 +477,6 @@ mod tests {
         let programs: Vec<Program> = (0..16).map(|processor| vec![operation(processor)]).collect();
         let outcome = replay(&programs, &COSTS, LONG_NS);
         assert_eq!(outcome.waits[0].0, 640);
-        assert!(outcome.waits.iter().all(|(word, _)| *word < 12_800), "nobody waits for what is his own");
+        assert!(outcome.waits.iter().all(|(word, _)| *word < 12_800), "no processor waits for a private word");
     }
 }

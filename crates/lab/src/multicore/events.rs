@@ -1,9 +1,12 @@
-//! What of a recording matters between processors.
+//! Extracts from a recording the events that matter between processors.
 //!
-//! A lock is what behaves like one within an operation: a locked instruction exchanges a word, and later the same thread gives the bits that it changed back. If it
-//! is given back by a store, an exchange or by clearing bits, the lock was held alone; if one was added by an exchange and taken off by a locked subtraction, it was
-//! held together with others (a reader's lock, or a reference, which nobody who counts waits for). What an exchange sets and another compare-and-exchange undoes is
-//! no lock.
+//! Locks are recognised by behaviour within an operation: a locked instruction exchanges a word,
+//! and later the same thread restores the changed bits.
+//!
+//! - Restored by a store, an exchange or by clearing bits: the lock was exclusive.
+//! - Incremented by an exchange and decremented by a locked subtraction: the lock was shared (a
+//!   reader's lock, or a reference for which no counter waits).
+//! - Restored by another compare-and-exchange: no lock.
 
 use super::coherence::Program;
 use super::record::Step;
@@ -15,25 +18,25 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of a cache line.
 pub const LINE_BYTES: u64 = 64;
-/// Bytes of an instruction, at most.
+/// Maximum length of an instruction in bytes.
 const INSTRUCTION_BYTES: usize = 15;
 const ZERO_FLAG: u64 = 1 << 6;
 /// The register that counts repetitions.
 const COUNTER: usize = 1;
 
-/// How a lock is held.
+/// The mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Alone.
+    /// One holder.
     Exclusive,
-    /// Together with others who hold it so.
+    /// Any number of shared holders.
     Shared,
 }
 
-/// What happens.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Instructions, as many as `count` says.
+    /// `count` instructions.
     Work,
     /// A line is read.
     Load,
@@ -45,22 +48,22 @@ pub enum Kind {
     Exchange,
     /// A line is flushed.
     Flush,
-    /// What was flushed is waited for, or the order of stores and loads kept.
+    /// Waits for flushes, or orders stores and loads.
     Fence,
-    /// A lock is taken, by a locked instruction.
+    /// A lock is acquired, by a locked instruction.
     Acquire(Mode),
-    /// A lock is left: by a locked instruction, or (false) by a store.
+    /// A lock is released: by a locked instruction (true) or a store (false).
     Release(Mode, bool),
 }
 
-/// A moment of an operation.
+/// An event of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// What happens.
+    /// Its type.
     pub kind: Kind,
-    /// To which address.
+    /// The address.
     pub address: u64,
-    /// Of [`Kind::Work`]: how many instructions.
+    /// For [`Kind::Work`]: the number of instructions.
     pub count: u32,
 }
 
@@ -75,9 +78,9 @@ impl Event {
 /// How an instruction changes a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// A compare-and-exchange that succeeded.
+    /// A successful compare-and-exchange.
     Exchange { old: u64, new: u64 },
-    /// An exchange without condition.
+    /// An unconditional exchange.
     Swap { old: u64, new: u64 },
     /// A locked addition.
     Add(u64),
@@ -85,11 +88,11 @@ enum Change {
     And(u64),
     /// A store.
     Store(u64),
-    /// Something else, or nothing.
+    /// Any other change, or none.
     Other,
 }
 
-/// A change, the event that it is, and the bits of its word.
+/// A change of a word: its event, and the mask of the word's bits.
 struct Write {
     event: usize,
     address: u64,
@@ -97,7 +100,7 @@ struct Write {
     change: Change,
 }
 
-/// Instructions of this process that were decoded.
+/// The decoded instructions of this process.
 pub struct Code {
     memory: File,
     known: HashMap<u64, Instruction>,
@@ -105,7 +108,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// None yet.
+    /// Starts without any decoded instruction.
     pub fn new() -> io::Result<Code> {
         let memory = File::open("/proc/self/mem")?;
         Ok(Code { memory, known: HashMap::new(), factory: InstructionInfoFactory::new() })
@@ -116,18 +119,19 @@ impl Code {
             return Ok(*known);
         }
         let mut bytes = [0; INSTRUCTION_BYTES];
-        // What is mapped may end behind the instruction.
+        // The mapping may end behind the instruction.
         let length = self.memory.read_at(&mut bytes, at)?;
         let instruction = Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE).decode();
         if instruction.is_invalid() {
-            return Err(io::Error::other(format!("an instruction at {at:#x} that the decoder does not know")));
+            return Err(io::Error::other(format!("unknown instruction at {at:#x}")));
         }
         self.known.insert(at, instruction);
         Ok(instruction)
     }
 }
 
-/// A register's value; none of one that is not for general use (a thread's own data are behind such a one).
+/// A register's value; none for a special register (for example one that leads to thread-local
+/// data).
 fn value(step: &Step, register: Register) -> Option<u64> {
     match register {
         Register::None | Register::RIP | Register::DS | Register::ES | Register::SS | Register::CS => Some(0),
@@ -136,7 +140,7 @@ fn value(step: &Step, register: Register) -> Option<u64> {
     }
 }
 
-/// The value of an operand that is a register or a number.
+/// The value of a register or immediate operand.
 fn operand(step: &Step, instruction: &Instruction, index: u32) -> Option<u64> {
     match instruction.op_kind(index) {
         OpKind::Register => value(step, instruction.op_register(index)),
@@ -145,7 +149,7 @@ fn operand(step: &Step, instruction: &Instruction, index: u32) -> Option<u64> {
     }
 }
 
-/// What a locked instruction or a store does to its word. `after` is the moment behind it.
+/// How a locked instruction or a store changes its word. `after` is the state behind it.
 fn change(step: &Step, after: &Step, instruction: &Instruction, mask: u64) -> Option<Change> {
     let source = |step: &Step| operand(step, instruction, 1).map(|value| value & mask);
     Some(match instruction.mnemonic() {
@@ -213,7 +217,7 @@ impl Reader<'_> {
 
     fn read_memory(&mut self, step: &Step, after: &Step, instruction: &Instruction, is_flush: bool) {
         let mut found = Vec::new();
-        // One that was carried out whole is as long as its count says.
+        // A repeated instruction executed as a whole covers as many elements as its counter says.
         let is_whole = instruction.is_string_instruction() && instruction.has_rep_prefix() && after.at != step.at;
         let repetitions = if is_whole { step.registers[COUNTER] } else { 1 };
         for memory in self.code.factory.info(instruction).used_memory() {
@@ -247,7 +251,7 @@ impl Reader<'_> {
     fn write(&mut self, kind: Kind, address: u64, bytes: u64, step: &Step, after: &Step, instruction: &Instruction) {
         self.push(kind, address);
         let mask = if bytes >= 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 };
-        // Locks are words; what is wider holds none.
+        // Locks are words; wider accesses hold none.
         let is_word = matches!(bytes, 1 | 4 | 8);
         let change = if is_word { change(step, after, instruction, mask) } else { None };
         self.writes.push(Write {
@@ -258,7 +262,7 @@ impl Reader<'_> {
         });
     }
 
-    /// Makes of exchanges and what undoes them the taking and leaving of locks.
+    /// Turns exchanges and their reversals into acquisitions and releases of locks.
     fn find_locks(&mut self) {
         let mut by_word: HashMap<u64, Vec<&Write>> = HashMap::new();
         for write in &self.writes {
@@ -278,7 +282,8 @@ impl Reader<'_> {
     }
 }
 
-/// If a write takes a lock: which of the later writes to its word leaves it, how it was held, and whether a locked instruction leaves it.
+/// If a write acquires a lock: the index of the later write that releases it, the mode, and whether
+/// a locked instruction releases it.
 fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
     let (Change::Exchange { old, new } | Change::Swap { old, new }) = taking.change else { return None };
     if old == new {
@@ -295,7 +300,7 @@ fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
                 let mode = if new == old.wrapping_add(1) { Mode::Shared } else { Mode::Exclusive };
                 return Some((index, mode, true));
             }
-            // What a compare-and-exchange undoes is no lock.
+            // A compare-and-exchange that restores a word is no release.
             Change::Exchange { .. } => return None,
             _ => {}
         }
@@ -303,8 +308,8 @@ fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
     None
 }
 
-/// Notes in each call where lines come from memory: those that no other call of these programs touches, where it touches them first. Each call has files of its own, and
-/// there are more of them than caches hold.
+/// Marks where lines of a call come from memory: at the first access to each line that no other
+/// call touches. Each call has its own files, and there are more files than caches hold.
 pub fn bring_own(programs: &mut [Program]) {
     let mut calls: HashMap<u64, u32> = HashMap::new();
     for call in programs.iter().flatten() {
@@ -324,8 +329,9 @@ pub fn bring_own(programs: &mut [Program]) {
     }
 }
 
-/// Leaves of programs that run together what they could feel of each other: loads and stores of lines that only one processor touches, or that none writes, take
-/// no longer than when it is alone. What comes from memory, locked instructions, flushes and fences cost in any case.
+/// Drops events that other processors cannot influence: loads and stores of lines that one
+/// processor uses alone or that are never written. Lines from memory, locked instructions, flushes
+/// and fences cost in any case.
 pub fn keep_shared(programs: &mut [Program]) {
     let (mut users, mut written): (HashMap<u64, HashSet<usize>>, HashSet<u64>) = Default::default();
     for (processor, program) in programs.iter().enumerate() {
@@ -355,7 +361,7 @@ pub fn keep_shared(programs: &mut [Program]) {
                 Kind::Acquire(_) | Kind::Release(_, true) => true,
                 Kind::Load | Kind::Store | Kind::Release(_, false) => is_felt(&event),
             };
-            // A lock that nobody else takes is an exchange.
+            // A lock that no other processor takes is an exchange.
             let kind = match event.kind {
                 Kind::Acquire(_) | Kind::Release(_, true) if !is_felt(&event) => Kind::Exchange,
                 kind => kind,
@@ -376,11 +382,11 @@ mod tests {
     use std::sync::{Mutex, RwLock};
 
     fn recorded(work: impl FnOnce()) -> Vec<Event> {
-        let steps = record(100_000, work).expect("records").0.expect("not too long");
+        let steps = record(100_000, work).expect("records").0.expect("the buffer holds all steps");
         events(&steps, &mut Code::new().expect("reads itself")).expect("decodes")
     }
 
-    /// What happens to a thing, in order, without repetitions.
+    /// The types of events at an object, in order, without repetitions.
     fn at<T>(events: &[Event], thing: &T) -> Vec<Kind> {
         let start = thing as *const T as u64;
         let range = start..start + size_of::<T>() as u64;

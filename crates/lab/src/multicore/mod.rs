@@ -1,15 +1,19 @@
-//! Operations on more processors than there are: what each does to memory is recorded, and replayed in virtual time.
+//! Operations on more processors than the machine has: the memory accesses of each are recorded and
+//! replayed in virtual time.
 //!
 //! ```text
-//!   record      single-steps a call in this process: every instruction with the registers it found
-//!   events      what of that matters between processors: lines read and written, locked instructions, flushes, fences, locks taken and left
-//!   coherence   replays the events of 1 to 64 processors against a model of their caches and of the locks
-//!   calibrate   what a line's way from memory and to another processor, a locked instruction, a flush and a fence cost on this machine
-//!   places      whose line an address is, for people
+//!   record      single-steps a call in this process: every instruction and its registers
+//!   events      the accesses that matter between processors: lines read and written, locked
+//!               instructions, flushes, fences, locks acquired and released
+//!   coherence   replays the events of 1 to 64 processors against a model of caches and locks
+//!   calibrate   the costs on this machine: a line from memory or from another processor, a
+//!               locked instruction, a flush and a fence
+//!   places      names of memory areas, for reports
 //! ```
 //!
-//! The code that is recorded is the code that runs: nothing is compiled in for it, so nothing costs when nobody records. Locks are not told to the recorder either;
-//! it recognises them by what is done to a word (see [`events`]).
+//! The recorded code is the production code: no instrumentation is compiled in, so there is no cost
+//! without recording. Locks are not announced to the recorder; it recognises them by the accesses
+//! to a word (see [`events`]).
 
 pub mod calibrate;
 pub mod coherence;

@@ -1,37 +1,37 @@
-//! Whose line an address is.
+//! Names of memory areas, for reports.
 
 use std::ops::Range;
 
-/// Memory with a name.
+/// A named memory area.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Addresses.
+    /// Address range.
     pub range: Range<u64>,
-    /// What lies there.
+    /// Name of its content.
     pub name: String,
-    /// Bytes of an element, if there are many; zero: there is one.
+    /// Bytes of an element in an array; zero for a single object.
     pub stride: u64,
-    /// Offsets in an element, ascending, and what begins there.
+    /// Offsets of fields in an element, ascending, with their names.
     pub fields: Vec<(u64, &'static str)>,
 }
 
 impl Place {
-    /// One thing at an address.
+    /// The area of one object.
     pub fn of<T>(name: impl Into<String>, thing: &T) -> Place {
         Place::at(name, thing as *const T as u64, size_of::<T>() as u64)
     }
 
-    /// Bytes at an address.
+    /// The area of some bytes.
     pub fn at(name: impl Into<String>, start: u64, bytes: u64) -> Place {
         Place { range: start..start + bytes, name: name.into(), stride: 0, fields: Vec::new() }
     }
 
-    /// The same as elements of some size.
+    /// Declares the area an array of elements of a size.
     pub fn each(self, stride: u64) -> Place {
         Place { stride, ..self }
     }
 
-    /// The same with fields.
+    /// Adds fields.
     pub fn fields(self, fields: &[(usize, &'static str)]) -> Place {
         let mut fields: Vec<(u64, &'static str)> =
             fields.iter().map(|(offset, name)| (*offset as u64, *name)).collect();
@@ -52,7 +52,7 @@ impl Place {
     }
 }
 
-/// What lies at an address: by the first place that has it.
+/// Describes an address by the first area that contains it.
 pub fn describe(places: &[Place], address: u64) -> String {
     match places.iter().find(|place| place.range.contains(&address)) {
         Some(place) => place.describe(address),

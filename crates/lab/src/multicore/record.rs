@@ -1,35 +1,40 @@
-//! Records a piece of work instruction by instruction: the processor's trap flag lets it stop after each, and the handler of the signal notes where it stands
-//! and what is in its registers.
+//! Records work instruction by instruction. The processor's trap flag stops it after each
+//! instruction, and the signal handler records the address and the registers.
 //!
-//! Invariants
-//! - One recording at a time in a process ([`BUSY`]); only the thread that records has the trap flag set.
-//! - The handler writes below `end` in the buffer, which lives until the flag is cleared, and allocates, locks and calls nothing: it may interrupt anything.
+//! Invariants:
 //!
-//! A repeated string instruction (what the C library copies and fills long blocks with) would trap at every repetition. The handler carries it out whole instead.
+//! - One recording at a time in a process ([`BUSY`]). Only the recording thread has the trap flag
+//!   set.
+//! - The handler writes below `end` of the buffer, which lives until the flag is cleared. It does
+//!   not allocate, lock or call anything, because it may interrupt any code.
+//!
+//! A repeated string instruction (used by the C library to copy and fill long blocks) would trap at
+//! every repetition. The handler executes it as a whole instead.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Registers of general use, numbered as in an instruction: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+/// General-purpose registers, numbered as in instructions: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi,
+/// r8 to r15.
 pub const REGISTERS: usize = 16;
 const STACK_POINTER: usize = 4;
 
-/// A moment before an instruction.
+/// The state before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Step {
-    /// Where the instruction lies.
+    /// Address of the instruction.
     pub at: u64,
-    /// What is in the registers.
+    /// Content of the registers.
     pub registers: [u64; REGISTERS],
-    /// The flags.
+    /// The flags register.
     pub flags: u64,
 }
 
 impl Step {
-    /// The top of the thread's stack.
+    /// The stack pointer.
     pub fn stack(&self) -> u64 {
         self.registers[STACK_POINTER]
     }
@@ -40,7 +45,7 @@ static NEXT: AtomicPtr<Step> = AtomicPtr::new(std::ptr::null_mut());
 static END: AtomicPtr<Step> = AtomicPtr::new(std::ptr::null_mut());
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the kernel has the registers, in the order of [`REGISTERS`].
+/// Index of each register in the kernel's context, in the order of [`REGISTERS`].
 const PLACES: [i32; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -61,16 +66,17 @@ const PLACES: [i32; REGISTERS] = [
 ];
 
 extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a context to a handler installed with SA_SIGINFO, and takes the registers from it afterwards.
+    // SAFETY: the kernel passes a valid context to a handler installed with SA_SIGINFO, and
+    // restores the registers from it.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     keep(registers);
-    // What follows it would not trap before it is done, so it is noted here, too.
+    // An instruction executed here does not trap, so the state behind it is recorded here, too.
     while carry_out_string(registers) {
         keep(registers);
     }
 }
 
-/// Notes a step, if there is room.
+/// Records a step, if the buffer has room.
 fn keep(registers: &[i64; 23]) {
     let step = Step {
         at: registers[libc::REG_RIP as usize] as u64,
@@ -82,19 +88,22 @@ fn keep(registers: &[i64; 23]) {
         LOST.fetch_add(1, Relaxed);
         return;
     }
-    // SAFETY: below the end of the buffer, which is there as long as the trap flag is set; only the recording thread traps.
+    // SAFETY: below the end of the buffer, which exists while the trap flag is set; only the
+    // recording thread traps.
     unsafe { next.write(step) };
     // SAFETY: at most the end of the buffer.
     NEXT.store(unsafe { next.add(1) }, Relaxed);
 }
 
-/// If the next instruction is a repeated copy or fill that goes upwards, of blocks that do not overlap: carries it out, and goes on behind it.
+/// Executes the next instruction as a whole if it is a repeated upward copy or fill of blocks that
+/// do not overlap. Returns whether it did.
 fn carry_out_string(registers: &mut [i64; 23]) -> bool {
     const REPEAT: u8 = 0xf3;
     const WIDE: u8 = 0x48;
     const DOWNWARDS: i64 = 1 << 10;
     let at = registers[libc::REG_RIP as usize] as *const u8;
-    // SAFETY: the processor is about to execute what lies there; each byte is looked at only if those before it say that it belongs to the instruction.
+    // SAFETY: the processor is about to execute these bytes; each is read only if the preceding
+    // ones show that it belongs to the instruction.
     let (is_wide, code, length) = unsafe {
         if *at != REPEAT {
             return false;
@@ -119,7 +128,8 @@ fn carry_out_string(registers: &mut [i64; 23]) -> bool {
         return false;
     }
     let fill = (registers[libc::REG_RAX as usize] as u64).to_le_bytes();
-    // SAFETY: reads and writes what the instruction would, which the program that is recorded answers for; where that is not mapped it faults here as it would there.
+    // SAFETY: reads and writes what the instruction would; the recorded program is responsible for
+    // that. An unmapped address faults here as it would there.
     unsafe {
         if copies {
             std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes);
@@ -134,7 +144,7 @@ fn carry_out_string(registers: &mut [i64; 23]) -> bool {
     true
 }
 
-/// Restores the handler that was there before, whatever happens.
+/// The installed handler. Dropping it restores the previous one.
 struct Installed(libc::sigaction);
 
 impl Installed {
@@ -144,29 +154,31 @@ impl Installed {
         action.sa_sigaction = note as extern "C" fn(_, _, _) as usize;
         action.sa_flags = libc::SA_SIGINFO;
         let mut before = MaybeUninit::uninit();
-        // SAFETY: both point to a sigaction; the handler is as SA_SIGINFO wants it.
+        // SAFETY: both point to a sigaction; the handler has the signature that SA_SIGINFO
+        // requires.
         if unsafe { libc::sigaction(libc::SIGTRAP, &action, before.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: filled by the call that succeeded.
+        // SAFETY: the successful call filled it.
         Ok(Installed(unsafe { before.assume_init() }))
     }
 }
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        // SAFETY: the action that the kernel gave.
+        // SAFETY: the action came from the kernel.
         unsafe { libc::sigaction(libc::SIGTRAP, &self.0, std::ptr::null_mut()) };
     }
 }
 
-/// The trap flag of this thread, for as long as it lives.
+/// Sets the trap flag of this thread while it exists.
 struct Stepping;
 
 impl Stepping {
     #[inline(always)]
     fn begin() -> Stepping {
-        // SAFETY: sets a flag of the processor that makes it trap after each instruction; the handler is installed. The stack is left as it was.
+        // SAFETY: sets the flag that makes the processor trap after each instruction; the handler
+        // is installed. The stack is unchanged.
         unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
         Stepping
     }
@@ -175,13 +187,14 @@ impl Stepping {
 impl Drop for Stepping {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: clears the flag.
+        // SAFETY: clears the trap flag.
         unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
     }
 }
 
-/// Does `work` and returns its steps, and what it returned; no steps if there are more than `steps_max`. It takes some ten microseconds an instruction, so
-/// nothing in `work` may wait for time to pass or for another thread.
+/// Runs `work`. Returns its steps and its result; no steps if there are more than `steps_max`. An
+/// instruction takes about ten microseconds, so `work` must not wait for a time or for another
+/// thread.
 pub fn record<T>(steps_max: usize, work: impl FnOnce() -> T) -> io::Result<(Option<Vec<Step>>, T)> {
     let _alone = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
     let mut steps: Vec<Step> = Vec::with_capacity(steps_max);
@@ -199,7 +212,7 @@ pub fn record<T>(steps_max: usize, work: impl FnOnce() -> T) -> io::Result<(Opti
     if LOST.load(Relaxed) > 0 {
         return Ok((None, result));
     }
-    // SAFETY: the handler wrote so many, from the start.
+    // SAFETY: the handler wrote this many steps from the start.
     unsafe { steps.set_len(noted) };
     Ok((Some(steps), result))
 }
@@ -209,9 +222,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
 
-    /// Of work that is short enough.
+    /// The steps of short work.
     fn steps_of(steps_max: usize, work: impl FnOnce()) -> Vec<Step> {
-        record(steps_max, work).expect("records").0.expect("not too long")
+        record(steps_max, work).expect("records").0.expect("the buffer holds all steps")
     }
 
     fn add(count: &AtomicU64, times: u64) {
@@ -241,10 +254,10 @@ mod tests {
         let steps = steps_of(60_000, || to.fill(7));
         assert!(to.iter().all(|byte| *byte == 7));
         assert!(steps.len() < 10_000, "{}", steps.len());
-        // As the C library does it if it takes it for the fastest way.
+        // One of the C library's variants.
         let mut count = to.len();
         let steps = steps_of(1000, || {
-            // SAFETY: both blocks are as long as the count; the direction is upwards by convention.
+            // SAFETY: both blocks have `count` bytes; the direction flag is clear by convention.
             unsafe {
                 std::arch::asm!("rep movsb", inout("rcx") count, inout("rsi") from.as_ptr() => _, inout("rdi") to.as_mut_ptr() => _)
             }
