@@ -1,7 +1,8 @@
-//! A physical file system without a VFS: what DirectFS's Fig. 2 calls PFS.
+//! A physical file system without a VFS: the PFS of DirectFS's Fig. 2.
 //!
-//! No names and no attributes of files are kept in memory. Directories stay as the physical file system has them in use, with its index of their names: a kernel
-//! file system, too, keeps that beside the VFS's caches.
+//! No names and no file attributes are cached. Directories in use stay in memory with the physical
+//! file system's index of their names, because a kernel file system, too, keeps that apart from the
+//! VFS's caches.
 
 use super::machine::{Result, Slow};
 use crate::inode::AttributeCell;
@@ -27,7 +28,7 @@ impl<P: PhysicalFs<Memory = Slow>> Bare<P> {
         Ok(Bare { fs, directories: HashMap::new() })
     }
 
-    /// Leaves it in order.
+    /// Unmounts.
     pub fn unmount(self) -> Result<()> {
         for (number, (_, info)) in self.directories {
             self.fs.forget(number, info)?;
@@ -50,7 +51,7 @@ impl<P: PhysicalFs<Memory = Slow>> Bare<P> {
         Ok(found.ok_or(Errno::ENOENT)?.number)
     }
 
-    /// The directory of a path's last name, and that name.
+    /// The directory of a path's last component, and that component.
     fn parent<'p>(&mut self, path: &'p [u8]) -> Result<(u64, &'p [u8])> {
         let mut here = self.fs.root();
         let mut rest = names(path).peekable();
@@ -64,7 +65,7 @@ impl<P: PhysicalFs<Memory = Slow>> Bare<P> {
         Err(Errno::EINVAL.into())
     }
 
-    /// stat.
+    /// Reads a file's attributes.
     pub fn stat(&mut self, path: &[u8]) -> Result<()> {
         let (directory, name) = self.parent(path)?;
         let number = self.find(directory, name)?;
@@ -73,7 +74,7 @@ impl<P: PhysicalFs<Memory = Slow>> Bare<P> {
         Ok(self.fs.forget(number, loaded.info)?)
     }
 
-    /// Makes a file or a directory.
+    /// Creates a file or a directory.
     pub fn create(&mut self, path: &[u8], kind: FileKind) -> Result<()> {
         let (number, name) = self.parent(path)?;
         let (attributes, info) = self.directories.get_mut(&number).ok_or(Errno::ENOENT)?;

@@ -1,4 +1,5 @@
-//! Time per system call, one thread, names in one directory: DirectFS Table II and Fig. 2, ByVFS Fig. 3, SoupFS Fig. 2 and 3.
+//! Time per system call with one thread and names in one directory: DirectFS Table II and Fig. 2,
+//! ByVFS Fig. 3.
 
 use super::bare::Bare;
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less, more};
@@ -14,20 +15,22 @@ use engine::format::FileKind;
 use pmem::{Delays, Mapping};
 use std::sync::Arc;
 
-/// Directories with files to look at, one, two and three levels down, and one to make and remove names in.
+/// Directories with existing files one, two and three levels down, and one for creating and
+/// removing names.
 const PLACES: [&str; 3] = ["/one", "/a/two", "/a/b/three"];
 const EMPTY: &str = "/empty";
 
 struct Paths {
     by_level: [Vec<Vec<u8>>; 3],
     new: Vec<Vec<u8>>,
-    /// In which order they are looked at and removed.
+    /// The order of stats and removals of files.
     order: Vec<u64>,
-    /// Of as many as become directories: each is a link of the one that it is in.
+    /// The same for directories. Each subdirectory is a link of its parent, so their number is
+    /// limited.
     directory_order: Vec<u64>,
 }
 
-/// Directories that are made in one.
+/// Maximum number of subdirectories created in one directory.
 const DIRECTORIES_MAX: u64 = 60_000;
 const _: () = assert!(DIRECTORIES_MAX < posix::LINKS_MAX as u64);
 
@@ -47,7 +50,7 @@ impl Paths {
     }
 }
 
-/// Makes the directories, and the files to look at.
+/// Creates the directories and the existing files.
 fn populate(machine: &dyn Machine, paths: &Paths) -> Result<()> {
     machine.with(&mut |calls| {
         for directory in ["/one", "/a", "/a/two", "/a/b", "/a/b/three", EMPTY] {
@@ -63,12 +66,13 @@ fn populate(machine: &dyn Machine, paths: &Paths) -> Result<()> {
 const COLD_STATS: [&str; 3] = ["stat", "stat_2", "stat_3"];
 const WARM_STATS: [&str; 3] = ["stat_c", "stat_2_c", "stat_3_c"];
 
-/// How many times warm calls are measured in a round. One time lasts some milliseconds, so that what else the machine does may fall on all of it.
+/// Measurements of warm calls per round. One lasts some milliseconds, so interference can affect
+/// all of it.
 const WARM_LOOKS: usize = 4;
-/// The same for those that change something, which take longer.
+/// The same for calls that change something, which take longer.
 const WARM_CHANGES: usize = 2;
 
-/// One round of everything: each call first cold, right after mounting, then warm.
+/// One round of all calls: each first cold, right after mounting, then warm.
 fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mut Measured) -> Result<()> {
     let order = Some(&paths.order[..]);
     for ((paths, cold), warm) in paths.by_level.iter().zip(COLD_STATS).zip(WARM_STATS) {
@@ -101,7 +105,7 @@ fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mu
     Ok(())
 }
 
-/// What was measured of all subjects with all memories: `[memory][subject]`.
+/// Measures all subjects with all memories: `[memory][subject]`.
 fn measure(
     bench: &Bench<'_>,
     subjects: &[Subject],
@@ -132,7 +136,7 @@ fn measure(
     Ok(all)
 }
 
-// --- DirectFS, Table II --------------------------------------------------------------------------------------------
+// --- DirectFS, Table II -----------------------------------------------------------------------
 
 const TABLE_2_SUBJECTS: [Subject; 7] = [
     Subject::Pmfs,
@@ -171,7 +175,7 @@ pub const TABLE_2: Experiment = Experiment {
     name: "directfs-table2",
     question: "How long does each system call take, cold and warm?",
     source: "DirectFS, Table II (section V-B1): 10,000 files, Optane DC memory",
-    method: "Names in one directory; stat also two and three levels down. Cold: right after mounting. Warm (_c): again, the first time dropped. \"open\" makes a file and closes it. _N and _Nnqp: the paper's index and cachelets over the other file system, with and without inode quick path. In the full size PMFS runs without delays only: its linear searches would take minutes per row.",
+    method: "Names in one directory; stat also two and three levels down. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. _N and _Nnqp: the paper's index and cachelets over the other file system, with and without the inode quick path. In the full size PMFS runs without delays only, because its linear searches would take minutes per row.",
     needs_bytes: |size| TABLE_2_SUBJECTS.len() as u64 * Plan::of_files(table_2_files(size) * 4 + 100).image_bytes(),
     run: |bench| {
         let left_out =
@@ -197,19 +201,19 @@ pub const TABLE_2: Experiment = Experiment {
     },
 };
 
-/// Why a row may not come out as in the paper.
+/// Why a row may differ from the paper.
 fn table_2_reason(row: &str) -> &'static str {
     match row {
         "stat" | "stat_2" | "stat_3" => COLD_STAT,
         "stat_c" | "stat_2_c" | "stat_3_c" => {
-            "With names in memory both find each part of a path by one lookup in a hash table, with no lock and no store to anything shared; the rest is the same for both. The paper's path walk is a kernel's, which does more at each part. What slower memory adds to DirectFS here is the emulation's own work: it compares names with their entries on the image, which are in the cache."
+            "With names in memory both systems find each path component by one hash table lookup, without locks and without stores to shared data; the rest is the same. The paper's path walk is a kernel's, which does more work per component. With slower memory DirectFS additionally pays for the emulation itself: it compares names with their entries on the image, which are in the cache."
         }
         _ => REMOVED,
     }
 }
 
-const COLD_STAT: &str = "What the VFS has to make costs less here: the front's dentries and inodes are 128 bytes each in arrays, a kernel's 192 and some 1000 in slabs. On slower memory what both read counts more, and DirectFS's inode is four lines, of which all are read, NOVA's two.";
-const REMOVED: &str = "The paper's DirectFS leaves to a thread in the background what a removed file had. Here the call that removes returns it itself, in batches, and is timed with it.";
+const COLD_STAT: &str = "The VFS's work costs less here: the VFS layer's dentries and inodes have 128 bytes each in arrays, a kernel's 192 and about 1000 in slabs. With slower memory the reads of both weigh more, and DirectFS reads all four lines of its inode, NOVA two.";
+const REMOVED: &str = "The paper's DirectFS frees a removed file's space in a background thread. Here the removing call frees it, in batches, and is timed with it.";
 
 fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
     for row in rows {
@@ -229,13 +233,13 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
         let each: Vec<Vec<f64>> = rows.iter().map(|row| values(row)).collect();
         (0..MEMORIES.len()).map(|memory| each.iter().map(|row| row[memory]).fold(f64::MIN, f64::max)).collect()
     };
-    let index = "The paper's own figures contain what its kernel's caches cost; here they are smaller and cost less, so there is less to save. What is written to the image, and is the same for both, is most of the time, and the more so the slower the memory is.";
+    let index = "The paper's figures include the cost of its kernel's caches. These are smaller and cheaper here, so there is less to save. Most of the time goes into writes to the image, which both share, and their part grows with slower memory.";
     let claims = [
         (
             "DirectFS takes less time than NOVA on average (abstract, section I)",
             36.86,
             findings.mean_reductions(rows, "DirectFS", "NOVA"),
-            "It is the mean of the rows above: in the warm stats there is nothing to gain here, and in the cold ones less with slower memory.",
+            "This is the mean of the rows above. There is nothing to gain in the warm stats here, and less in the cold ones with slower memory.",
         ),
         (
             "DirectFS takes less time than NOVA at best (abstract)",
@@ -253,7 +257,7 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
             "index and cachelets make cold stat over PMFS faster",
             96.9,
             findings.reductions("stat", "PMFS_N", "PMFS"),
-            "What is saved is a linear search of the directory, so it depends on how long that is: 10,000 names in the paper and in the full size, fewer in the quick one. The memory's delay is paid once for each line of the directory, as long as it fits into the processor's cache.",
+            "The saving is a linear search of the directory, so it depends on the directory's length: 10,000 names in the paper and in the full size, fewer in the quick size. The memory delay applies once per line of the directory, as long as the directory fits into the processor's cache.",
         ),
         (
             "index and cachelets make metadata writes over NOVA faster, on average",
@@ -265,7 +269,7 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
             "index and cachelets make metadata writes over PMFS faster, on average",
             75.3,
             findings.mean_reductions(&writes, "PMFS_N", "PMFS"),
-            "As for cold stat: what is saved is a linear search, whose length is the number of names, and PMFS's journal is the same with and without.",
+            "As for cold stat: the saving is a linear search, which grows with the number of names, and PMFS's journal is the same with and without.",
         ),
         (
             "DirectFS's own log makes metadata writes faster than index and cachelets over NOVA, on average",
@@ -277,7 +281,7 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
             "the inode quick path makes warm stat over NOVA faster",
             19.0,
             findings.reductions("stat_c", "NOVA_N", "NOVA_Nnqp"),
-            "Without the quick path the inode's place is found through the inode table, and the pointer in it read from the image. Where files are few these lines are in the processor's cache.",
+            "Without the quick path the inode's offset is found through the inode table, and the pointer in the inode is read from the image. With few files these lines are in the processor's cache.",
         ),
     ];
     for (what, paper, here, reason) in claims {
@@ -286,24 +290,24 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
     }
 }
 
-// --- ByVFS, Fig. 3 -------------------------------------------------------------------------------------------------
+// --- ByVFS, Fig. 3 ----------------------------------------------------------------------------
 
-/// ByVFS, section 4.2 (the text beside Fig. 3): by how much less time than the conventional VFS, per cent.
+/// ByVFS, section 4.2 (the text about Fig. 3): reduction against the conventional VFS in per cent.
 const BYVFS_PAPER: [(&str, f64); 6] =
     [("open", 12.7), ("stat", 48.1), ("access", 28.4), ("unlink", 50.8), ("mkdir", 7.4), ("rmdir", 18.4)];
 const BYVFS_SUBJECTS: [Subject; 2] = [Subject::Nova, Subject::ByVfs];
 
-/// Why a row may not come out as in the paper.
+/// Why a row may differ from the paper.
 fn byvfs_reason(row: &str) -> &'static str {
     match row {
         "unlink_c" => {
-            "With names in memory the conventional front's unlink takes a dentry out of two lists; ByVFS's looks the name up in NOVA's index once more. In the paper's kernel the former costs more than the latter, here about as much."
+            "With names in memory the conventional layer's unlink removes a dentry from two lists; ByVFS's unlink looks the name up in NOVA's index once more. In the paper's kernel the former costs more, here both cost about the same."
         }
         "open" | "mkdir" => {
-            "What ByVFS saves is a dentry, most of the time goes into what NOVA writes, and the slower the memory, the more of it."
+            "ByVFS saves a dentry, but most of the time goes into NOVA's writes, and more of it with slower memory."
         }
         _ => {
-            "What ByVFS saves is a dentry: 128 bytes in an array here, 192 in a kernel's slab in the paper, whose directory of 100,000 names is the full size's. It keeps the inode in memory, and writes the pointer to that into the inode on the image."
+            "ByVFS saves a dentry: 128 bytes in an array here, 192 in a kernel's slab in the paper, whose directory has the 100,000 names of the full size. ByVFS keeps the inode in memory, and writes the pointer to it into the inode on the image."
         }
     }
 }
@@ -317,7 +321,7 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
     name: "byvfs-fig3",
     question: "What does a VFS without a dentry cache save, cold and warm?",
     source: "ByVFS, Fig. 3 and section 4.2: 100,000 files in one directory, NOVA below, 30 to 40 ns added to reads and 600 ns to writes",
-    method: "The conventional VFS and ByVFS over the same NOVA-like file system. Cold: right after mounting. Warm (_c): again, the first time dropped. \"open\" makes a file and closes it. Of directories 60,000 are made, since a directory has at most 65,000 links here.",
+    method: "The conventional VFS and ByVFS over the same NOVA-like file system. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. 60,000 directories are created, since a directory has at most 65,000 links here.",
     needs_bytes: |size| BYVFS_SUBJECTS.len() as u64 * Plan::of_files(byvfs_files(size) * 4 + 100).image_bytes(),
     run: |bench| {
         let measured = measure(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size), &|_, _| false)?;
@@ -353,7 +357,7 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
     },
 };
 
-// --- DirectFS, Fig. 2 ----------------------------------------------------------------------------------------------
+// --- DirectFS, Fig. 2 -------------------------------------------------------------------------
 
 fn figure_2_files(size: Size) -> u64 {
     size.pick(40, 1000, 10_000)
@@ -365,12 +369,12 @@ const FIGURE_2_ROWS: [[&str; 6]; 3] = [
     ["create_3", "stat_3", "remove_3", "create_3_c", "stat_3_c", "remove_3_c"],
 ];
 
-/// VFS or none.
+/// With and without a VFS.
 pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
     name: "directfs-fig2",
     question: "What do the VFS's caches cost, and what do they save?",
     source: "DirectFS, Fig. 2 and section II-C: NOVA with the VFS and without",
-    method: "create, stat and remove in directories one, two and three levels down. VFS: the conventional front over the NOVA-like file system. PFS: its operations called without any cache of names or attributes of files; directories in use keep NOVA's own index. Cold: right after mounting. Warm (_c): again, the first time dropped.",
+    method: "create, stat and remove in directories one, two and three levels down. VFS: the conventional layer over the NOVA-like file system. PFS: its operations called without any cache of names or file attributes; directories in use keep NOVA's own index. Cold: right after mounting. Warm (_c): repeated.",
     needs_bytes: |size| 2 * Plan::of_files(figure_2_files(size) + 100).image_bytes(),
     run: |bench| {
         let files = figure_2_files(bench.size);
@@ -407,7 +411,7 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
             paper: 55.5,
             here: findings.reductions("stat", "PFS", "VFS"),
             sense: Sense::AtLeast,
-            reason: "The front's dentries and inodes cost less to make than a kernel's, so there is less to save; and what is read of the image, which slower memory makes the greater part, is the same with and without.",
+            reason: "The VFS layer's dentries and inodes cost less to create than a kernel's, so there is less to save. Reads of the image are the same with and without, and dominate with slower memory.",
         });
         let of = |memory| {
             more(
@@ -421,7 +425,7 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
             paper: 89.5,
             here: (0..MEMORIES.len()).map(of).collect(),
             sense: Sense::AtLeast,
-            reason: "NOVA's index of names, which is asked each time, is in memory here as there, and its inode is in the processor's cache: how much more that is than a hit in the VFS's caches depends on how many files there are.",
+            reason: "Every call asks NOVA's index of names, which is in memory in both cases, and the inode is in the processor's cache. How much more this costs than a hit in the VFS's caches depends on the number of files.",
         });
         let values = |subject: &str| rows.iter().map(|row| findings.here(row, subject, 0)).collect();
         let series = |name: &str| Series { name: name.to_owned(), values: values(name) };
@@ -461,7 +465,7 @@ fn figure_2_vfs(machine: &mut dyn Machine, files: u64, delays: Delays, times: &m
     Ok(())
 }
 
-/// An image with the directories, for the physical file system alone.
+/// Creates an image with the directories, for the physical file system alone.
 fn figure_2_image(files: u64) -> Result<Arc<Mapping>> {
     let image = populated(Plan::of_files(files + 100).image_bytes())?;
     let region = || image.region(Slow::default());

@@ -1,9 +1,10 @@
-//! Plots as SVG: bars in groups, or lines. The paper's numbers, where it gives any, stand beside those measured here on the same scale.
+//! Plots as SVG: grouped bars, or lines. The paper's numbers, if known, are shown next to those
+//! measured here on the same scale.
 
 use super::findings::{Plot, Series};
 use std::fmt::Write;
 
-/// Colours that stay apart for most eyes, on white and on black.
+/// Colours that most readers can distinguish, on white and on black.
 const COLOURS: [&str; 9] =
     ["#4878a8", "#e08a3c", "#59a14f", "#c0504d", "#8b6bb1", "#8c7355", "#d27fae", "#7f7f7f", "#a9a93c"];
 
@@ -13,7 +14,7 @@ const TOP: f64 = 44.0;
 const PANEL_MIN: f64 = 330.0;
 const GAP: f64 = 40.0;
 
-/// Makes text safe to stand in HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -29,7 +30,7 @@ pub fn escaped(text: &str) -> String {
     safe
 }
 
-/// A number with as many digits as one can use.
+/// Formats a number with a useful number of digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -39,7 +40,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The least round number that is not below a value: where an axis ends.
+/// The smallest round number that is not below a value: the end of an axis.
 pub fn round_up(value: f64) -> f64 {
     if !(value.is_finite() && value > 0.0) {
         return 1.0;
@@ -50,7 +51,7 @@ pub fn round_up(value: f64) -> f64 {
     steps.iter().map(|step| step * magnitude).find(|end| *end >= value * 0.999_999).unwrap_or(10.0 * magnitude)
 }
 
-/// What a plot's panels are and how large it is.
+/// The panels of a plot and its dimensions.
 struct Extent<'p> {
     panels: Vec<(&'p str, &'p [Series])>,
     panel: f64,
@@ -83,7 +84,7 @@ pub fn svg(plot: &Plot) -> String {
     sheet(std::slice::from_ref(plot))
 }
 
-/// Plots below one another, as one SVG element.
+/// Plots below each other, as one SVG element.
 pub fn sheet(plots: &[Plot]) -> String {
     let extents: Vec<Extent<'_>> = plots.iter().map(Extent::of).collect();
     let width = extents.iter().map(|extent| extent.width).fold(0.0, f64::max);

@@ -1,18 +1,20 @@
-//! The machine around the engine in experiments: this machine's, but that its time can be held.
+//! The engine's platform in experiments: the host's, with a clock that can be held.
 //!
-//! A call that is recorded instruction by instruction takes milliseconds. The clock by which a directory's times change ticks a few hundred times a second, so it would tick in each of them, and each
-//! would change the directory's times, which thousands of calls between two ticks do not. So time stands still while calls are recorded.
+//! A recorded call takes milliseconds. The clock for a directory's times ticks a few hundred times
+//! a second, so it would tick in every recorded call, and every call would change the directory's
+//! times. Without recording, thousands of calls run between two ticks. So the clock is held while
+//! calls are recorded.
 
 use engine::Platform;
 use posix::host;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicI64, AtomicU32};
 
-/// What is recorded at a time holds time for all: only the time of file systems in memory, for as long.
+/// A recording holds the clock for all file systems in memory.
 static HELD_NS: AtomicI64 = AtomicI64::new(0);
 static HOLDERS: AtomicU32 = AtomicU32::new(0);
 
-/// While it lives, time stands still.
+/// The clock is held while this exists.
 pub(super) struct HeldTime(());
 
 impl HeldTime {
@@ -34,12 +36,13 @@ impl Drop for HeldTime {
 
 pub(super) struct LabPlatform;
 
-/// The one of this process.
+/// The platform of this process.
 pub(super) static PLATFORM: LabPlatform = LabPlatform;
 
 impl Platform for LabPlatform {
     fn now_ns(&self) -> i64 {
-        // The clock is read in any case, so that a recorded call does what others do.
+        // The host's clock is read in any case, so that a recorded call does the same work as
+        // others.
         let now_ns = host::now_ns();
         match HELD_NS.load(Relaxed) {
             0 => now_ns,
@@ -85,7 +88,7 @@ mod tests {
         let first = HeldTime::new();
         let second = HeldTime::new();
         let held_ns = PLATFORM.now_ns();
-        // The coarse clock has moved on when it says something else.
+        // Wait until the coarse clock has ticked.
         while host::now_ns() == held_ns {
             std::hint::spin_loop();
         }

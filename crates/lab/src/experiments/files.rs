@@ -1,4 +1,5 @@
-//! Whole applications on files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9, SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
+//! Applications with files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9,
+//! SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
 
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, more};
 use super::loops::{Random, Watch, append, read_file, read_once, write_file};
@@ -9,14 +10,14 @@ use pmem::Delays;
 use std::time::Instant;
 
 const IO_BYTES: usize = 1 << 20;
-/// An application: what a thread does again and again.
+/// An application: the operations that a thread repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Application {
     /// filebench: a mail server, one directory, each mail synced.
     Varmail,
-    /// filebench: many directories, whole files written, appended to, read and removed.
+    /// filebench: many directories; whole files are written, appended to, read and removed.
     FileServer,
-    /// Small files made, removed, read and appended to.
+    /// Small files are created, removed, read and appended to.
     Postmark,
 }
 
@@ -29,7 +30,7 @@ impl Application {
         }
     }
 
-    /// Directories beside one another.
+    /// Number of directories.
     const fn directories(self) -> u64 {
         match self {
             Application::Varmail => 1,
@@ -38,7 +39,8 @@ impl Application {
         }
     }
 
-    /// Operations (opening, reading, writing, syncing, closing, removing ...) of one turn, as filebench counts them.
+    /// Operations (open, read, write, sync, close, remove ...) of one repetition, as filebench
+    /// counts them.
     const fn operations(self) -> f64 {
         match self {
             Application::Varmail => 13.0,
@@ -48,7 +50,7 @@ impl Application {
     }
 }
 
-/// A thread's own files.
+/// A thread's files.
 struct Own<'m> {
     calls: &'m dyn Calls,
     thread: u64,
@@ -128,7 +130,7 @@ struct Site {
     application: Application,
     machine: Box<dyn Machine>,
     paths: Vec<Vec<u8>>,
-    /// How many files each thread ever made: their names go on from there.
+    /// Number of files that each thread ever created, for unique names.
     made: Vec<u64>,
 }
 
@@ -154,7 +156,7 @@ impl Site {
         Ok(Site { subject, application, machine, paths, made })
     }
 
-    /// Thousands of operations a second. Each thread has its part of the files.
+    /// Thousands of operations per second. Each thread has its part of the files.
     fn rate(&mut self, delays: Delays, turns: u64, threads: u64) -> Result<f64> {
         self.machine.remount(delays)?;
         let (application, machine) = (self.application, &*self.machine);
@@ -191,7 +193,7 @@ impl Site {
     }
 }
 
-/// Rates of some subjects, most of several rounds: `[threads][memory][subject]`.
+/// Rates of some subjects, the maximum of several rounds: `[threads][memory][subject]`.
 fn rates(
     bench: &Bench<'_>,
     subjects: &[Subject],
@@ -230,7 +232,7 @@ fn add_rates(findings: &mut Findings, row: &str, subjects: &[Subject], rates: &[
     }
 }
 
-/// By how much per cent a subject's rate is above another's.
+/// By how much a subject's rate exceeds another's, in per cent.
 fn gains(findings: &Findings, row: &str, subject: &str, base: &str) -> Vec<f64> {
     let of = |memory| Some(more(findings.here(row, subject, memory)?, findings.here(row, base, memory)?));
     (0..findings.memories.len()).filter_map(of).collect()
@@ -255,10 +257,10 @@ fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
     }
 }
 
-/// Why a gain is less where content is read or written.
-const CONTENT: &str = "Most of the time goes into content, which both read and write alike, and more of it the slower the memory is. A file that is appended to after others were made lies in one piece no more, and gets a map of 4 KiB in DirectFS; NOVA notes the blocks in its log.";
+/// Why a gain is smaller when content is read or written.
+const CONTENT: &str = "Most of the time goes into content, which both systems read and write alike, and more of it with slower memory. A file that is appended to after others were created is no longer contiguous, and gets a 4 KiB block map in DirectFS; NOVA records the blocks in its log.";
 
-// --- DirectFS, Fig. 9 ----------------------------------------------------------------------------------------------
+// --- DirectFS, Fig. 9 -------------------------------------------------------------------------
 
 const FIGURE_9_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::DirectFs];
 
@@ -266,12 +268,12 @@ fn figure_9_files(size: Size) -> u64 {
     size.pick(20, 200, 10_000)
 }
 
-/// Applications of several threads.
+/// Applications with several threads.
 pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
     name: "directfs-fig9",
     question: "What do applications gain?",
     source: "DirectFS, Fig. 9 and section V-D: filebench, 10,000 files, 1 to 16 threads",
-    method: "varmail: remove, make and sync, read, append and sync, read; 16 KiB files in one directory. fileserver: make, append, read, remove, stat; 128 KiB files in 20 directories (the full size has 2,000 of them). Written after filebench's descriptions; each thread has files of its own. One and two threads, since there are two processors.",
+    method: "varmail: remove; create, write and sync; read; append and sync; read; with 16 KiB files in one directory. fileserver: create, append, read, remove, stat; with 128 KiB files in 20 directories (2,000 files in the full size). Written after filebench's descriptions; each thread has its own files. One and two threads, since there are two processors.",
     needs_bytes: |size| {
         let files = figure_9_files(size).min(2000);
         let plan = Plan { content_bytes: files * (128 << 10) * 3, ..Plan::of_files(files * 2) };
@@ -291,9 +293,9 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
             }
         }
         for (what, row, paper) in [
-            ("DirectFS does more varmail than NOVA with one thread", "varmail, 1", 27.0),
-            ("DirectFS does more varmail than NOVA with 16 threads (here: 2)", "varmail, 2", 66.0),
-            ("DirectFS does more fileserver than NOVA with one thread", "fileserver, 1", 42.3),
+            ("DirectFS runs more varmail operations than NOVA with one thread", "varmail, 1", 27.0),
+            ("DirectFS runs more varmail operations than NOVA with 16 threads (here: 2)", "varmail, 2", 66.0),
+            ("DirectFS runs more fileserver operations than NOVA with one thread", "fileserver, 1", 42.3),
         ] {
             let here = gains(&findings, row, "DirectFS", "NOVA");
             findings.claims.push(Claim {
@@ -310,7 +312,7 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
     },
 };
 
-// --- SoupFS, Fig. 4 and 5 ------------------------------------------------------------------------------------------
+// --- SoupFS, Fig. 4 and 5 ---------------------------------------------------------------------
 
 const SOUPFS_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
 
@@ -341,11 +343,11 @@ pub const SOUPFS_FIGURE_4: Experiment = Experiment {
     name: "soupfs-fig4",
     question: "What does Postmark gain by soft updates?",
     source: "SoupFS, Fig. 4 and section 3: \"about 50 %\" above the other file systems",
-    method: "Transactions of one thread on small files (4 to 12 KiB) in ten directories: one is made and one removed, then one is read or appended to. SoupFS's persister comes every 20 ms.",
+    method: "Transactions of one thread on small files (4 to 12 KiB) in ten directories: one file is created and one removed, then one is read or appended to. SoupFS's persister runs every 20 ms.",
     needs_bytes: soupfs_needs,
     run: |bench| {
-        let reason = "What SoupFS saves is metadata, and most of the time goes into content; its persister works beside the application, on two processors.";
-        let what = "SoupFS does more Postmark transactions than NOVA";
+        let reason = "SoupFS saves metadata work, but most of the time goes into content. Its persister runs concurrently with the application, on two processors.";
+        let what = "SoupFS runs more Postmark transactions than NOVA";
         soupfs(bench, "Postmark", Application::Postmark, (50.0, what, reason))
     },
 };
@@ -355,15 +357,15 @@ pub const SOUPFS_FIGURE_5: Experiment = Experiment {
     name: "soupfs-fig5",
     question: "What does varmail gain by soft updates?",
     source: "SoupFS, Fig. 5 and section 3: up to 75 % above NOVA",
-    method: "varmail as in directfs-fig9, one thread. Each mail is synced, so a persister's work is done by the application itself here.",
+    method: "varmail as in directfs-fig9, one thread. Each mail is synced, so the application itself does the persister's work here.",
     needs_bytes: soupfs_needs,
     run: |bench| {
-        let reason = "Each mail is synced twice, so what the persister would do the application does itself. The paper's fsync handles what is to be done for the file; here it makes the file's name durable, too, with all that its directory has to do before that, since programs rely on it. What is not a whole block is flushed line by line then. NOVA has nothing left to do, and streams all content.";
-        soupfs(bench, "varmail", Application::Varmail, (75.0, "SoupFS does more varmail than NOVA", reason))
+        let reason = "Each mail is synced twice, so the application itself does the persister's work. The paper's fsync handles the file's pending changes. Here it also makes the file's name durable, with everything that its directory must persist before, since programs rely on that. Partial blocks are then flushed line by line. NOVA has nothing left to do, and streams all content.";
+        soupfs(bench, "varmail", Application::Varmail, (75.0, "SoupFS runs more varmail operations than NOVA", reason))
     },
 };
 
-// --- DirectFS, Fig. 8 ----------------------------------------------------------------------------------------------
+// --- DirectFS, Fig. 8 -------------------------------------------------------------------------
 
 const FIGURE_8_SUBJECTS: [Subject; 2] = [Subject::Nova, Subject::DirectFs];
 const FIGURE_8_KIB: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -377,7 +379,7 @@ fn figure_8_plan(size: Size) -> Plan {
     Plan { content_bytes: files * (32 << 10) * 2, ..Plan::of_files(files * 2 + 100) }
 }
 
-/// Thousands of files a second: read with no names in memory, and written anew.
+/// Thousands of files per second: read with cold caches, and newly written.
 fn small_files(machine: &mut dyn Machine, delays: Delays, files: u64, bytes: usize) -> Result<[f64; 2]> {
     let named = |letter: char| (0..files).map(|index| format!("/pictures/{letter}{index:05}").into_bytes()).collect();
     let (old, new): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (named('r'), named('w'));
@@ -406,7 +408,7 @@ pub const DIRECTFS_FIGURE_8: Experiment = Experiment {
     name: "directfs-fig8",
     question: "What do small files gain?",
     source: "DirectFS, Fig. 8 and section V-D: 1,000 files of 1 to 32 KiB, one thread",
-    method: "r: open, read whole, close, right after mounting. w: make, write whole, close. All in one directory.",
+    method: "r: open, read whole, close, right after mounting. w: create, write whole, close. All files are in one directory.",
     needs_bytes: |size| FIGURE_8_SUBJECTS.len() as u64 * figure_8_plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("thousand files/s", &MEMORIES);

@@ -1,113 +1,114 @@
-//! What an experiment returns: measured numbers beside the paper's, and which of the paper's claims hold here.
+//! The result of an experiment: measured numbers next to the paper's, and which of the paper's
+//! claims hold here.
 
 use super::memory_name;
 use pmem::Delays;
 
-/// One number of a paper and its counterparts here.
+/// A number of a paper and its counterparts here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measure {
-    /// What was done.
+    /// The operation.
     pub row: String,
-    /// By whom.
+    /// The subject.
     pub subject: String,
-    /// What the paper has, if it says it in numbers.
+    /// The paper's value, if the paper states it in numbers.
     pub paper: Option<f64>,
-    /// What was measured, for each memory.
+    /// The measured values, one per memory.
     pub here: Vec<Option<f64>>,
 }
 
-/// Which way a claim goes.
+/// The direction of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sense {
-    /// The more the better for the paper's claim.
+    /// Higher values support the claim.
     AtLeast,
-    /// The less the better.
+    /// Lower values support the claim.
     AtMost,
-    /// It should be about so.
+    /// Values near the paper's support the claim.
     About,
 }
 
-/// What a paper concludes, as a number, and what comes out here.
+/// A conclusion of a paper as a number, and the result here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
-    /// In words.
+    /// The claim in words.
     pub what: String,
     /// Unit of the numbers.
     pub unit: &'static str,
-    /// The paper's.
+    /// The paper's value.
     pub paper: f64,
-    /// Ours, for each memory.
+    /// The values here, one per memory.
     pub here: Vec<f64>,
-    /// When it holds.
+    /// When the claim holds.
     pub sense: Sense,
-    /// Why it may not hold here; said only where it does not.
+    /// Why it may not hold here; printed only where it does not.
     pub reason: &'static str,
 }
 
-/// A line of a plot.
+/// A data series of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Whose.
+    /// Its subject.
     pub name: String,
-    /// Values, one for each place on the axis.
+    /// Values, one per position on the axis.
     pub values: Vec<Option<f64>>,
 }
 
-/// The basis of nearly all plots: of several memories the one that is not slowed.
+/// The basis of most plots: the memory without delay.
 pub const MEASURED: &str = "measured here, no delay";
 
-/// A plot: what was measured, and beside it what the paper has, if it is known in numbers.
+/// A plot of the measured values, and of the paper's, if they are known in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
     /// What it shows.
     pub title: String,
-    /// Of the values.
+    /// Unit of the values.
     pub unit: String,
-    /// Places on the axis.
+    /// Positions on the axis.
     pub places: Vec<String>,
-    /// Lines between the places, instead of bars.
+    /// Whether lines connect the positions, instead of bars.
     pub lines: bool,
-    /// How what is shown came about, as the heading of its panel.
+    /// Origin of the values, as the heading of the panel.
     pub basis: &'static str,
-    /// What came out here.
+    /// The values here.
     pub here: Vec<Series>,
-    /// The paper's; empty: it has no numbers.
+    /// The paper's values; empty if it has no numbers.
     pub paper: Vec<Series>,
 }
 
-/// All of it.
+/// All results of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Findings {
     /// Unit of the measures.
     pub unit: &'static str,
     /// The memories, in the order of the measures' values.
     pub memories: Vec<Delays>,
-    /// Numbers.
+    /// Measurements.
     pub measures: Vec<Measure>,
-    /// Conclusions.
+    /// Claims.
     pub claims: Vec<Claim>,
     /// Plots.
     pub plots: Vec<Plot>,
-    /// What else must be known to read the numbers.
+    /// Further facts needed to interpret the numbers.
     pub notes: Vec<String>,
 }
 
-/// How a number compares with the paper's.
+/// The result of comparing a number with the paper's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As far as the paper, or farther.
+    /// At least as far as the paper.
     Holds,
-    /// In the same direction, less far.
+    /// The same direction, less far.
     Weaker,
-    /// Not at all, or the other way.
+    /// No effect, or the opposite direction.
     Fails,
 }
 
-/// A claim of "about so much" holds within this part of the paper's number.
+/// An `About` claim holds within this fraction of the paper's number.
 const ABOUT: f64 = 0.25;
 
 impl Claim {
-    /// Of one memory.
+    /// The verdict for one memory.
     pub fn verdict(&self, here: f64) -> Verdict {
         let holds = match self.sense {
             Sense::AtLeast => here >= self.paper,
@@ -121,7 +122,7 @@ impl Claim {
         }
     }
 
-    /// One honest sentence: whether it holds, where it does not, and why.
+    /// One sentence: whether the claim holds, where it does not, and why.
     pub fn sentence(&self, memories: &[Delays]) -> String {
         let verdicts: Vec<_> = self.here.iter().map(|here| self.verdict(*here)).collect();
         if verdicts.iter().all(|verdict| *verdict == Verdict::Holds) {
@@ -159,7 +160,7 @@ impl Claim {
 }
 
 impl Measure {
-    /// Ours by the paper's, for a memory.
+    /// The value here divided by the paper's, for a memory.
     pub fn ratio(&self, memory: usize) -> Option<f64> {
         let paper = self.paper.filter(|paper| *paper != 0.0)?;
         Some(self.here.get(memory).copied().flatten()? / paper)
@@ -167,24 +168,24 @@ impl Measure {
 }
 
 impl Findings {
-    /// Nothing yet.
+    /// Empty findings.
     pub fn new(unit: &'static str, memories: &[Delays]) -> Findings {
         let (measures, claims, plots, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Findings { unit, memories: memories.to_vec(), measures, claims, plots, notes }
     }
 
-    /// What was measured of a subject in a row, for a memory.
+    /// The measured value of a subject in a row, for a memory.
     pub fn here(&self, row: &str, subject: &str, memory: usize) -> Option<f64> {
         let measure = self.measures.iter().find(|measure| measure.row == row && measure.subject == subject)?;
         measure.here.get(memory).copied().flatten()
     }
 
-    /// The paper's number.
+    /// The paper's value.
     pub fn paper(&self, row: &str, subject: &str) -> Option<f64> {
         self.measures.iter().find(|measure| measure.row == row && measure.subject == subject)?.paper
     }
 
-    /// By how much per cent a subject is below another one in a row, for each memory.
+    /// By how much a subject is below another one in a row, in per cent, for each memory.
     pub fn reductions(&self, row: &str, subject: &str, base: &str) -> Vec<f64> {
         let of = |memory| Some(less(self.here(row, subject, memory)?, self.here(row, base, memory)?));
         (0..self.memories.len()).filter_map(of).collect()
@@ -193,13 +194,14 @@ impl Findings {
     /// The mean of [`reductions`](Self::reductions) over rows.
     pub fn mean_reductions(&self, rows: &[&str], subject: &str, base: &str) -> Vec<f64> {
         let each: Vec<Vec<f64>> = rows.iter().map(|row| self.reductions(row, subject, base)).collect();
-        // Where a row has no number for a memory, there is no mean.
+        // Without a number for a memory in some row, there is no mean for it.
         let known = each.iter().map(Vec::len).min().unwrap_or(0);
         let mean = |memory: usize| each.iter().map(|row| row[memory]).sum::<f64>() / each.len() as f64;
         (0..known).map(mean).collect()
     }
 
-    /// A plot of some rows and subjects in per cent of one of these, here and in the paper, without delays.
+    /// A plot of some rows and subjects in per cent of one subject, here and in the paper, without
+    /// delays.
     pub fn relative_plot(&self, title: &str, rows: &[&str], subjects: &[&str], base: &str) -> Plot {
         let share = |value: Option<f64>, base: Option<f64>| Some(100.0 * value? / base.filter(|base| *base > 0.0)?);
         let here = |subject: &&str| Series {
@@ -223,12 +225,12 @@ impl Findings {
     }
 }
 
-/// By how much per cent `value` is less than `base`.
+/// By how much `value` is less than `base`, in per cent.
 pub fn less(value: f64, base: f64) -> f64 {
     if base == 0.0 { 0.0 } else { 100.0 * (1.0 - value / base) }
 }
 
-/// By how much per cent `value` is more than `base`.
+/// By how much `value` is more than `base`, in per cent.
 pub fn more(value: f64, base: f64) -> f64 {
     -less(value, base)
 }

@@ -1,4 +1,5 @@
-//! How long it takes until names can be found: the index of a large directory rebuilt, and a mount after a crash.
+//! Time until names can be found: rebuilding the index of a large directory, and mounting after a
+//! crash.
 
 use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
 use super::loops::Watch;
@@ -14,7 +15,7 @@ fn names(size: Size) -> u64 {
     size.pick(100, 20_000, 1_000_000)
 }
 
-/// Names as large directories have them.
+/// Names of a typical length.
 fn path(index: u64) -> Vec<u8> {
     format!("/directory/file{index:07}").into_bytes()
 }
@@ -24,10 +25,10 @@ fn per_million(ns: f64, count: u64) -> f64 {
     ns / 1e6 * MILLION / count as f64
 }
 
-/// Nanoseconds of something, on a machine with a directory of many names that is left as it is.
+/// A measurement in nanoseconds on a machine with a large directory, which it leaves unchanged.
 type Probe = fn(&mut dyn Machine, Delays) -> Result<f64>;
 
-/// The first look into the directory after a mount.
+/// The first lookup in the directory after a mount.
 fn first_look(machine: &mut dyn Machine, delays: Delays) -> Result<f64> {
     machine.remount(delays)?;
     let mut ns = 0.0;
@@ -43,7 +44,7 @@ fn first_look(machine: &mut dyn Machine, delays: Delays) -> Result<f64> {
 /// A mount after a crash.
 fn recovery(machine: &mut dyn Machine, delays: Delays) -> Result<f64> {
     machine.remount(Delays::default())?;
-    // Something must have been begun, or there is nothing to recover.
+    // Recovery needs some activity before the crash.
     machine.with(&mut |calls| {
         calls.create(b"/directory/last", 0o644)?;
         Ok(calls.sync()?)
@@ -53,7 +54,7 @@ fn recovery(machine: &mut dyn Machine, delays: Delays) -> Result<f64> {
     Ok(ns)
 }
 
-/// The least of some rounds with each memory, in milliseconds per million names.
+/// The minimum of some rounds with each memory, in milliseconds per million names.
 fn measure(bench: &Bench<'_>, subject: Subject, count: u64, probe: Probe) -> Result<Vec<Option<f64>>> {
     bench.step(&format!("{count} names in {}", subject.name()))?;
     let mut machine = machine(subject, Plan::of_names(count))?;
@@ -75,7 +76,7 @@ fn measure(bench: &Bench<'_>, subject: Subject, count: u64, probe: Probe) -> Res
 }
 
 fn needs(size: Size) -> u64 {
-    // One subject after the other; caches and indexes take as much again.
+    // Subjects run one after another; caches and indexes need the same amount again.
     Plan::of_names(names(size)).image_bytes() * 2
 }
 
@@ -111,9 +112,9 @@ fn run(bench: &Bench<'_>, probe: Probe, row: &str, paper: f64) -> Result<Finding
 /// Rebuilding the index.
 pub const REBUILD: Experiment = Experiment {
     name: "directfs-rebuild",
-    question: "How long does the first look into a large directory take?",
+    question: "How long does the first lookup in a large directory take?",
     source: "DirectFS, section III-C: 1 million files in one directory, 113 ms with one thread, 16 ms with 24",
-    method: "The directory is filled, the file system unmounted and mounted; timed is the first stat in the directory. SoupFS has its index on the image and rebuilds nothing.",
+    method: "The directory is filled; the file system is unmounted and mounted. Timed is the first stat in the directory. SoupFS has its index on the image and rebuilds nothing.",
     needs_bytes: needs,
     run: |bench| {
         let row = "first stat after a mount";
@@ -125,7 +126,7 @@ pub const REBUILD: Experiment = Experiment {
             paper: 113.0,
             here,
             sense: Sense::AtMost,
-            reason: "Every name costs a line of memory at a random place for its entry and one for its slot in the index; at this size both miss the processor's caches and its page tables.",
+            reason: "Every name costs a random memory line for its entry and one for its slot in the index. At this size both miss the processor's caches and its page tables.",
         });
         Ok(findings)
     },
@@ -136,7 +137,7 @@ pub const RECOVERY: Experiment = Experiment {
     name: "directfs-recovery",
     question: "How long does a mount take after a crash?",
     source: "DirectFS, section III-H: all entries of 10 million files identified in 10 ms by 24 threads",
-    method: "The directory is filled; the file system is mounted, one name made, and the process goes without unmounting. Timed is the next mount; two threads share DirectFS's recovery. SoupFS recovers nothing.",
+    method: "The directory is filled; the file system is mounted, one name is created, and the process ends without unmounting. Timed is the next mount. Two threads share DirectFS's recovery. SoupFS needs no recovery.",
     needs_bytes: needs,
     run: |bench| {
         let row = "mount after a crash";
@@ -145,12 +146,12 @@ pub const RECOVERY: Experiment = Experiment {
         let here =
             (0..MEMORIES.len()).filter_map(|memory| findings.here(row, "DirectFS", memory)).map(threads).collect();
         findings.claims.push(Claim {
-            what: "DirectFS identifies the entries of a million files with 24 threads (here: two threads' time by 12) in".to_owned(),
+            what: "DirectFS identifies the entries of a million files with 24 threads (here: time of two threads divided by 12) in".to_owned(),
             unit: "ms",
             paper: 1.0,
             here,
             sense: Sense::AtMost,
-            reason: "The paper counts allocated entries only. This recovery reads every entry and every inode and verifies checksums, link counts and orphans before the first call; one millisecond for a million entries and 24 threads would be 24 ns for each, less than one miss of the cache.",
+            reason: "The paper counts allocated entries only. This recovery reads every entry and every inode, and verifies checksums, link counts and orphans before the first call. One millisecond for a million entries with 24 threads would be 24 ns per entry, less than one cache miss.",
         });
         Ok(findings)
     },

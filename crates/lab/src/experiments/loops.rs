@@ -1,4 +1,4 @@
-//! Loops that are measured, and what they consist of: one home, so that what is timed in one experiment is timed in all.
+//! The measured loops and their parts, shared by all experiments.
 
 use super::findings::Measure;
 use super::machine::{Machine, Result, Subject};
@@ -6,16 +6,17 @@ use super::memory::{Counts, take_counts};
 use crate::calls::Calls;
 use std::collections::BTreeMap;
 
-/// The processor time of a thread that waits for nobody: what else the machine does takes none of it, but for what it throws out of the caches.
+/// The processor time of a thread that does not wait. Other work on the machine affects it only by
+/// evicting cache lines.
 pub struct Watch(u64);
 
 impl Watch {
-    /// Begins.
+    /// Starts.
     pub fn start() -> Watch {
         Watch(processor_ns())
     }
 
-    /// Nanoseconds since then.
+    /// Nanoseconds since the start.
     pub fn ns(&self) -> f64 {
         processor_ns().saturating_sub(self.0) as f64
     }
@@ -23,19 +24,19 @@ impl Watch {
 
 fn processor_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the time that it is given; the clock is one that every thread has.
+    // SAFETY: the call fills the given time; every thread has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds per call of `count` calls.
+/// Nanoseconds per call over `count` calls.
 pub fn per_call(count: u64, mut call: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     let watch = Watch::start();
     (0..count).try_for_each(&mut call)?;
     Ok(watch.ns() / count.max(1) as f64)
 }
 
-/// The numbers below `count` in an order that looks drawn and is the same each time.
+/// The numbers below `count` in a fixed pseudo-random order.
 pub fn shuffled(count: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..count).collect();
     let mut state = 0x2545_f491_4f6c_dd1du64;
@@ -46,11 +47,11 @@ pub fn shuffled(count: u64) -> Vec<u64> {
     order
 }
 
-/// Numbers that look drawn and are the same each time.
+/// A fixed pseudo-random sequence.
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next, below a bound.
+    /// The next number, below a bound.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -64,16 +65,16 @@ impl Random {
     }
 }
 
-/// Least nanoseconds per call, by row.
+/// Minimum nanoseconds per call, by row.
 pub type Times = BTreeMap<&'static str, f64>;
 
-/// Keeps the lesser of a row's times.
+/// Keeps the smaller of a row's times.
 pub fn keep_least(times: &mut Times, row: &'static str, ns: f64) {
     let least = times.entry(row).or_insert(ns);
     *least = least.min(ns);
 }
 
-/// An act on one path.
+/// An operation on one path.
 pub type Act = fn(&dyn Calls, &[u8]) -> posix::Result<()>;
 
 pub fn stat(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
@@ -95,7 +96,7 @@ pub fn rmdir(calls: &dyn Calls, path: &[u8]) -> posix::Result<()> {
     calls.rmdir(path)
 }
 
-/// Time of an act on each path, in the order in which they are named or in one that looks drawn.
+/// Time of an operation on each path, in the given order or in a pseudo-random one.
 pub fn time(machine: &dyn Machine, paths: &[Vec<u8>], order: Option<&[u64]>, act: Act) -> Result<f64> {
     let mut ns = 0.0;
     machine.with(&mut |calls| {
@@ -108,19 +109,19 @@ pub fn time(machine: &dyn Machine, paths: &[Vec<u8>], order: Option<&[u64]>, act
     Ok(ns)
 }
 
-/// What was measured of one subject with one memory.
+/// The measurements of one subject with one memory.
 #[derive(Clone, Default)]
 pub struct Measured {
-    /// Least times.
+    /// Minimum times.
     pub times: Times,
-    /// What was done to the image, by row, and in how many calls; nothing where that is not slowed.
+    /// Accesses to the image and number of calls, by row; empty if the memory has no delay.
     lines: BTreeMap<&'static str, (Counts, f64)>,
-    /// Calls of the row that was last.
+    /// Number of calls of the last row.
     calls: f64,
 }
 
 impl Measured {
-    /// An act on each path, as [`time`] has it.
+    /// Measures an operation on each path, like [`time`].
     pub fn act(
         &mut self,
         row: &'static str,
@@ -136,7 +137,7 @@ impl Measured {
         Ok(())
     }
 
-    /// What this thread did to the image since then belongs to this row.
+    /// Assigns this thread's accesses to the image since the last count to a row.
     pub fn count(&mut self, row: &'static str) {
         self.lines.insert(row, (take_counts(), self.calls));
     }
@@ -168,9 +169,10 @@ pub fn measures(
     measures
 }
 
-/// What a call does to the image, of some of the subjects, a sentence for each row: what slower memory costs follows from it.
+/// Accesses to the image per call for some subjects, one sentence per row. They explain the cost of
+/// slower memory.
 pub fn lines_notes(measured: &[Vec<Measured>], subjects: &[Subject], shown: &[Subject], rows: &[&str]) -> Vec<String> {
-    // Lines are counted where they are slow.
+    // Lines are counted only if they are delayed.
     let Some(slowest) = measured.last() else { return Vec::new() };
     let note = |row: &&str| {
         let of = |(measured, subject): (&Measured, &Subject)| {
@@ -185,7 +187,7 @@ pub fn lines_notes(measured: &[Vec<Measured>], subjects: &[Subject], shown: &[Su
 
 const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
 
-/// Makes a file with some content.
+/// Creates a file with content.
 pub fn write_file(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Result<()> {
     let file = calls.open(path, NEW, 0o644)?;
     calls.write(file, 0, bytes)?;
@@ -205,14 +207,14 @@ pub fn append(calls: &dyn Calls, path: &[u8], bytes: &[u8], sync: bool) -> Resul
     Ok(calls.close(file)?)
 }
 
-/// Reads what one read gives.
+/// Reads a file with a single read call.
 pub fn read_once(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
     let file = calls.open(path, libc::O_RDONLY, 0)?;
     calls.read(file, 0, into)?;
     Ok(calls.close(file)?)
 }
 
-/// Reads a file to its end, as programs do that do not ask for its length.
+/// Reads a file to its end, like programs that do not ask for its length.
 pub fn read_file(calls: &dyn Calls, path: &[u8], into: &mut [u8]) -> Result<()> {
     let file = calls.open(path, libc::O_RDONLY, 0)?;
     let mut at = 0;

@@ -1,6 +1,8 @@
-//! What experiments are run on: a system with an image in this process' memory, behind one face.
+//! The subjects of experiments: systems with an image in this process's memory, behind one
+//! interface.
 //!
-//! All subjects pay the same: each is reached through the same calls, and its image lies in memory with the same emulated delays.
+//! All subjects pay the same costs: each is reached through the same calls, and its image is in
+//! memory with the same emulated delays.
 
 use super::memory::Emulated;
 use crate::ablation::Variant;
@@ -20,18 +22,18 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Threads at one time whose slots need no page faults.
+/// Threads whose slots are populated in advance.
 const THREADS_MAX: u64 = 72;
 
-/// Memory as experiments have it.
+/// The memory type of experiments.
 pub type Slow = Arc<Emulated>;
 
-/// What is measured.
+/// A measured system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// This project's file system, as programs under `directfs run` use it.
+    /// DirectFS, as programs under `directfs run` use it.
     DirectFs,
-    /// The same without a part, or with another one in its place.
+    /// DirectFS with a part disabled or replaced.
     Ablated(Variant),
     /// Dentry and inode cache over the NOVA-like file system.
     Nova,
@@ -52,7 +54,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// As the papers call it.
+    /// The papers' name.
     pub const fn name(self) -> &'static str {
         match self {
             Subject::DirectFs | Subject::Ablated(Variant::Whole) => "DirectFS",
@@ -72,25 +74,26 @@ impl Subject {
     }
 }
 
-/// Bytes of an image for a file, generously: PMFS keeps a directory's free entries, NOVA a log of each inode.
+/// Generous image bytes per file: PMFS keeps free entries of directories, NOVA a log for each
+/// inode.
 const FILE_BYTES: u64 = 10 << 10;
-/// The same for a file that has a name and an inode, and nothing else ever.
+/// The same for a file that only ever has a name and an inode.
 const NAME_BYTES: u64 = 2 << 10;
 
-/// Besides, for one whose name is made, renamed and removed in every round of an experiment: where a front keeps the places of names in NOVA's log, a
-/// directory's log is not compacted while it has any.
+/// Additional bytes for a name that is created, renamed and removed in every round. If a VFS layer
+/// keeps the offsets of names in NOVA's log, a directory's log is not compacted while it has names.
 const HISTORY_BYTES: u64 = 4 << 10;
 
-/// How large a machine has to be.
+/// The required size of a machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Files at one time.
+    /// Maximum number of files.
     pub files: u64,
-    /// Bytes of an image for each of them beside its content.
+    /// Image bytes per file, without its content.
     pub file_bytes: u64,
-    /// Bytes of content of all files.
+    /// Content bytes of all files.
     pub content_bytes: u64,
-    /// How often SoupFS's persister comes; zero: only when asked.
+    /// Interval of SoupFS's persister; zero: only on request.
     pub persist_period_ms: u64,
 }
 
@@ -100,54 +103,54 @@ impl Plan {
         Plan { files, file_bytes: FILE_BYTES, content_bytes: 0, persist_period_ms: 0 }
     }
 
-    /// For files that are made, renamed and removed, and nothing else.
+    /// For files that are only created, renamed and removed.
     pub const fn of_names(files: u64) -> Plan {
         Plan { file_bytes: NAME_BYTES, ..Plan::of_files(files) }
     }
 
-    /// The same for many rounds of that.
+    /// The same for many rounds.
     pub const fn of_busy_names(files: u64) -> Plan {
         Plan { file_bytes: NAME_BYTES + HISTORY_BYTES, ..Plan::of_files(files) }
     }
 
-    /// Bytes of an image for it.
+    /// Image bytes needed.
     pub const fn image_bytes(&self) -> u64 {
         let names = self.files * self.file_bytes + (24 << 20);
         (names + self.content_bytes * 2).next_multiple_of(2 << 20)
     }
 }
 
-/// Why an experiment cannot be carried out.
+/// Why an experiment cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// No memory for an image.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A system of the lab.
+    /// An error of a lab system.
     #[error(transparent)]
     FileSystem(#[from] crate::Error),
-    /// The engine.
+    /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] engine::Error),
-    /// A call failed that must not.
-    #[error("a call of the workload failed: {0}; this is a defect of the system under it")]
+    /// A call failed that must succeed.
+    #[error("a call of the workload failed: {0}; this is a defect of the system under test")]
     Call(#[from] Errno),
     /// Calls cannot be recorded instruction by instruction.
     #[error("a call could not be recorded: {0}")]
     Record(#[from] std::io::Error),
-    /// More memory than there is.
+    /// There is not enough memory.
     #[error(
-        "{experiment} needs {} MiB of memory and {} MiB are available: end other programs, or take the smaller sizes of --quick", needed >> 20, available >> 20
+        "{experiment} needs {} MiB of memory but {} MiB are available: end other programs, or use the smaller sizes of --quick", needed >> 20, available >> 20
     )]
     Memory {
-        /// Which.
+        /// The experiment.
         experiment: &'static str,
-        /// Bytes.
+        /// Bytes needed.
         needed: u64,
-        /// Bytes.
+        /// Bytes available.
         available: u64,
     },
-    /// Somebody asked for the end.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }
@@ -155,36 +158,38 @@ pub enum Failure {
 /// The results of this module.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// What a thread does with the calls of a machine.
+/// A thread's work with the calls of a machine.
 pub type Work<'w> = &'w mut dyn FnMut(&dyn Calls) -> Result<()>;
 
-/// A mounted system. Threads use it at the same time.
+/// A mounted system, used by several threads.
 pub trait Machine: Send + Sync {
-    /// Lets the calling thread in, for the time of `work`.
+    /// Opens a session for the calling thread and runs `work` in it.
     fn with(&self, work: Work<'_>) -> Result<()>;
-    /// From now on with these delays, and nothing of the image in the emulated cache.
+    /// Sets the delays and empties the emulated cache.
     fn slow_down(&mut self, delays: Delays);
-    /// Unmounts and mounts again, at full speed, so that no name and no attribute is in a cache; from then on with these delays.
+    /// Unmounts and mounts again without delays, so that no name or attribute is cached. Then sets
+    /// the delays.
     fn remount(&mut self, delays: Delays) -> Result<()>;
-    /// What lies where in memory, as far as people should know.
+    /// The memory areas, for reports.
     fn places(&self) -> Vec<Place>;
-    /// Goes without unmounting, as a crash of the process does, and mounts again: what that took, recovery included, in nanoseconds.
+    /// Simulates a crash of the process and mounts again. Returns the time of the mount in
+    /// nanoseconds, with recovery.
     fn crash(&mut self, delays: Delays) -> Result<u64>;
 }
 
-/// Makes a machine with an empty file system, at full speed.
+/// Creates a machine with an empty file system, without delays.
 pub fn machine(subject: Subject, plan: Plan) -> Result<Box<dyn Machine>> {
     machine_for(subject, plan, MountOptions::default().shards)
 }
 
-/// The same where so many threads are not to meet at lists of free blocks and inodes.
+/// The same with enough shards for this many threads.
 pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dyn Machine>> {
     let mount = MountOptions { shards, ..MountOptions::default() };
     let quick = FrontOptions { mount, ..FrontOptions::default() };
     let slow = FrontOptions { inode_quick_path: false, ..quick };
     Ok(match subject {
         Subject::DirectFs => directfs(plan, 0)?,
-        // Plans have room for about twice the names that there are at a time.
+        // Plans have space for about twice the number of names in use.
         Subject::Ablated(variant) => ablated(plan, variant.ablation(plan.files / 2))?,
         Subject::Nova => front::<Nova<Slow>, DentryCache>(plan, quick)?,
         Subject::Pmfs => front::<Pmfs<Slow>, DentryCache>(plan, quick)?,
@@ -197,26 +202,26 @@ pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dy
     })
 }
 
-/// DirectFS with room for so many files in its caches; zero: for all that the image holds.
+/// DirectFS with caches for this many files; zero: for all files of the image.
 pub fn directfs(plan: Plan, cached_files_max: u64) -> Result<Box<dyn Machine>> {
     let options = AttachOptions { cached_files_max, ..AttachOptions::default() };
     Ok(Box::new(Own::new(plan, options, Ablation::default())?))
 }
 
-/// DirectFS, changed.
+/// DirectFS with an ablation.
 pub fn ablated(plan: Plan, ablation: Ablation) -> Result<Box<dyn Machine>> {
     Ok(Box::new(Own::new(plan, AttachOptions::default(), ablation)?))
 }
 
-/// Memory whose pages are there: no experiment measures page faults. Huge ones, which kernels have for all memory, and for which DirectFS would ask while it
-/// is measured.
+/// Memory with populated pages: no experiment measures page faults. The pages are huge, since
+/// kernels map all memory with huge pages and DirectFS would request them while it is measured.
 pub(super) fn populated(bytes: u64) -> Result<Arc<Mapping>> {
     let mapping = Mapping::anonymous(bytes)?;
     mapping.populate_huge(0..bytes).map_err(|_| Errno::ENOMEM)?;
     Ok(Arc::new(mapping))
 }
 
-/// A front over a physical file system.
+/// A VFS layer over a physical file system.
 pub struct Fronted<P: PhysicalFs<Memory = Slow>, N: Names<P>> {
     image: Arc<Mapping>,
     memory: Slow,
@@ -230,7 +235,7 @@ fn front<P: PhysicalFs<Memory = Slow>, N: Names<P>>(plan: Plan, options: FrontOp
 }
 
 impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Fronted<P, N> {
-    /// With an empty file system.
+    /// Creates a machine with an empty file system.
     pub fn new(plan: Plan, options: FrontOptions) -> Result<Fronted<P, N>> {
         let (image, memory) = (populated(plan.image_bytes())?, Slow::default());
         P::mkfs(&image.region(memory.clone())?, &MkfsOptions::default())?;
@@ -252,9 +257,9 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Fronted<P, N> {
         Ok(took_ns)
     }
 
-    /// The front.
+    /// The VFS layer.
     pub fn front(&self) -> Result<&Front<P, N>> {
-        // Missing only after a mount that failed.
+        // None only after a failed mount.
         self.front.as_ref().ok_or(Failure::Call(Errno::EIO))
     }
 }
@@ -293,7 +298,7 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for Fronted<P, N> {
 
 /// DirectFS.
 struct Own {
-    // Before what it lies in.
+    // Declared before the mappings that it uses.
     fs: Option<Fs<Slow>>,
     dram: Option<(Arc<Mapping>, DramLayout)>,
     image: Arc<Mapping>,
@@ -326,13 +331,15 @@ impl Own {
         let options = &self.options;
         let layout = Fs::dram_layout(&image, options)?;
         let dram = Arc::new(Mapping::anonymous(layout.length)?);
-        // What the engine touches here; the slots of threads that never come, and the tables of programs, stay holes.
+        // Populates what the engine uses. The slots of threads that never run, and the tables of
+        // programs, stay holes.
         let slots_end = layout.slots + THREADS_MAX * size_of::<ThreadSlot>() as u64;
         for part in [0..slots_end.min(layout.block_bits), layout.block_bits..layout.upper] {
             dram.populate_huge(part).map_err(|_| Errno::ENOMEM)?;
         }
         let start = Instant::now();
-        // SAFETY: both mappings are kept in this value as long as the file system, whose field is dropped before theirs and replaced before them.
+        // SAFETY: this value keeps both mappings as long as the file system, whose field is dropped
+        // before theirs and replaced before them.
         let (image, of_dram) = unsafe {
             let image = Region::new(self.image.address(), self.image.length(), self.memory.clone());
             (image, Region::new(dram.address(), dram.length(), Direct))
@@ -425,7 +432,7 @@ fn dram_places(dram: &Mapping, layout: &DramLayout) -> Vec<Place> {
         (offset_of!(Cachelet, root), "tail of the log"),
         (offset_of!(Cachelet, entries), "count of entries"),
         (offset_of!(Cachelet, modified_ns), "time of change of content"),
-        (offset_of!(Cachelet, inode), "place of the inode"),
+        (offset_of!(Cachelet, inode), "offset of the inode"),
         (offset_of!(Cachelet, accessed_ns), "access time"),
         (offset_of!(Cachelet, sequence), "rest"),
     ];

@@ -1,16 +1,21 @@
-//! Emulated slow memory, as a processor with caches meets it.
+//! Emulated slow memory behind a processor's caches.
 //!
-//! The papers' machines had caches before their slow memory, and several lines under way at once. An emulation without these charges the systems for what the papers' memory never cost:
-//! a system that keeps a name on the image alone would pay again for each look at it, one with a copy in DRAM never would. So here:
+//! The papers' machines had caches in front of their slow memory, and several line transfers in
+//! flight at once. Without these an emulation would charge costs that the papers' memory never had:
+//! a system that keeps a name on the image only would pay for each lookup, one with a copy in DRAM
+//! never. So:
 //!
-//! - A line that is read waits only if it is not in an emulated cache. That has the size of the last-level cache of the DirectFS paper's machine and is empty after each
-//!   mount. Stores and flushes (CLWB) leave their lines in it, streaming past the cache takes them out.
-//! - Lines of one read, and streamed lines, wait ten at a time: a core has that many buffers for lines on their way. Reads that depend on each other are reads of their own.
-//! - A line that is asked for ahead (PREFETCH) comes while its thread goes on, ten at a time; who reads it waits for what is left of its way.
-//! - Flushed lines wait one after the other, at the next fence: so do the papers that emulate memory.
-//! - A store costs nothing, whether its line is in the cache or not.
+//! - A read line waits only if it is not in an emulated cache. The cache has the size of the
+//!   last-level cache of the DirectFS paper's machine and is empty after each mount. Stores and
+//!   flushes (CLWB) leave their lines in it; streaming stores evict them.
+//! - Lines of one read, and streamed lines, wait in groups of ten: a core has that many fill
+//!   buffers. Dependent reads are separate reads.
+//! - A prefetched line (PREFETCH) arrives while its thread continues, up to ten at a time. A read
+//!   waits for the rest of its transfer.
+//! - Flushed lines wait in sequence, at the next fence, as in the papers that emulate memory.
+//! - A store costs nothing, whether its line is cached or not.
 //!
-//! What waits is counted, too, by thread: numbers that no clock disturbs.
+//! Accesses are also counted, by thread: these numbers are exact.
 
 use pmem::{Delays, LINE_BYTES, Memory, Spin, Wait};
 use std::cell::{Cell, RefCell};
@@ -18,27 +23,27 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Lines that a core has under way at once: the fill buffers of the papers' processors.
+/// Line transfers that a core has in flight at once: the fill buffers of the papers' processors.
 const AT_ONCE: usize = 10;
 /// Sets of the emulated cache; with [`WAYS`] lines each it holds 32 MiB.
 const SETS: u64 = 1 << 17;
-/// Lines of a set: numbers beside one another in a word, the newest lowest.
+/// Lines of a set: tags packed in a word, the newest in the lowest bits.
 const WAYS: u32 = 4;
 const TAG_BITS: u32 = u64::BITS / WAYS;
 const TAG: u64 = (1 << TAG_BITS) - 1;
 /// A one in each way.
 const ONES: u64 = u64::MAX / TAG;
 
-/// What a thread did to images.
+/// A thread's accesses to images.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lines that had to be brought.
+    /// Lines read that were not in the cache.
     pub read: u64,
     /// Lines flushed.
     pub flushed: u64,
     /// Lines streamed.
     pub streamed: u64,
-    /// Fences that waited for some of these.
+    /// Fences that waited for flushed or streamed lines.
     pub fences: u64,
 }
 
@@ -49,7 +54,7 @@ thread_local! {
     static UNDER_WAY: RefCell<UnderWay> = const { RefCell::new(UnderWay::new()) };
 }
 
-/// What the calling thread did to slowed images since it last asked.
+/// Returns and resets the calling thread's counts.
 pub fn take_counts() -> Counts {
     COUNTS.take()
 }
@@ -60,16 +65,16 @@ fn count(change: impl FnOnce(&mut Counts)) {
     COUNTS.set(counts);
 }
 
-/// A line of an image: where what is known of the image lies, and the line's number.
+/// A line of an image: the address of the image's `Emulated`, and the line's number.
 type Line = (usize, u64);
 
-/// Lines that a thread asked for ahead, each in a buffer of its core. Times are those of a counter.
+/// A thread's prefetches, each in a fill buffer of its core. Times are in ticks.
 #[derive(Debug)]
 struct UnderWay {
     buffers: [(Option<Line>, u64); AT_ONCE],
-    /// The buffer that was taken longest ago.
+    /// The buffer used longest ago.
     oldest: usize,
-    /// When the last one arrives; zero where all are known to be there.
+    /// Arrival of the last line; zero if all have arrived.
     last: u64,
 }
 
@@ -78,7 +83,8 @@ impl UnderWay {
         UnderWay { buffers: [(None, 0); AT_ONCE], oldest: 0, last: 0 }
     }
 
-    /// Sends for a line, whose way takes `way`, as soon as there is a buffer; how long that takes.
+    /// Starts a transfer that takes `way`, as soon as a buffer is free. Returns the time until
+    /// then.
     fn ask(&mut self, line: Line, now: u64, way: u64) -> u64 {
         let buffer = &mut self.buffers[self.oldest];
         let begin = now.max(buffer.1);
@@ -88,7 +94,7 @@ impl UnderWay {
         begin - now
     }
 
-    /// How much is left of the way of a line that is read.
+    /// The remaining time of a line's transfer.
     #[inline]
     fn left(&mut self, line: Line, now: impl FnOnce() -> u64) -> u64 {
         if self.last == 0 {
@@ -104,13 +110,14 @@ impl UnderWay {
     }
 }
 
-/// The lines that a range touches.
+/// The lines of a byte range.
 fn lines(offset: u64, length: u64) -> Range<u64> {
     let end = if length == 0 { offset / LINE_BYTES } else { (offset + length).div_ceil(LINE_BYTES) };
     offset / LINE_BYTES..end
 }
 
-/// Which lines of an image are in the cache. In a set the oldest goes. Threads share it without order: who loses a race brings a line once more.
+/// The cached lines of an image. In a set the oldest is evicted. Threads share it without
+/// synchronisation: a lost update only causes another miss.
 #[derive(Debug)]
 struct Cache {
     sets: Box<[AtomicU64; SETS as usize]>,
@@ -123,15 +130,15 @@ impl Cache {
     }
 
     fn place(&self, line: u64) -> (&AtomicU64, u64) {
-        // Zero stands for no line.
+        // Zero is no line.
         (&self.sets[(line % SETS) as usize], (line / SETS + 1) & TAG)
     }
 
-    /// Brings a line, unless it is there; whether it had to.
+    /// Looks a line up and inserts it if it is missing. Returns whether it was missing.
     fn bring(&self, line: u64) -> bool {
         let (set, tag) = self.place(line);
         let word = set.load(Relaxed);
-        // Whether one of the numbers is this one: subtracting borrows through a number that is zero.
+        // Tests all tags at once: the subtraction borrows through a field that is zero.
         let differing = word ^ (tag * ONES);
         let is_there = differing.wrapping_sub(ONES) & !differing & ONES << (TAG_BITS - 1) != 0;
         if !is_there {
@@ -151,13 +158,13 @@ impl Cache {
     }
 }
 
-/// Memory as experiments have it. Without delays it does nothing.
+/// The memory type of experiments. Without delays it does nothing.
 #[derive(Debug)]
 pub struct Emulated {
     read_ns: AtomicU64,
     write_ns: AtomicU64,
     wait: Spin,
-    /// Made when reads are slow for the first time.
+    /// Created when reads are delayed for the first time.
     cache: OnceLock<Cache>,
 }
 
@@ -168,7 +175,7 @@ impl Default for Emulated {
 }
 
 impl Emulated {
-    /// From now on it is so slow, and nothing is in the cache. Nobody may be at work on it.
+    /// Sets the delays and empties the cache. No other thread may use the memory.
     pub fn slow_down(&self, delays: Delays) {
         if delays.read_ns > 0 {
             self.cache.get_or_init(Cache::new).sets.iter().for_each(|set| set.store(0, Relaxed));
@@ -177,13 +184,13 @@ impl Emulated {
         self.write_ns.store(delays.write_ns, Relaxed);
     }
 
-    /// The cache, where reads are slow.
+    /// The cache, if reads are delayed.
     #[inline]
     fn cache(&self) -> Option<&Cache> {
         if self.read_ns.load(Relaxed) == 0 { None } else { self.cache.get() }
     }
 
-    /// How others call the line.
+    /// Identifies a line across images.
     fn line(&self, line: u64) -> Line {
         (std::ptr::from_ref(self).addr(), line)
     }
@@ -336,13 +343,13 @@ mod tests {
         let mut lines = UnderWay::new();
         let waits: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|line| lines.ask((1, line), 1000 + line, 300)).collect();
         assert_eq!(waits[..AT_ONCE], [0; AT_ONCE]);
-        assert_eq!(waits[AT_ONCE..], [1300 - 1010, 1301 - 1011], "until the first ones have come");
+        assert_eq!(waits[AT_ONCE..], [1300 - 1010, 1301 - 1011], "until the first ones have arrived");
         assert_eq!(lines.left((1, 5), || 1100), 205);
         assert_eq!(lines.left((1, 5), || 1305), 0);
-        assert_eq!(lines.left((2, 6), || 1100), 0, "that is another image's");
-        assert_eq!(lines.left((1, 0), || 1310), 0, "its buffer has another line since, so it has come");
+        assert_eq!(lines.left((2, 6), || 1100), 0, "the line is of another image");
+        assert_eq!(lines.left((1, 0), || 1310), 0, "its buffer was reused, so it has arrived");
         assert_eq!(lines.left((1, 11), || 1310), 291);
-        assert_eq!(lines.left((1, 11), || 1601), 0, "all have come");
+        assert_eq!(lines.left((1, 11), || 1601), 0, "all have arrived");
     }
 
     #[test]

@@ -1,19 +1,26 @@
-//! The papers' experiments again: each a workload over some subjects, with the paper's own numbers beside what is measured here.
+//! Reproductions of the papers' experiments: each is a workload over some subjects, with the
+//! paper's numbers next to those measured here.
 //!
 //! ```text
-//!   catalogue   which experiments there are, where they stand in which paper
-//!   machine     what they are run on: systems with an image in memory, behind the calls of `calls::Calls`
-//!   one module per workload: calls, soupfs, threads, files, trees, index; bare, timed and loops serve them
-//!   multicore   what threads would do on more processors than there are
-//!   findings    what an experiment returns: measurements beside the paper's, claims and whether they hold
+//!   CATALOGUE   the experiments and their source in the papers
+//!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
+//!   calls, soupfs, threads, files, trees, index: one module per workload; bare, timed, loops,
+//!               programs and parts serve them
+//!   multicore   a model of threads on more processors than the machine has
+//!   findings    the result of an experiment: measurements next to the paper's, and claims
 //!   chart       a plot of both, as SVG
-//!   report      all of it as text and as one HTML file
+//!   report      everything as text and as one HTML file
 //! ```
 //!
-//! Rules: every subject runs the same calls in this process, so no system pays for a system call and all pay alike. Subjects take turns, what one thread does is timed in its
-//! own processor time (where threads meet or wait, and where parts of operations are timed, by the clock), and of several
-//! rounds the least time counts: what else the machine does can only add. No number is adjusted. What a paper gives only as a drawing is not guessed: the report
-//! quotes what its text says.
+//! Rules:
+//!
+//! - Every subject runs the same calls in this process, so no system pays for a system call and all
+//!   costs are comparable.
+//! - Subjects take turns. Single-threaded work is timed in processor time; work where threads meet
+//!   or wait, and parts of operations, by the clock.
+//! - The minimum over several rounds counts, since interference only adds time.
+//! - No number is adjusted. If a paper gives only a drawing, the report quotes its text and does
+//!   not guess values.
 
 pub mod bare;
 pub mod calls;
@@ -39,14 +46,15 @@ pub use machine::{Failure, Machine, Plan, Result, Subject, machine};
 
 use pmem::Delays;
 
-/// The emulated memories that every experiment is run with: none slowed, and what the papers assume of non-volatile memory.
+/// The emulated memories of every experiment: without delay, and the papers' assumptions for
+/// non-volatile memory.
 pub const MEMORIES: [Delays; 3] = [
     Delays { read_ns: 0, write_ns: 0 },
     Delays { read_ns: 100, write_ns: 200 },
     Delays { read_ns: 300, write_ns: 600 },
 ];
 
-/// What people call a memory.
+/// Name of a memory in reports.
 pub fn memory_name(delays: Delays) -> String {
     match (delays.read_ns, delays.write_ns) {
         (0, 0) => "no delay".to_owned(),
@@ -54,19 +62,19 @@ pub fn memory_name(delays: Delays) -> String {
     }
 }
 
-/// How large an experiment is made.
+/// The size of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// For tests: whether it works at all.
+    /// For tests of function only.
     Tiny,
-    /// To see how it comes out.
+    /// For a first impression.
     Quick,
     /// The papers' sizes, as far as memory and two processors allow.
     Full,
 }
 
 impl Size {
-    /// One of three numbers.
+    /// Selects one of three numbers by size.
     pub const fn pick(self, tiny: u64, quick: u64, full: u64) -> u64 {
         match self {
             Size::Tiny => tiny,
@@ -76,29 +84,29 @@ impl Size {
     }
 }
 
-/// What an experiment is run under.
+/// The environment of an experiment.
 pub struct Bench<'b> {
-    /// How large.
+    /// The size.
     pub size: Size,
-    /// Whether it is to end early.
+    /// Whether the experiment is to end early.
     pub stop: &'b dyn Fn() -> bool,
-    /// Told what is being done.
+    /// Reports progress.
     pub progress: &'b dyn Fn(&str),
 }
 
 impl Bench<'_> {
-    /// Tells what comes, or ends the experiment.
+    /// Reports the next step, or ends the experiment.
     pub fn step(&self, what: &str) -> Result<()> {
         (self.progress)(what);
         self.go_on()
     }
 
-    /// Ends the experiment if somebody wants that.
+    /// Ends the experiment if `stop` requests it.
     pub fn go_on(&self) -> Result<()> {
         if (self.stop)() { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// Rounds of which the least time counts.
+    /// Number of rounds, of which the minimum time counts.
     pub fn rounds(&self) -> usize {
         self.size.pick(1, 2, 5) as usize
     }
@@ -106,17 +114,17 @@ impl Bench<'_> {
 
 /// An experiment.
 pub struct Experiment {
-    /// What the command line calls it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it asks.
+    /// The question that it answers.
     pub question: &'static str,
-    /// Where it stands.
+    /// Its source in the papers.
     pub source: &'static str,
-    /// What is done, and in what it differs from the paper.
+    /// The method and its differences from the paper.
     pub method: &'static str,
-    /// Bytes of memory that it needs.
+    /// Memory needed in bytes.
     pub needs_bytes: fn(Size) -> u64,
-    /// Carries it out.
+    /// Runs it.
     pub run: fn(&Bench<'_>) -> Result<Findings>,
 }
 
@@ -144,13 +152,13 @@ pub const CATALOGUE: &[Experiment] = &[
     files::SOUPFS_FIGURE_5,
 ];
 
-/// The experiment of a name.
+/// Finds an experiment by name.
 pub fn find(name: &str) -> Option<&'static Experiment> {
     CATALOGUE.iter().find(|experiment| experiment.name == name)
 }
 
 impl Experiment {
-    /// Carries it out if there is memory for it.
+    /// Runs the experiment if there is enough memory.
     pub fn carry_out(&self, bench: &Bench<'_>) -> Result<Findings> {
         let needed = (self.needs_bytes)(bench.size);
         if let Some(available) = available_bytes()
@@ -162,7 +170,7 @@ impl Experiment {
     }
 }
 
-/// Memory that could be used now, as the kernel reckons.
+/// Available memory, as the kernel estimates it.
 fn available_bytes() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -1,4 +1,5 @@
-//! Where the time of programs goes: ByVFS Fig. 1 and Table 1, DirectFS Fig. 1 and 10. What they do: [`super::programs`].
+//! Where the time of programs goes: ByVFS Fig. 1 and Table 1, DirectFS Fig. 1 and 10. The programs
+//! are in [`super::programs`].
 
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series};
 use super::loops::{Watch, per_call, read_once, write_file};
@@ -14,7 +15,7 @@ use crate::pmfs::Pmfs;
 use pmem::Delays;
 use std::time::Instant;
 
-/// What a program's time consists of.
+/// The parts of a program's time.
 #[derive(Debug, Clone, Copy, Default)]
 struct Parts {
     total_ns: f64,
@@ -23,12 +24,13 @@ struct Parts {
     notes: Notes,
     /// Calls by path.
     calls: u64,
-    /// The first look into each directory, where that was measured apart: most of it is building the index of its names.
+    /// The first lookup in each directory, if measured separately: mostly the time to build the
+    /// index of its names.
     index_ns: f64,
 }
 
 impl Parts {
-    /// Making, keeping and removing what the VFS has in memory.
+    /// Time to create, keep and remove the VFS's in-memory state.
     fn vfs_metadata_ns(&self) -> f64 {
         let noted = self.notes.lookup_ns + self.notes.metadata_ns + self.notes.data_ns;
         (self.total_ns - noted - self.vfs_lookup_ns).max(0.0)
@@ -38,13 +40,14 @@ impl Parts {
         if self.total_ns > 0.0 { 100.0 * ns / self.total_ns } else { 0.0 }
     }
 
-    /// Names that were found in the VFS's caches.
+    /// The share of names found in the VFS's caches, in per cent.
     fn hits(&self) -> f64 {
         100.0 * (1.0 - self.notes.names as f64 / self.calls.max(1) as f64).max(0.0)
     }
 }
 
-/// Runs something by path and takes its time apart. `warm_ns` is what one call by path costs with everything in memory.
+/// Runs work by path and separates its time. `warm_ns` is the cost of one call by path with
+/// everything in memory.
 fn parts(
     machine: &dyn Machine,
     cost: ClockCost,
@@ -73,7 +76,7 @@ fn timed_pmfs(size: Size) -> Result<Box<dyn Machine>> {
     Ok(Box::new(Fronted::<Timed<Pmfs<Slow>>, DentryCache>::new(plan(size), FrontOptions::default())?))
 }
 
-/// Nanoseconds of one stat of a file of the tree when all names are in memory.
+/// Nanoseconds of one stat of a file of the tree with all names in memory.
 fn warm_stat_ns(machine: &dyn Machine, tree: &Tree) -> Result<f64> {
     let mut least = f64::MAX;
     machine.with(&mut |calls| {
@@ -88,7 +91,7 @@ fn warm_stat_ns(machine: &dyn Machine, tree: &Tree) -> Result<f64> {
     Ok(least)
 }
 
-/// The parts of programs over the conventional front, cold: `[memory][program]`.
+/// The parts of programs over the conventional layer, cold: `[memory][program]`.
 fn programs_apart(bench: &Bench<'_>, steps: &[Step]) -> Result<Vec<Vec<Parts>>> {
     let (tree, cost) = (Tree::new("/linux", directories(bench.size)), ClockCost::measure());
     let mut machine = timed_nova(bench.size)?;
@@ -133,12 +136,12 @@ fn shares(findings: &Findings, title: &str, rows: &[&str], subjects: &[&str]) ->
     }
 }
 
-/// Path lookup's share.
+/// The share of path lookup.
 pub const BYVFS_FIGURE_1: Experiment = Experiment {
     name: "byvfs-fig1",
     question: "How much of a program's time is path lookup, in the VFS and below it?",
     source: "ByVFS, Fig. 1: NOVA and ext4, cold caches; a drawing, whose text compares the two",
-    method: "Programs as in byvfs-fig4 over the NOVA-like file system under the conventional front, each of whose operations is timed (what the clock costs is taken off). FS: looking up names and loading inodes below. VFS: what a call by path costs when all names are in memory, times the calls. The programs' own time, which the paper's totals have, is not there. There is no ext4 in the lab.",
+    method: "Programs as in byvfs-fig4 over the NOVA-like file system under the conventional layer, each of whose operations is timed (the cost of the clock is subtracted). FS: looking up names and loading inodes below the VFS. VFS: the cost of a call by path with all names in memory, times the number of calls. The programs' own time, which the paper's totals include, is missing. The lab has no ext4.",
     needs_bytes: |size| plan(size).image_bytes(),
     run: |bench| {
         let all = programs_apart(bench, &BYVFS_STEPS)?;
@@ -160,7 +163,7 @@ pub const BYVFS_TABLE_1: Experiment = Experiment {
     name: "byvfs-table1",
     question: "How often does the VFS find a name in its caches?",
     source: "ByVFS, Table 1: programs in Linux's sources, cold caches",
-    method: "Programs as in byvfs-fig4. A hit is a call by path for which the file system below was not asked; names of directories on the way count only where they miss.",
+    method: "Programs as in byvfs-fig4. A hit is a call by path that does not ask the file system below. Names of directories on the path count only if they miss.",
     needs_bytes: |size| plan(size).image_bytes(),
     run: |bench| {
         let all = programs_apart(bench, &BYVFS_STEPS)?;
@@ -177,7 +180,7 @@ pub const BYVFS_TABLE_1: Experiment = Experiment {
                 paper,
                 here,
                 sense: Sense::About,
-                reason: "The paper does not say what it counts; programs of its time asked more often for the same name than the calls here, and each component of a path may count.",
+                reason: "The paper does not say what it counts. Programs of its time asked more often for the same name than the calls here, and each component of a path may count.",
             });
         }
         let rows = HITS_PAPER.map(|(row, _)| row);
@@ -188,7 +191,7 @@ pub const BYVFS_TABLE_1: Experiment = Experiment {
     },
 };
 
-/// Files read and written whole, in bytes.
+/// Sizes of files read and written whole, in bytes.
 const FILE_BYTES: [usize; 3] = [1 << 10, 8 << 10, 32 << 10];
 
 fn small_files(size: Size) -> u64 {
@@ -201,7 +204,8 @@ fn figure_1_rows() -> Vec<String> {
     FILE_BYTES.iter().flat_map(of).chain(["du".to_owned(), "rm".to_owned()]).collect()
 }
 
-/// The parts of everything in Fig. 1 on one machine, in the order of the rows: of several rounds those of the shortest time.
+/// The parts of all rows of Fig. 1 on one machine, in row order: those of the fastest of several
+/// rounds.
 fn figure_1_parts(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Parts>> {
     let mut least = figure_1_round(bench, machine, delays)?;
     for _ in 1..bench.rounds().min(3) {
@@ -251,7 +255,8 @@ fn figure_1_round(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) 
     Ok(all)
 }
 
-/// Nanoseconds of the first look into each of some directories after a mount, beyond those of a second one.
+/// Nanoseconds of the first lookup in each of some directories after a mount, in excess of a second
+/// one.
 fn first_look_ns(machine: &mut dyn Machine, delays: Delays, directories: &[Vec<u8>]) -> Result<f64> {
     machine.remount(delays)?;
     let mut ns = [0.0; 2];
@@ -259,7 +264,7 @@ fn first_look_ns(machine: &mut dyn Machine, delays: Delays, directories: &[Vec<u
         for ns in &mut ns {
             let watch = Watch::start();
             for directory in directories {
-                // It is not there; all names must be known to say so.
+                // The name does not exist; the system must know all names to tell.
                 let _ = calls.stat_link(&[directory.as_slice(), b"/nothing"].concat());
             }
             *ns = watch.ns();
@@ -269,12 +274,12 @@ fn first_look_ns(machine: &mut dyn Machine, delays: Delays, directories: &[Vec<u
     Ok((ns[0] - ns[1]).max(0.0))
 }
 
-/// Metadata's share.
+/// The share of metadata.
 pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
     name: "directfs-fig1",
-    question: "How much of the time do metadata take?",
+    question: "How much of the time does metadata take?",
     source: "DirectFS, Fig. 1 and section II-C: ext4-dax, NOVA and PMFS, cold caches",
-    method: "Files of 1, 8 and 32 KiB written anew (w) and read right after mounting (r); du and rm on a tree. Metadata is all but reading and writing content, as timed at the file system below the conventional front (what the clock costs is taken off). There is no ext4 in the lab.",
+    method: "Files of 1, 8 and 32 KiB, newly written (w) and read right after mounting (r); du and rm on a tree. Metadata is everything but reading and writing content, as timed at the file system below the conventional layer (the cost of the clock is subtracted). The lab has no ext4.",
     needs_bytes: |size| 2 * plan(size).image_bytes(),
     run: |bench| {
         let mut machines = [("NOVA", timed_nova(bench.size)?), ("PMFS", timed_pmfs(bench.size)?)];
@@ -303,7 +308,7 @@ pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
             };
             (0..MEMORIES.len()).map(of).collect()
         };
-        let own = "The paper's totals include the programs' own time and the system calls, which are not there in one process.";
+        let own = "The paper's totals include the programs' own time and the system calls, which do not exist in one process.";
         let claims = [
             ("metadata's share of reading and writing 1 KiB", &["1KB_r", "1KB_w"][..], 63.5),
             ("metadata's share of reading 32 KiB", &["32KB_r"][..], 33.3),
@@ -324,12 +329,12 @@ pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
     },
 };
 
-/// The parts.
+/// The parts of metadata's time.
 pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
     name: "directfs-fig10",
-    question: "Which part of the metadata's time does DirectFS save?",
-    source: "DirectFS, Fig. 10 and section V-E: parts of the metadata's time with cold caches; a drawing without numbers",
-    method: "As directfs-fig1. Lookup: finding names and inodes; for DirectFS, which has no layers to time, what a call by path costs when all names are in memory, times the calls. PFS metadata: for NOVA what is left below the VFS, for DirectFS and NOVA the index of names, as the first look into each directory costs it. VFS metadata: for NOVA making and dropping what the VFS's caches hold. \"DirectFS other\": its cachelets and its log, which cannot be told apart by a clock. DirectFS's time is its whole time less that of reading or writing the same bytes in a file that is open, and at least that of its lookups.",
+    question: "Which part of the metadata time does DirectFS save?",
+    source: "DirectFS, Fig. 10 and section V-E: parts of the metadata time with cold caches; a drawing without numbers",
+    method: "As directfs-fig1. Lookup: finding names and inodes; for DirectFS, which has no layers to time, the cost of a call by path with all names in memory, times the number of calls. PFS metadata: for NOVA the rest below the VFS, for DirectFS and NOVA the index of names, measured as the first lookup in each directory. VFS metadata: for NOVA creating and dropping the content of the VFS's caches. \"DirectFS other\": its cachelets and its log, which a clock cannot separate. DirectFS's time is its total time minus that of reading or writing the same bytes in an open file, and at least that of its lookups.",
     needs_bytes: |size| 2 * plan(size).image_bytes(),
     run: |bench| {
         let mut nova = timed_nova(bench.size)?;
@@ -397,13 +402,14 @@ struct Own {
 impl Own {
     fn new(parts: &Parts, content_ns: f64) -> Own {
         let lookup_ns = parts.vfs_lookup_ns;
-        // What the content takes was measured at another time.
+        // The content's time was measured in another run.
         let total_ns = (parts.total_ns - content_ns).max(lookup_ns);
         Own { total_ns, lookup_ns, index_ns: parts.index_ns.min(total_ns - lookup_ns) }
     }
 }
 
-/// Nanoseconds of reading and writing the content of Fig. 1's files in files that are open, the least of several rounds: in the order of its rows.
+/// Nanoseconds of reading and writing the content of Fig. 1's files in open files, the minimum of
+/// several rounds, in row order.
 fn content_ns(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<f64>> {
     let mut least = content_round_ns(bench, machine, delays)?;
     for _ in 1..bench.rounds().min(3) {

@@ -1,9 +1,16 @@
-//! What programs ask of a file system, on a tree of sources.
+//! The file system calls of programs, on a tree of sources.
 //!
-//! The tree is made up: directories of twelve files, as the DirectFS paper says of Linux's sources, eight directories below each. What programs do is what they
-//! ask of a file system: `du` reads directories and looks at each name once, `ls -lR` three times (stat, lstat, lgetxattr), `find -name` looks at
-//! directories only, `rm -r` looks at each name before it removes it (in ByVFS's Table 1 more than half of its lookups hit), `cp -r` and `tar` make and write,
-//! `gzip` reads all and writes one file. The programs' own work (compressing) is not there.
+//! The tree is synthetic: directories of twelve files, as the DirectFS paper says of Linux's
+//! sources, with eight subdirectories each. The programs consist of their file system calls only;
+//! their own work (compressing) is left out:
+//!
+//! - `du` reads directories and stats each name once, `ls -lR` three times (stat, lstat,
+//!   lgetxattr).
+//! - `find -name` stats directories only.
+//! - `rm -r` stats each name before it removes it (in ByVFS's Table 1 more than half of its lookups
+//!   hit).
+//! - `cp -r` and `tar` create and write files.
+//! - `gzip` reads all files and writes one.
 
 use super::Size;
 use super::loops::{Random, Watch};
@@ -24,7 +31,7 @@ pub(super) fn plan(size: Size) -> Plan {
     Plan { content_bytes: files * MEAN_BYTES * 3, ..Plan::of_files(files * 2 + 1000) }
 }
 
-/// Where things are.
+/// The paths of a tree.
 pub(super) struct Tree {
     pub directories: Vec<Vec<u8>>,
     pub files: Vec<(Vec<u8>, usize)>,
@@ -54,7 +61,7 @@ impl Tree {
     }
 }
 
-/// Calls by path that a program made.
+/// Number of calls by path that a program made.
 #[derive(Default)]
 struct Made(u64);
 
@@ -65,7 +72,7 @@ impl Made {
     }
 }
 
-/// What a directory holds: names in full, and whether they are directories.
+/// The content of a directory: full names, and whether they are directories.
 fn list(calls: &dyn Calls, made: &mut Made, directory: &[u8]) -> Result<Vec<(Vec<u8>, bool)>> {
     let mut names = Vec::new();
     let read = calls.read_directory(directory, &mut |name, _| {
@@ -125,7 +132,7 @@ impl Program {
     fn make(self, calls: &dyn Calls, made: &mut Made, tree: &Tree) -> Result<()> {
         for directory in &tree.directories {
             if self == Program::Cp {
-                // It looks whether there is one.
+                // cp first checks whether it exists.
                 let _ = made.by_path(calls.stat_link(directory));
             }
             made.by_path(calls.mkdir(directory, 0o755))?;
@@ -143,7 +150,7 @@ impl Program {
 }
 
 fn remove(calls: &dyn Calls, made: &mut Made, root: &[u8]) -> Result<()> {
-    // Directories are left before those above them.
+    // A directory is removed after its content.
     let mut left = vec![(root.to_vec(), false)];
     while let Some((directory, is_empty)) = left.pop() {
         if is_empty {
@@ -171,7 +178,7 @@ fn compress(calls: &dyn Calls, made: &mut Made, tree: &Tree) -> Result<()> {
         let file = made.by_path(calls.open(path, libc::O_RDONLY, 0))?;
         let length = calls.read(file, 0, &mut buffer)?;
         calls.close(file)?;
-        // A quarter of it stays.
+        // A quarter of the size remains.
         calls.append(target, &buffer[..length / 4])?;
     }
     Ok(calls.close(target)?)
@@ -189,7 +196,8 @@ pub(super) fn time(machine: &dyn Machine, program: Program, tree: &Tree) -> Resu
     Ok(ms)
 }
 
-/// Programs in an order in which each finds what it needs; with `_c`: once more, with names in memory.
+/// Programs in an order in which each finds the files it needs; with `_c`: repeated, with names in
+/// memory.
 pub(super) type Step = (&'static str, Program, bool);
 
 /// Programs as in ByVFS, section 4.3.

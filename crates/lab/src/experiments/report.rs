@@ -1,14 +1,14 @@
-//! Findings as text for a terminal, and as one HTML file that needs nothing else.
+//! Findings as text for a terminal, and as one self-contained HTML file.
 
 use super::chart::{escaped, number, svg};
 use super::findings::{Findings, Measure, Verdict};
 use super::{Experiment, memory_name};
 use std::fmt::Write;
 
-/// What is known of the run as a whole.
+/// Facts about the run.
 #[derive(Debug, Clone, Default)]
 pub struct Circumstances {
-    /// Processor, processors, kernel, version of this program, date: a name and a value each.
+    /// Processor, processor count, kernel, version of this program, date: names and values.
     pub facts: Vec<(String, String)>,
 }
 
@@ -16,7 +16,7 @@ fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
-/// The header of the numbers: paper, each memory, the ratio.
+/// The column headings: paper, each memory, the ratio.
 fn headings(findings: &Findings) -> Vec<String> {
     let memories = findings.memories.iter().map(|memory| memory_name(*memory));
     ["paper".to_owned()].into_iter().chain(memories).chain(["here/paper".to_owned()]).collect()
@@ -27,7 +27,7 @@ fn numbers(measure: &Measure) -> Vec<String> {
     [cell(measure.paper)].into_iter().chain(here).chain([cell(measure.ratio(0))]).collect()
 }
 
-/// For a terminal.
+/// Text for a terminal.
 pub fn text(experiment: &Experiment, findings: &Findings) -> String {
     let mut out = format!("{}: {}\n{}\n", experiment.name, experiment.question, experiment.source);
     let _ = writeln!(out, "{}\n", experiment.method);
@@ -83,9 +83,9 @@ nav a { margin-right: 1em; }
 /// All findings in one file.
 pub fn html(circumstances: &Circumstances, all: &[(&Experiment, &Findings)]) -> String {
     let mut out = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-    let _ = write!(out, "<title>The papers' results again</title><style>{STYLE}</style></head><body>");
-    out.push_str("<h1>The papers' results again</h1>");
-    out.push_str("<p>Every system runs the same calls in one process; nobody pays for a system call. Absolute times are therefore far below the papers', whose file systems are in the kernel: compare how subjects stand to each other. What one thread does is timed in its own processor time, what several do by the clock; of several rounds the least counts. The memories are emulated: the first number is a delay for each line that is read from the image and is not in an emulated processor's cache of 32 MiB, the second for each line that is written to it. Lines of one read, and lines written past the cache, wait ten at a time; lines that a program asks for ahead come, ten at a time, while it goes on.</p>");
+    let _ = write!(out, "<title>Reproduction of the papers' results</title><style>{STYLE}</style></head><body>");
+    out.push_str("<h1>Reproduction of the papers' results</h1>");
+    out.push_str("<p>Every system runs the same calls in one process, without system calls. Absolute times are therefore far below the papers', whose file systems are in the kernel: compare the subjects with each other. Work of one thread is timed in its processor time, work of several by the clock; the minimum of several rounds counts. The memories are emulated: the first number is a delay for each line read from the image that is not in an emulated 32 MiB processor cache, the second for each line written to the image. Lines of one read, and lines written past the cache, wait in groups of ten; prefetched lines arrive, up to ten at a time, while the program continues.</p>");
     out.push_str("<table><tbody>");
     for (name, value) in &circumstances.facts {
         let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(value));
@@ -109,7 +109,7 @@ fn class(verdict: Verdict) -> &'static str {
 
 /// The claims of all experiments in one table.
 fn summary(out: &mut String, all: &[(&Experiment, &Findings)]) {
-    out.push_str("<h2>What the papers claim, and what comes out here</h2><table><thead><tr><th>experiment</th><th>claim</th><th>paper</th><th>here</th></tr></thead><tbody>");
+    out.push_str("<h2>The papers' claims and the results here</h2><table><thead><tr><th>experiment</th><th>claim</th><th>paper</th><th>here</th></tr></thead><tbody>");
     for (experiment, findings) in all {
         for claim in &findings.claims {
             let _ = write!(
@@ -127,7 +127,7 @@ fn summary(out: &mut String, all: &[(&Experiment, &Findings)]) {
             out.push_str("</td></tr>");
         }
     }
-    out.push_str("</tbody></table><p>Green: as far as the paper or farther. Yellow: the same direction, less far. Red: not so.</p>");
+    out.push_str("</tbody></table><p>Green: at least as far as the paper. Yellow: the same direction, less far. Red: does not hold.</p>");
 }
 
 fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
@@ -142,7 +142,9 @@ fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
     for plot in &findings.plots {
         let _ = write!(out, "<div class=\"plot\">{}</div>", svg(plot));
         if plot.paper.is_empty() {
-            out.push_str("<p class=\"source\">The paper gives this as a drawing only; what its text says in numbers is below.</p>");
+            out.push_str(
+                "<p class=\"source\">The paper gives this as a drawing only; the numbers of its text are below.</p>",
+            );
         }
     }
     for claim in &findings.claims {
@@ -181,7 +183,7 @@ fn table(out: &mut String, findings: &Findings) {
     out.push_str("</tbody></table></details>");
 }
 
-/// The numbers for other programs: tab-separated.
+/// Tab-separated numbers for other programs.
 pub fn tsv(findings: &Findings) -> String {
     let mut out = String::from("row\tsubject\tunit\tpaper");
     for memory in &findings.memories {

@@ -1,4 +1,4 @@
-//! Latency of metadata calls while memory gets slower to write: SoupFS Fig. 2 and 3.
+//! Latency of metadata calls with increasingly slow writes: SoupFS Fig. 2 and 3.
 
 use super::findings::{Claim, Findings, Plot, Sense, Series};
 use super::loops::{Act, Measured, create, lines_notes, measures, mkdir, rmdir, unlink};
@@ -7,7 +7,7 @@ use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use pmem::Delays;
 
 const SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
-/// Rows, what is done, and the rows of what is left for later.
+/// Rows, operations, and the rows of the deferred work.
 const CALLS: [(&str, Act, &str); 4] = [
     ("create", create, "create, later"),
     ("unlink", unlink, "unlink, later"),
@@ -16,7 +16,8 @@ const CALLS: [(&str, Act, &str); 4] = [
 ];
 const ROWS: [&str; 4] = [CALLS[0].0, CALLS[1].0, CALLS[2].0, CALLS[3].0];
 
-/// Names at one time: few, since PMFS searches a directory linearly and the papers' latencies are not those of long searches.
+/// Number of names: few, since PMFS searches a directory linearly and the papers' latencies are not
+/// those of long searches.
 const fn names(size: Size) -> u64 {
     size.pick(20, 200, 1000)
 }
@@ -25,7 +26,7 @@ const fn plan(size: Size) -> Plan {
     Plan::of_files(names(size) * 2 + 100)
 }
 
-/// A round of the four calls. What a call leaves for a persister is done between the timed stretches.
+/// A round of the four calls. Deferred work runs between the timed sections.
 fn round(machine: &dyn Machine, paths: &[Vec<u8>], measured: &mut Measured) -> Result<()> {
     for (row, act, later) in CALLS {
         measured.act(row, machine, paths, None, act)?;
@@ -67,9 +68,9 @@ fn measure(bench: &Bench<'_>, memories: &[Delays]) -> Result<Vec<Vec<Measured>>>
 /// Latencies.
 pub const FIGURE_2: Experiment = Experiment {
     name: "soupfs-fig2",
-    question: "How long do calls take that change metadata, if a persister flushes for them later?",
+    question: "How long do calls that change metadata take if a persister flushes for them later?",
     source: "SoupFS, Fig. 2 and section 3: NVDIMM as fast as DRAM",
-    method: "create (open and close), unlink, mkdir and rmdir in one directory, warm, under the conventional front; SoupFS's persister comes between the timed stretches.",
+    method: "create (open and close), unlink, mkdir and rmdir in one directory, warm, under the conventional layer. SoupFS's persister runs between the timed sections.",
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("µs per call", &MEMORIES);
@@ -91,9 +92,9 @@ pub const FIGURE_2: Experiment = Experiment {
             };
             let here = (0..MEMORIES.len()).map(of).collect();
             let reason = if base == "PMFS" {
-                "The paper's PMFS pays its undo journal with clflush, which also evicts; the PMFS-like system here has three fences per call and clwb."
+                "The paper's PMFS flushes its undo journal with clflush, which also evicts; the PMFS-like system here has three fences per call and clwb."
             } else {
-                "What SoupFS saves is what the others flush before they return: eight or nine lines under four or five fences. The rest of a call, the walk, the caches and the locks, is the same front's for both, and is about half of it on memory that is not slowed."
+                "SoupFS saves the flushes that the others do before they return: eight or nine lines with four or five fences. The rest of a call (path walk, caches, locks) is in the same VFS layer for both, and takes about half of the time on memory without delay."
             };
             findings.claims.push(Claim {
                 what: what.to_owned(),
@@ -114,7 +115,7 @@ pub const FIGURE_2: Experiment = Experiment {
     },
 };
 
-/// Delays after each flushed line.
+/// Delays of each flushed line.
 const FLUSH_DELAYS: [Delays; 5] = [
     Delays { read_ns: 0, write_ns: 0 },
     Delays { read_ns: 0, write_ns: 200 },
@@ -123,12 +124,12 @@ const FLUSH_DELAYS: [Delays; 5] = [
     Delays { read_ns: 0, write_ns: 800 },
 ];
 
-/// Under delays.
+/// With delays.
 pub const FIGURE_3: Experiment = Experiment {
     name: "soupfs-fig3",
-    question: "How do these calls get slower with the memory?",
+    question: "How do these calls slow down with the memory?",
     source: "SoupFS, Fig. 3 and section 3: a delay after each clflush",
-    method: "As soupfs-fig2, with 0 to 800 ns for each flushed line. A delay is paid at the fence, for all lines flushed since the last one.",
+    method: "As soupfs-fig2, with 0 to 800 ns for each flushed line. The delay applies at the fence, for all lines flushed since the last one.",
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings = Findings::new("µs per call", &FLUSH_DELAYS);
@@ -140,17 +141,17 @@ pub const FIGURE_3: Experiment = Experiment {
         };
         for (what, subject, paper, sense) in [
             ("SoupFS's unlink takes as long with 800 ns as without delay: times", "SoupFS", 1.0, Sense::About),
-            ("NOVA's unlink takes longer with 800 ns: times (18 µs by 6 µs)", "NOVA", 3.0, Sense::AtLeast),
-            ("PMFS's unlink takes longer with 800 ns: times (18 µs by 6 µs)", "PMFS", 3.0, Sense::AtLeast),
+            ("NOVA's unlink takes longer with 800 ns: times (18 µs against 6 µs)", "NOVA", 3.0, Sense::AtLeast),
+            ("PMFS's unlink takes longer with 800 ns: times (18 µs against 6 µs)", "PMFS", 3.0, Sense::AtLeast),
         ] {
             let here = vec![growth(&findings, subject)];
-            findings.claims.push(Claim { what: what.to_owned(), unit: "", paper, here, sense, reason: "A call of SoupFS flushes nothing, so what it takes is not the delay's; its persister's work between the timed stretches leaves other lines in the processor's caches." });
+            findings.claims.push(Claim { what: what.to_owned(), unit: "", paper, here, sense, reason: "A call of SoupFS flushes nothing, so the delay does not affect it. Its persister's work between the timed sections leaves other lines in the processor's caches." });
         }
         let series = |subject: &Subject| Series {
             name: subject.name().to_owned(),
             values: (0..FLUSH_DELAYS.len()).map(|memory| findings.here("unlink", subject.name(), memory)).collect(),
         };
-        // What the text says of the drawing: the ends of the lines of NOVA and PMFS.
+        // The paper's text gives the ends of the lines of NOVA and PMFS.
         let plot = Plot {
             title: "unlink by delay of a flushed line".to_owned(),
             unit: "µs".to_owned(),

@@ -1,6 +1,6 @@
 //! Threads in one directory: DirectFS Fig. 3 and Fig. 7.
 //!
-//! This machine has few processors, so what is measured is how two threads do beside one.
+//! The machine has few processors, so two threads are compared with one.
 
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less};
 use super::loops::shuffled;
@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
-/// What the threads do.
+/// An operation of the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Deed {
-    /// Each thread makes files.
+    /// Each thread creates files.
     Create,
-    /// All look at all files, with names in memory.
+    /// Each stats its part of the files, with names in memory.
     Stat,
     /// The same right after mounting.
     StatCold,
@@ -27,7 +27,7 @@ pub(super) enum Deed {
     Remove,
     /// Each renames its part of the files.
     Rename,
-    /// As `Stat`, while one more thread renames a file in the same directory.
+    /// Like `Stat`, while another thread renames a file in the same directory.
     StatRenaming,
 }
 
@@ -47,7 +47,7 @@ impl Deed {
         !matches!(self, Deed::Create)
     }
 
-    /// Whether it is done by a subject: what DirectFS is like without a part is measured where the paper does.
+    /// Whether a subject runs it. Ablations are measured where the paper measures them.
     fn is_done_by(self, subject: Subject) -> bool {
         match subject {
             Subject::Ablated(Variant::Radix | Variant::BTree) => matches!(self, Deed::Stat | Deed::Remove),
@@ -56,13 +56,14 @@ impl Deed {
         }
     }
 
-    /// Whether it leaves everything as it was, so that it can be done again at once.
+    /// Whether it leaves everything unchanged, so that it can be repeated at once.
     const fn changes_nothing(self) -> bool {
         matches!(self, Deed::Stat | Deed::StatRenaming)
     }
 }
 
-/// Calls of a timed stretch, at least, of a deed that can be done again: a few hundred would be over before the second thread is awake.
+/// Minimum number of calls in a timed section of a repeatable operation: a few hundred would end
+/// before the second thread wakes up.
 const CALLS_MIN: u64 = 40_000;
 
 const THREADS: [u64; 2] = [1, 2];
@@ -84,12 +85,12 @@ pub(super) struct Crowd<'c> {
 }
 
 impl Crowd<'_> {
-    /// How often each thread does its part in a timed stretch.
+    /// Repetitions of a thread's part in a timed section.
     fn turns(&self) -> u64 {
         if self.deed.changes_nothing() { CALLS_MIN.div_ceil(self.one.len() as u64) } else { 1 }
     }
 
-    /// A thread's part.
+    /// A thread's work.
     fn work(&self, calls: &dyn Calls, thread: u64) -> Result<()> {
         (0..self.turns()).try_for_each(|_| self.one_turn(calls, thread))
     }
@@ -108,7 +109,7 @@ impl Crowd<'_> {
         Ok(())
     }
 
-    /// The files of a thread, in the order in which it comes to them.
+    /// The files of a thread, in processing order.
     fn part_of(&self, thread: u64) -> impl Iterator<Item = usize> {
         let count = self.one.len() as u64;
         let looks = matches!(self.deed, Deed::Stat | Deed::StatCold | Deed::StatRenaming);
@@ -116,8 +117,9 @@ impl Crowd<'_> {
         (thread * count / self.threads..(thread + 1) * count / self.threads).map(move |step| file(step) as usize)
     }
 
-    /// Looks at a thread's part before it is timed, unless all is to be cold: so that its names are in memory, those that are not there yet, too, and no thread begins with
-    /// what another one has in its processor's cache.
+    /// Stats a thread's files before the timed section, except for cold caches. Then names are in
+    /// memory, including missing ones, and no thread starts with the cache content of another
+    /// thread's processor.
     fn warm_up(&self, calls: &dyn Calls, thread: u64) {
         if self.deed != Deed::StatCold {
             self.part_of(thread).for_each(|file| {
@@ -126,8 +128,8 @@ impl Crowd<'_> {
         }
     }
 
-    /// Millions of calls a second, of all threads together: from when the first begins until the last has ended, by their own clocks. Whoever starts them
-    /// may be late himself.
+    /// Millions of calls per second of all threads together, from the first thread's start to the
+    /// last one's end, by their own clocks. The starting thread itself may be delayed.
     pub(super) fn rate(&self, machine: &dyn Machine) -> Result<f64> {
         let (arrived, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let renames = self.deed == Deed::StatRenaming;
@@ -151,7 +153,7 @@ impl Crowd<'_> {
         Ok((self.one.len() as u64 * self.turns()) as f64 / seconds / 1e6)
     }
 
-    /// When a thread began its part and when it had ended it.
+    /// The start and end of a thread's work.
     fn timed_work(&self, machine: &dyn Machine, thread: u64, arrived: &AtomicU64) -> Result<[Instant; 2]> {
         let mut span = [Instant::now(); 2];
         let mut has_met = false;
@@ -165,21 +167,22 @@ impl Crowd<'_> {
             Ok(())
         });
         if !has_met {
-            // The others wait for it.
+            // The other threads wait for it.
             arrived.fetch_add(1, AcqRel);
         }
         done.map(|()| span)
     }
 }
 
-/// Waits until so many threads are here. Nobody sleeps: who has to be woken begins much later than the others.
+/// Waits until `threads` threads have arrived. Waiters spin, because a thread that must be woken
+/// starts much later than the others.
 fn meet(arrived: &AtomicU64, threads: u64) {
     const LOOKS: u32 = 10_000;
     arrived.fetch_add(1, AcqRel);
     let mut looks = 0u32;
     while arrived.load(Acquire) < threads {
         looks = looks.wrapping_add(1);
-        // The others may have no processor.
+        // The other threads may have no processor.
         if looks.is_multiple_of(LOOKS) { std::thread::yield_now() } else { spin_loop() }
     }
 }
@@ -194,12 +197,12 @@ fn rename_to_and_fro(machine: &dyn Machine, over: &AtomicBool) -> Result<()> {
     })
 }
 
-/// For a site with so many files.
+/// The plan for a site with `count` files.
 fn site_plan(count: u64) -> Plan {
     Plan::of_busy_names(count * 2 + 1000)
 }
 
-/// A subject with its directory, for all deeds.
+/// A subject with its directory, for all operations.
 pub(super) struct Site {
     subject: Subject,
     machine: Box<dyn Machine>,
@@ -215,7 +218,8 @@ impl Site {
         Ok(Site { subject, machine })
     }
 
-    /// The files that a deed begins with, under their first names; none for one that makes them.
+    /// Restores the initial files of an operation under their first names, or removes them for one
+    /// that creates them.
     fn prepare(&mut self, crowd: &Crowd<'_>) -> Result<()> {
         self.machine.slow_down(Delays::default());
         self.machine.with(&mut |calls| {
@@ -233,7 +237,7 @@ impl Site {
         })
     }
 
-    /// The most of some rounds.
+    /// The maximum rate of some rounds.
     pub(super) fn measure(
         &mut self,
         bench: &Bench<'_>,
@@ -248,7 +252,7 @@ impl Site {
                 Deed::StatCold => self.machine.remount(delays)?,
                 _ => self.machine.slow_down(delays),
             }
-            // Whoever looks first builds the directory's index, alone.
+            // The first lookup builds the directory's index, before the threads start.
             self.machine.with(&mut |calls| {
                 let _ = calls.stat(b"/shared/nothing");
                 Ok(())
@@ -267,7 +271,7 @@ fn run(bench: &Bench<'_>, subjects: &[Subject], deeds: &[Deed]) -> Result<Findin
     let (one, two, order) = (named('a'), named('b'), shuffled(count));
     let mut sites = Vec::new();
     for subject in subjects {
-        bench.step(&format!("a place for {}", subject.name()))?;
+        bench.step(&format!("set-up of {}", subject.name()))?;
         sites.push(Site::new(*subject, count)?);
     }
     for &deed in deeds {
@@ -308,7 +312,7 @@ fn scaling(findings: &Findings, deed: Deed, subjects: &[Subject]) -> Plot {
     }
 }
 
-/// Two threads' rate by one's.
+/// The rate of two threads divided by that of one.
 fn speedups(findings: &Findings, deed: Deed, subject: &str) -> Vec<f64> {
     let of = |memory| {
         let at = |threads| findings.here(&format!("{}, {threads}", deed.name()), subject, memory);
@@ -318,11 +322,11 @@ fn speedups(findings: &Findings, deed: Deed, subject: &str) -> Vec<f64> {
 }
 
 fn scales(findings: &mut Findings, deed: Deed, subject: &str, paper: (f64, Sense), what: &str) {
-    let reason = "Two processors say little of 24: what many wait for all the time two meet at now and then, and a second thread that shares its processor with other programs says nothing. The model (multicore) tells how it goes on.";
+    let reason = "Two processors say little about 24: a resource that many processors always wait for, two meet at only now and then. A second thread that shares its processor with other programs says nothing. The model (multicore) shows the further trend.";
     scales_or(findings, deed, subject, paper, what, reason);
 }
 
-/// The same, where there is a better reason if it does not hold.
+/// The same with a specific reason.
 fn scales_or(
     findings: &mut Findings,
     deed: Deed,
@@ -335,25 +339,25 @@ fn scales_or(
     findings.claims.push(Claim { what: what.to_owned(), unit: "times", paper: paper.0, here, sense: paper.1, reason });
 }
 
-/// The least gain of a second thread that counts as scaling.
+/// Minimum speedup by a second thread that counts as scaling.
 const SCALES: (f64, Sense) = (1.5, Sense::AtLeast);
-/// The most that counts as standing still.
+/// Maximum speedup that counts as not scaling.
 const STOPS: (f64, Sense) = (1.2, Sense::AtMost);
 
 const FIGURE_3_SUBJECTS: [Subject; 1] = [Subject::Nova];
 
 fn needs(size: Size) -> u64 {
-    // Beside the subjects there is one whose index forgets.
+    // In addition to the subjects, one whose index evicts names.
     let others = Plan::of_names(files(size) * (OTHERS + 1)).image_bytes();
     site_plan(files(size)).image_bytes() * FIGURE_7_SUBJECTS.len() as u64 + others
 }
 
-/// Where today's stop.
+/// Where conventional systems stop scaling.
 pub const DIRECTFS_FIGURE_3: Experiment = Experiment {
     name: "directfs-fig3",
     question: "Do calls in one directory scale under a VFS?",
     source: "DirectFS, Fig. 3 and section II-D: mdtest, 1 to 24 threads; a drawing without numbers",
-    method: "All threads in one directory, NOVA under the conventional front; the index of the directory's names is built before the clock starts. What the text says of the drawing is tested with two threads: creating does not scale, nor does stat with cold caches; stat with warm ones does. \"Scales\" means at least 1.5 times one thread's rate here, \"does not\" at most 1.2 times.",
+    method: "All threads in one directory, NOVA under the conventional layer; the index of the directory's names is built before the clock starts. The text's statements about the drawing are tested with two threads: create does not scale, nor does stat with cold caches; stat with warm caches does. \"Scales\" means at least 1.5 times one thread's rate here, \"does not\" at most 1.2 times.",
     needs_bytes: needs,
     run: |bench| {
         let deeds = [Deed::Create, Deed::Stat, Deed::StatCold];
@@ -375,12 +379,12 @@ const FIGURE_7_SUBJECTS: [Subject; 7] = [
     Subject::DirectFs,
 ];
 
-/// Where DirectFS does not.
+/// Where DirectFS scales.
 pub const DIRECTFS_FIGURE_7: Experiment = Experiment {
     name: "directfs-fig7",
     question: "Do calls in one directory scale without a lock on it?",
     source: "DirectFS, Fig. 7 a to d and section V-C: mdtest and FxMark, 1 million files, 1 to 32 threads; drawings without numbers",
-    method: "a: stat, b: remove, c: rename, d: stat while one more thread renames a file in the same directory. All threads in one directory, names in memory. Tested as in directfs-fig3, with two threads; with the renaming thread there are three on two processors. _r and _b: DirectFS with a radix tree (six bits of a name's hash a level, a lock for each subtree of the first one) or a B-tree (under one read-write lock) in place of its hash table, with buckets as full; _nocon: with a lock on a directory's log, held from before a place in it is claimed until the call's last fence. \"Stat after others\": after ten times as many other files were used, DirectFS with an index that forgets (its caches take twice the shared directory) and with one that does not (noGC).",
+    method: "a: stat, b: remove, c: rename, d: stat while another thread renames a file in the same directory. All threads in one directory, names in memory. Tested as in directfs-fig3, with two threads; with the renaming thread there are three on two processors. _r and _b: DirectFS with a radix tree (six bits of a name's hash per level, a lock for each subtree of the first one) or a B-tree (under one read-write lock) in place of its hash table, with equally full buckets. _nocon: with a lock on a directory's log, held from before a slot is claimed until the call's last fence. \"Stat after others\": after ten times as many other files were used, DirectFS with an index that evicts names (its caches hold twice the shared directory) and with one that does not (noGC).",
     needs_bytes: needs,
     run: |bench| {
         let deeds = [Deed::Stat, Deed::Remove, Deed::Rename, Deed::StatRenaming];
@@ -399,13 +403,14 @@ pub const DIRECTFS_FIGURE_7: Experiment = Experiment {
     },
 };
 
-/// Other files that were used before, for each one of the shared directory.
+/// Other files used before, per file of the shared directory.
 const OTHERS: u64 = 10;
 const OTHERS_PER_DIRECTORY: u64 = 100;
 const NO_GC: &str = "DirectFS noGC";
 const AFTER_OTHERS: &str = "stat after others, 1";
 
-/// stat in the shared directory after many other files were used: where the index may forget the names of these, and where it keeps all.
+/// stat in the shared directory after many other files were used: with an index that may evict
+/// their names, and with one that keeps all.
 fn garbage(bench: &Bench<'_>, findings: &mut Findings) -> Result<()> {
     let count = files(bench.size);
     let names = || (0..count).map(|index| path('a', index)).collect::<Vec<_>>();
@@ -429,7 +434,7 @@ fn garbage(bench: &Bench<'_>, findings: &mut Findings) -> Result<()> {
         for delays in MEMORIES {
             machine.slow_down(delays);
             let mut most = 0.0f64;
-            // The first round brings the names back.
+            // The first round loads the names again.
             for _ in 0..=bench.rounds().min(3) {
                 most = most.max(crowd.rate(&*machine)?);
                 bench.go_on()?;
@@ -444,12 +449,12 @@ fn garbage(bench: &Bench<'_>, findings: &mut Findings) -> Result<()> {
         Some(less(here(NO_GC)?, here(Subject::DirectFs.name())?))
     };
     findings.claims.push(Claim {
-        what: "stat does less if the index forgets no names, one thread (a, noGC; no number in the paper)".to_owned(),
+        what: "stat is slower if the index evicts no names, one thread (a, noGC; no number in the paper)".to_owned(),
         unit: "%",
         paper: 0.0,
         here: (0..MEMORIES.len()).filter_map(gain).collect(),
         sense: Sense::AtLeast,
-        reason: "The paper's index has a fixed number of buckets, whose chains get longer with every name that is not forgotten. This one grows with its names, so a lookup does not get longer, and what is forgotten saves memory only.",
+        reason: "The paper's index has a fixed number of buckets, whose chains grow with every name that is not evicted. This index grows with its names, so lookups do not slow down, and eviction saves memory only.",
     });
     Ok(())
 }
@@ -462,28 +467,28 @@ fn trees_scale(findings: &mut Findings) {
             "DirectFS_r",
             SCALES,
             "stat scales with a radix tree as index (a)",
-            "A lookup takes no lock and writes nothing that others read, so nothing but the processors keeps a second thread from as many: one that shares its processor with other programs says nothing.",
+            "A lookup takes no lock and writes nothing that others read, so only the processors limit a second thread; one that shares its processor with other programs says nothing.",
         ),
         (
             Deed::Stat,
             "DirectFS_b",
             STOPS,
             "stat does not scale with a B-tree as index (a)",
-            "On two processors each lookup takes the line with the lock's count from the other one. Threads that share one do not meet there, and their rates say nothing.",
+            "On two processors each lookup takes the line with the lock's count from the other one. Threads that share one processor do not meet there, and their rates say nothing.",
         ),
         (
             Deed::Remove,
             "DirectFS_r",
             STOPS,
             "remove does not scale with a radix tree as index (b)",
-            "How large the subtree is that must be locked the paper does not say. Here the tree has 64 of them, chosen by the hash, and two threads seldom want the same one.",
+            "The paper does not say how large the locked subtree is. Here the tree has 64 of them, chosen by the hash, and two threads seldom need the same one.",
         ),
         (
             Deed::Remove,
             "DirectFS_b",
             STOPS,
             "remove does not scale with a B-tree as index (b)",
-            "The tree is locked while a name goes, which is a part of the call: finding the path, and giving back what the file had, two threads do at the same time.",
+            "The tree is locked while a name is removed, which is a part of the call. Two threads find the path and free the file's space concurrently.",
         ),
     ];
     for (deed, subject, sense, what, reason) in claims {
@@ -491,20 +496,21 @@ fn trees_scale(findings: &mut Findings) {
     }
 }
 
-/// The paper's nocon stops after 4 threads. What two can tell is that the second one gains less with the lock than without; any difference counts.
+/// The paper's nocon stops scaling after 4 threads. Two threads can only show that the second one
+/// gains less with the lock than without; any difference counts.
 fn locked_log_scales_less(findings: &mut Findings) {
     let [locked, free] = ["DirectFS_nocon", "DirectFS"].map(|subject| speedups(findings, Deed::Rename, subject));
     findings.claims.push(Claim {
-        what: "at rename a second thread gains less with a locked log (c, nocon: it stops after 4 threads)".to_owned(),
+        what: "with a locked log a second thread gains less at rename (c, nocon: it stops after 4 threads)".to_owned(),
         unit: "%",
         paper: 0.0,
         here: locked.into_iter().zip(free).map(|(locked, free)| less(locked, free)).collect(),
         sense: Sense::AtLeast,
-        reason: "The lock is held for most of the call, so two threads on two processors must wait for each other; two that share one processor have no need to, and their rates say nothing.",
+        reason: "The lock is held for most of the call, so two threads on two processors wait for each other. Two threads that share one processor do not, and their rates say nothing.",
     });
 }
 
-/// The text has no number for it: any loss counts.
+/// The paper's text has no number for this: any loss counts.
 fn radix_is_slower(findings: &mut Findings) {
     let row = format!("{}, 1", Deed::Stat.name());
     let of = |memory| {
@@ -513,13 +519,13 @@ fn radix_is_slower(findings: &mut Findings) {
     };
     let here = (0..findings.memories.len()).filter_map(of).collect();
     let what =
-        "stat does less with a radix tree than with the hash table, one thread (a; no number in the paper)".to_owned();
+        "stat is slower with a radix tree than with the hash table, one thread (a; no number in the paper)".to_owned();
     findings.claims.push(Claim {
         what,
         unit: "%",
         paper: 0.0,
         here,
         sense: Sense::AtLeast,
-        reason: "The tree is shallow: two levels for a thousand names, three for a hundred thousand, and all of its nodes are in the processor's caches. What they add to a lookup is little beside what a machine that has other things to do makes of two measurements.",
+        reason: "The tree is shallow: two levels for a thousand names, three for a hundred thousand, and all its nodes are in the processor's caches. Their cost in a lookup is small compared with the variation between two measurements on a busy machine.",
     });
 }

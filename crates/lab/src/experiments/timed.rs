@@ -1,6 +1,7 @@
-//! Where the time goes: a physical file system that notes how long its operations take, and of what kind they were.
+//! A physical file system that records how long its operations take, by kind.
 //!
-//! Notes are the thread's own. Reading the clock costs as much as a short operation, so what it costs is measured first and taken off.
+//! Records are per thread. Reading the clock costs as much as a short operation, so its cost is
+//! measured first and subtracted.
 
 use crate::error::Result;
 use crate::multicore::places::Place;
@@ -17,7 +18,7 @@ use std::time::Instant;
 /// Kinds of operations of a physical file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Finding a name and bringing its inode into memory.
+    /// Finding a name and loading its inode.
     Lookup,
     /// Changing names, attributes, logs; reading directories; freeing.
     Metadata,
@@ -25,18 +26,18 @@ enum Kind {
     Data,
 }
 
-/// What was noted.
+/// The recorded times.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Notes {
     /// Nanoseconds of looking up names and inodes.
     pub lookup_ns: f64,
-    /// Nanoseconds of everything else but content.
+    /// Nanoseconds of all other operations except content.
     pub metadata_ns: f64,
     /// Nanoseconds of content.
     pub data_ns: f64,
     /// Operations.
     pub operations: u64,
-    /// Names that were asked for.
+    /// Names looked up.
     pub names: u64,
 }
 
@@ -46,16 +47,16 @@ thread_local! {
     static NAMES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What a note costs: how much of it falls into the noted time, and how much there is in all.
+/// The cost of a record: the part within the recorded time, and the total.
 #[derive(Debug, Clone, Copy)]
 pub struct ClockCost {
     inside_ns: f64,
-    /// The whole, for whoever takes it off a time measured around operations.
+    /// The total, for subtraction from a time measured around operations.
     pub whole_ns: f64,
 }
 
 impl ClockCost {
-    /// Measures it.
+    /// Measures the cost.
     pub fn measure() -> ClockCost {
         const TIMES: u32 = 20_000;
         let mut least = ClockCost { inside_ns: f64::MAX, whole_ns: f64::MAX };
@@ -73,7 +74,7 @@ impl ClockCost {
     }
 }
 
-/// What the thread noted since it was last asked.
+/// Returns and resets the thread's records.
 pub fn take_notes(cost: ClockCost) -> Notes {
     let counts: [u64; 3] = COUNTS.with(|counts| counts.each_ref().map(Cell::take));
     let ns: [u64; 3] = NS.with(|ns| ns.each_ref().map(Cell::take));

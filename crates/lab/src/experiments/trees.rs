@@ -1,4 +1,5 @@
-//! How long programs take on a tree of sources: DirectFS Table III, ByVFS Fig. 4. What they do: [`super::programs`].
+//! How long programs take on a tree of sources: DirectFS Table III, ByVFS Fig. 4. The programs are
+//! in [`super::programs`].
 
 use super::findings::{Claim, Findings, Measure, Sense, Series, less};
 use super::machine::{Result, Subject, machine};
@@ -6,7 +7,8 @@ use super::programs::{BYVFS_STEPS, Program, Step, Tree, directories, plan, time}
 use super::{Bench, Experiment, MEMORIES, memory_name};
 use crate::ablation::Variant;
 
-/// Least times of all steps: `[memory][subject][step]`. The first step makes the tree, the last removes it.
+/// Minimum times of all steps: `[memory][subject][step]`. The first step creates the tree, the last
+/// removes it.
 fn all_times(bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<Vec<Vec<Vec<f64>>>> {
     let tree = Tree::new("/linux", directories(bench.size));
     let mut machines = Vec::new();
@@ -48,7 +50,7 @@ fn add_times(findings: &mut Findings, times: &[Vec<Vec<f64>>], subjects: &[Subje
     }
 }
 
-// --- DirectFS, Table III -------------------------------------------------------------------------------------------
+// --- DirectFS, Table III ----------------------------------------------------------------------
 
 const TABLE_3_SUBJECTS: [Subject; 4] =
     [Subject::Pmfs, Subject::Nova, Subject::Ablated(Variant::NoQuickPath), Subject::DirectFs];
@@ -79,10 +81,10 @@ const TABLE_3_PAPER: [(&str, [f64; 4]); 10] = [
     ("rm_c", [1.04, 1.01, 0.35, 0.34]),
 ];
 
-pub(super) const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of places and the entries at these places: a whole page of the log is looked at however few names it has, and each name has lines of its own. NOVA's names lie beside one another. The tree's directories have 12 to 20 names.";
-pub(super) const WHOLE_FILES: &str = "What files hold is read and written alike by both, and removing them has the blocks given back within the call, which the paper's DirectFS leaves to a thread in the background.";
+pub(super) const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of slots and the entries that they refer to: a whole page of the log is read however few names it has, and each name has its own lines. NOVA's names are contiguous. The tree's directories have 12 to 20 names.";
+pub(super) const WHOLE_FILES: &str = "File content is read and written alike by both. Removal frees the blocks within the call, which the paper's DirectFS leaves to a background thread.";
 
-/// Why a row may not come out as in the paper.
+/// Why a row may differ from the paper.
 fn table_3_reason(row: &str) -> &'static str {
     match row.trim_end_matches("_c") {
         "tar" | "rm" => WHOLE_FILES,
@@ -91,7 +93,7 @@ fn table_3_reason(row: &str) -> &'static str {
     }
 }
 
-const QUICK_PATH: &str = "What the quick path saves is one look at a table and one line of the inode, which with cold caches is read anyway. The tree here has fewer files than Linux's sources, and with warm caches these lines are in the processor's cache, so that a lookup without it takes some nanoseconds more and waits for no memory. Reading directories and content, most of what programs do, is the same.";
+const QUICK_PATH: &str = "The quick path saves one table lookup and one line of the inode, which is read anyway with cold caches. The tree here has fewer files than Linux's sources, and with warm caches these lines are in the processor's cache. A lookup without the quick path then takes some nanoseconds more and waits for no memory. Reading directories and content, most of the programs' work, is the same.";
 
 /// The paper: "DirectFS nqp performs worse than DirectFS".
 fn quick_path_claims(findings: &mut Findings, rows: &[&str]) {
@@ -127,9 +129,9 @@ fn quick_path_claims(findings: &mut Findings, rows: &[&str]) {
 /// Programs.
 pub const TABLE_3: Experiment = Experiment {
     name: "directfs-table3",
-    question: "How long do programs take that work on many files?",
+    question: "How long do programs that work on many files take?",
     source: "DirectFS, Table III (section V-B2): in Linux's sources",
-    method: "What the programs ask of a file system, on a made-up tree of 12 files a directory (14,400 files in the full size). Compressing and unpacking themselves are not there, so tar and gzip are only their input and output. The paper's seconds are given as milliseconds. Cold: right after mounting. Warm (_c): again. _nqp: DirectFS without the inode quick path.",
+    method: "The file system calls of the programs, on a synthetic tree of 12 files per directory (14,400 files in the full size). Compression is left out, so tar and gzip are only their input and output. The paper's seconds are given as milliseconds. Cold: right after mounting. Warm (_c): repeated. _nqp: DirectFS without the inode quick path.",
     needs_bytes: |size| TABLE_3_SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let times = all_times(bench, &TABLE_3_SUBJECTS, &TABLE_3_STEPS)?;
@@ -164,7 +166,7 @@ pub const TABLE_3: Experiment = Experiment {
                 paper,
                 here,
                 sense: Sense::AtLeast,
-                reason: "It is the mean of the rows above, of which du and find suffer from how DirectFS reads small directories.",
+                reason: "This is the mean of the rows above, of which du and find suffer from how DirectFS reads small directories.",
             });
         }
         let shown = ["PMFS", "NOVA", "DirectFS_nqp", "DirectFS"];
@@ -174,10 +176,10 @@ pub const TABLE_3: Experiment = Experiment {
     },
 };
 
-// --- ByVFS, Fig. 4 -------------------------------------------------------------------------------------------------
+// --- ByVFS, Fig. 4 ----------------------------------------------------------------------------
 
 const BYVFS_SUBJECTS: [Subject; 2] = [Subject::Nova, Subject::ByVfs];
-/// ByVFS, section 4.3 (the text beside Fig. 4): by how much less time than the conventional VFS, per cent.
+/// ByVFS, section 4.3 (the text about Fig. 4): reduction against the conventional VFS in per cent.
 const BYVFS_PAPER: [(&str, f64); 5] = [("du", 26.9), ("find", 11.6), ("rm", 21.4), ("ls", -6.4), ("cp", -3.8)];
 
 /// Programs under ByVFS.
@@ -185,7 +187,7 @@ pub const BYVFS_FIGURE_4: Experiment = Experiment {
     name: "byvfs-fig4",
     question: "What do programs gain and lose without a dentry cache?",
     source: "ByVFS, Fig. 4 and section 4.3: in Linux's sources, cold caches",
-    method: "As directfs-table3, each program right after mounting. ls and cp look at a name more than once, and lose what a dentry cache would save.",
+    method: "As directfs-table3, each program right after mounting. ls and cp ask for a name more than once, and lose what a dentry cache would save.",
     needs_bytes: |size| BYVFS_SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let times = all_times(bench, &BYVFS_SUBJECTS, &BYVFS_STEPS)?;
@@ -198,13 +200,13 @@ pub const BYVFS_FIGURE_4: Experiment = Experiment {
             let what = format!("ByVFS takes less time than the conventional VFS for {row} (negative: more)");
             let reason = match row {
                 "cp" => {
-                    "Each name is asked for twice, once to see whether it is there and once to make it. What the dentry cache saves the second time is less here than what it costs to have a dentry at all."
+                    "Each name is asked for twice, once to check for existence and once to create it. The dentry cache saves less the second time than it costs to create a dentry."
                 }
                 "ls" => {
-                    "Each name is looked up three times, from the root: ByVFS asks the image's index for every part of the path every time."
+                    "Each name is looked up three times, from the root: ByVFS asks the image's index for every path component every time."
                 }
                 _ => {
-                    "What ByVFS saves is a dentry for each name, which costs less here than in a kernel; what it pays, the pointer in each inode on the image, counts more with slower memory."
+                    "ByVFS saves a dentry for each name, which costs less here than in a kernel. Its cost, the pointer in each inode on the image, weighs more with slower memory."
                 }
             };
             findings.claims.push(Claim { what, unit: "%", paper, here, sense, reason });
