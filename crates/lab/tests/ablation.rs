@@ -1,4 +1,5 @@
-//! DirectFS without its parts is still a file system: each variant does what a model does, alone and with threads at the same names. And it is the variant that it says it is.
+//! Ablated variants of DirectFS are still correct: each behaves like a model, with one thread and
+//! with several at the same names. Each is also the variant that it claims to be.
 
 mod common;
 
@@ -18,12 +19,13 @@ const THREADS: u64 = 4;
 const CALLS: u64 = 3000;
 const NO_DELAY: Delays = Delays { read_ns: 0, write_ns: 0 };
 
-/// So few names that the trees' buckets overflow and different names often have one bucket, and enough for several levels.
+/// The small size makes the trees' buckets overflow and different names share buckets; the large
+/// one gives several levels.
 const FEW: u64 = 40;
 const MANY: u64 = 10_000;
 const PLAN: Plan = Plan::of_names(MANY);
 
-/// A machine that may have more names than its index is made for.
+/// A machine that may get more names than its index is sized for.
 fn variant(variant: Variant, names: u64) -> Box<dyn Machine> {
     ablated(PLAN, variant.ablation(names)).unwrap()
 }
@@ -79,7 +81,7 @@ fn shared(letter: char, index: u64) -> Vec<u8> {
     format!("/shared/{letter}{index}").into_bytes()
 }
 
-/// The names of a directory, and that a lookup finds just these.
+/// The names of a directory. Checks that lookups find exactly these.
 fn names(calls: &dyn Calls, count: u64) -> BTreeSet<Vec<u8>> {
     let mut listed = BTreeSet::new();
     calls.read_directory(b"/shared", &mut |name, _| assert!(listed.insert(name.to_vec()), "listed twice")).unwrap();
@@ -89,7 +91,8 @@ fn names(calls: &dyn Calls, count: u64) -> BTreeSet<Vec<u8>> {
     listed
 }
 
-/// Each thread has every fourth file: makes it, gives it another name, and removes every third. Others look meanwhile.
+/// Each thread owns every fourth file: it creates and renames it, and removes every third. Other
+/// threads stat it meanwhile.
 #[test]
 fn what_threads_make_rename_and_remove_in_one_directory_is_there_and_nothing_else() {
     const FILES: u64 = 1200;
@@ -118,7 +121,7 @@ fn what_threads_make_rename_and_remove_in_one_directory_is_there_and_nothing_els
     });
 }
 
-/// Whoever makes a name has made it alone, whoever removes or moves it has done that alone.
+/// Of concurrent creates, moves and removals of a name exactly one succeeds.
 #[test]
 fn names_are_made_moved_and_removed_by_one() {
     const NAMES: u64 = 30;
@@ -175,9 +178,9 @@ fn all_calls_at_once_leave_a_tree_that_makes_sense() {
     });
 }
 
-// --- That they are what they say -----------------------------------------------------------------------------------
+// --- Variants are what they claim to be -------------------------------------------------------
 
-/// Counts what is asked of a tree.
+/// Counts the calls to a tree.
 struct CountedTree {
     tree: &'static dyn Tree,
     looked: AtomicU64,
@@ -227,7 +230,7 @@ fn a_tree_is_asked_by_every_lookup_and_change() {
     }
 }
 
-/// Counts who holds logs.
+/// Counts the holders of log locks.
 struct CountedLogs {
     logs: &'static dyn LogLocks,
     taken: AtomicU64,
@@ -279,14 +282,14 @@ fn who_writes_a_log_holds_it_alone_and_gives_it_back() {
     assert_eq!(counted.most.load(Relaxed), 1);
 }
 
-/// Lines of the image that a stat reads which finds everything in memory.
+/// Image lines that a stat reads with everything in memory.
 fn lines_of_a_warm_stat(subject: Subject) -> u64 {
     let delays = Delays { read_ns: 1, write_ns: 1 };
     let mut machine = machine(subject, PLAN).unwrap();
     with(&*machine, |calls| calls.create(b"/file", 0o644).unwrap());
     machine.remount(delays).unwrap();
     with(&*machine, |calls| assert!(calls.stat(b"/file").is_ok()));
-    // Nothing of the image is in the emulated cache any more.
+    // Empties the emulated cache.
     machine.slow_down(delays);
     let mut read = 0;
     let done = machine.with(&mut |calls| {
@@ -303,7 +306,8 @@ fn lines_of_a_warm_stat(subject: Subject) -> u64 {
 fn without_the_quick_path_a_stat_reads_the_inode() {
     let whole = lines_of_a_warm_stat(Subject::DirectFs);
     assert!(whole > 0);
-    // And the table of inodes, whose line is in the cache since the root's was found.
+    // The line of the inode table is in the cache since the root was found, so only the inode's
+    // line is added.
     assert_eq!(lines_of_a_warm_stat(Subject::Ablated(Variant::NoQuickPath)), whole + 1);
     assert_eq!(lines_of_a_warm_stat(Subject::Ablated(Variant::Radix)), whole);
 }

@@ -1,4 +1,4 @@
-//! The systems survive power cuts at every instant of every operation.
+//! The systems survive power failures at every instant of every operation.
 
 use lab::crash::{Effort, Promise, WORKLOADS, Watched, explore};
 use lab::nova::Nova;
@@ -8,7 +8,7 @@ use lab::pmfs::Pmfs;
 const IMAGE_BYTES: u64 = 2 << 20;
 
 fn survives<P: PhysicalFs<Memory = Watched>>(promise: Promise) {
-    // A longer exploration: LAB_CRASH=full, or a number as the seed.
+    // LAB_CRASH=full selects a longer exploration; a number is the seed.
     let effort = match std::env::var("LAB_CRASH").ok().as_deref() {
         Some("full") => Effort::FULL,
         Some(seed) => Effort { seed: seed.parse().expect("a number"), ..Effort::QUICK },

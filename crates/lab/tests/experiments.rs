@@ -1,4 +1,5 @@
-//! Every experiment works, and says what was measured and what the paper has. Whether its numbers are good is for a quiet machine.
+//! Every experiment works and reports measurements and the paper's numbers. Tests do not judge the
+//! numbers: that needs a quiet machine.
 
 use lab::experiments::report::{Circumstances, html, text, tsv};
 use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, chart, find};
@@ -26,7 +27,7 @@ fn every_experiment_measures_all_that_its_table_shows() {
             assert!(!claim.here.is_empty(), "{}: nothing was measured for {claim:?}", experiment.name);
             assert!(claim.here.iter().all(|value| value.is_finite()), "{}: {claim:?}", experiment.name);
             assert!(claim.sentence(&findings.memories).ends_with('.'), "{claim:?}");
-            assert!(claim.reason.ends_with('.'), "where it does not hold nobody is told why: {claim:?}");
+            assert!(claim.reason.ends_with('.'), "a claim without a reason: {claim:?}");
         }
     }
 }
@@ -75,11 +76,7 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
     assert!(chart::svg(&findings.plots[0]).ends_with("</svg>"));
     let two = [findings.plots[0].clone(), findings.plots[0].clone()];
     let sheet = chart::sheet(&two);
-    assert_eq!(
-        sheet.matches("unlink by delay").count(),
-        2 + 2,
-        "each plot is there, and named for those who cannot see it"
-    );
+    assert_eq!(sheet.matches("unlink by delay").count(), 2 + 2, "each plot is there, and has an accessible name");
     assert_eq!(sheet.matches("<svg").count(), 1);
 }
 
@@ -91,10 +88,10 @@ fn an_experiment_for_which_there_is_too_little_memory_says_how_much_it_needs_and
         source: "",
         method: "",
         needs_bytes: |_| 1 << 60,
-        run: |_| panic!("it was begun"),
+        run: |_| panic!("the experiment was started"),
     };
     let bench = Bench { size: Size::Tiny, stop: &|| false, progress: &|_| {} };
-    let refused = experiment.carry_out(&bench).expect_err("no machine has so much").to_string();
+    let refused = experiment.carry_out(&bench).expect_err("no machine has this much memory").to_string();
     assert!(refused.contains("huge needs 1099511627776 MiB") && refused.contains("--quick"), "{refused}");
 }
 

@@ -1,4 +1,5 @@
-//! Every system does what a model in memory does: random calls on both, with unmounts and dropped caches between.
+//! Every system behaves like a model in memory: random calls on both, with unmounts and dropped
+//! caches in between.
 
 mod common;
 

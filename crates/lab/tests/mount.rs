@@ -1,4 +1,4 @@
-//! Programs see a lab system through the kernel as they see any file system.
+//! Programs use a lab system through the kernel like any file system.
 
 use lab::mount::{FrontKind, ImageError, Kind, kind_of, make, serve};
 use lab::physical::MkfsOptions;
@@ -61,7 +61,7 @@ fn mounted(image: &Path, kind: Kind, run: fn(&Path)) -> Result<(), ImageError> {
 #[test]
 fn a_mount_is_a_file_system_and_keeps_its_files() {
     if fuse::open_device().is_err() {
-        println!("not tested: this machine lets nobody here mount (/dev/fuse)");
+        println!("skipped: /dev/fuse is not accessible, so nothing can be mounted");
         return;
     }
     for system in System::ALL {
@@ -71,7 +71,7 @@ fn a_mount_is_a_file_system_and_keeps_its_files() {
             let image = directory.path().join("image");
             let kind = Kind { system, front };
             make(&image, kind, LENGTH, &MkfsOptions::default(), false).unwrap();
-            assert_eq!(kind_of(&image), Some(kind), "the image tells how it is to be mounted");
+            assert_eq!(kind_of(&image), Some(kind), "the image records its default VFS layer");
             let again = make(&image, kind, LENGTH, &MkfsOptions::default(), false);
             assert!(matches!(again, Err(ImageError::Exists { .. })));
             mounted(&image, kind, use_it).unwrap();

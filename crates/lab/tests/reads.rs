@@ -1,6 +1,7 @@
-//! What a call reads of the image is what it says that it reads: an emulated delay is paid for what is said, so whoever said less would be ahead for nothing.
+//! Calls declare exactly the image lines that they read. The emulated delay applies to declared
+//! reads, so an undeclared read would be free.
 //!
-//! Each call is recorded instruction by instruction, so what it touched is known whatever it says.
+//! Each call is recorded instruction by instruction, which shows what it really accessed.
 
 mod common;
 
@@ -21,12 +22,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 const FILES: usize = 16;
-/// Of each kind.
+/// Calls of each kind.
 const CALLS: usize = 5;
 const STEPS_MAX: usize = 400_000;
 const IMAGE_BYTES: u64 = 32 << 20;
 
-/// Memory that notes what is said to be read, by thread: persisters read, too.
+/// Memory that records declared reads by thread, since persisters read, too.
 #[derive(Clone, Copy)]
 struct Noted;
 
@@ -51,14 +52,14 @@ fn take_said() -> BTreeSet<u64> {
     SAID.take().into_iter().flatten().collect()
 }
 
-/// What the calls of a kind did, all together.
+/// The accesses of all calls of a kind.
 #[derive(Debug, Default)]
 struct Sum {
-    /// Lines that a call was the first to touch, by reading them.
+    /// Lines that a call read and that no call accessed before.
     read: u64,
-    /// Those of them of which it did not say so.
+    /// Those of them that were not declared.
     unsaid: u64,
-    /// Lines of which it said so without touching them.
+    /// Declared lines that were not accessed.
     untouched: u64,
 }
 
@@ -67,7 +68,7 @@ type Sums = BTreeMap<&'static str, Sum>;
 struct Watcher {
     image: Range<u64>,
     code: Code,
-    /// Lines that were touched since the mount.
+    /// Lines accessed since the mount.
     known: BTreeSet<u64>,
     sums: Sums,
 }
@@ -82,7 +83,7 @@ impl Watcher {
     fn call(&mut self, name: &'static str, call: impl FnOnce() -> posix::Result<()>) {
         take_said();
         let (steps, done) = record(STEPS_MAX, call).unwrap();
-        let steps = steps.expect("not too long");
+        let steps = steps.expect("the buffer holds all steps");
         done.unwrap();
         let said = take_said();
         let sum = self.sums.entry(name).or_default();
@@ -106,7 +107,7 @@ fn path(index: usize) -> Vec<u8> {
     format!("/directory/file{index:04}").into_bytes()
 }
 
-/// Each call finds the caches as a mount left them, but for the directory.
+/// Each call finds the caches as after a mount, except for the directory.
 fn watch(watcher: &mut Watcher, calls: &dyn Calls) {
     watcher.call("first look", || calls.stat(&path(0)).map(drop));
     for index in 1..1 + CALLS {
@@ -154,7 +155,7 @@ fn directfs_says() -> Sums {
     let layout = Fs::<Noted>::dram_layout(&region(), &options).unwrap();
     let attach = || {
         let dram = Mapping::anonymous(layout.length).unwrap();
-        // SAFETY: as above; the mapping is returned beside the file system and outlives it.
+        // SAFETY: as above; the mapping is returned with the file system and outlives it.
         let dram_region = unsafe { Region::new(dram.address(), dram.length(), Direct) };
         let recovery =
             Fs::attach_first(region(), dram_region, &posix::host::PLATFORM, engine::Liveness::alone(), &options)
@@ -175,11 +176,11 @@ fn directfs_says() -> Sums {
 fn assert_said(system: &str, sums: &Sums) {
     for call in ["stat", "unlink"] {
         let sum = &sums[call];
-        assert!(sum.read >= CALLS as u64, "{system}, {call}: nothing was read, so nothing was tried: {sum:?}");
-        // One line may be of what all calls share, a journal's head.
+        assert!(sum.read >= CALLS as u64, "{system}, {call}: nothing was read, so nothing was tested: {sum:?}");
+        // One undeclared line may be shared by all calls: a journal's head.
         assert!(sum.unsaid <= 1 && sum.untouched == 0, "{system}, {call}: {sum:?}");
     }
-    assert_eq!(sums["stat again"].read, 0, "{system}: what was read a moment ago is read again from elsewhere");
+    assert_eq!(sums["stat again"].read, 0, "{system}: a repeated stat reads new lines");
     assert!(sums["first look"].unsaid * 5 <= sums["first look"].read, "{system}: {:?}", sums["first look"]);
 }
 

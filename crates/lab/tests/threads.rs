@@ -1,4 +1,5 @@
-//! Threads at the same names, with caches too small for all of them and somebody who empties these now and then.
+//! Threads at the same names, with caches too small for all of them, and dropped caches now and
+//! then.
 
 mod common;
 
@@ -21,7 +22,7 @@ fn tight() -> FrontOptions {
     FrontOptions { files_max: 200, names_max: 200, ..small_options() }
 }
 
-/// Whoever makes a name has made it alone, whoever removes it has removed it alone.
+/// Of concurrent creates or removals of a name exactly one succeeds.
 fn names_are_made_and_removed_by_one<P: PhysicalFs<Memory = Direct>, N: Names<P>>(options: FrontOptions) {
     let image = Image::new(64 << 20);
     mkfs::<P, _>(&image, Direct);
@@ -65,7 +66,7 @@ fn names_are_made_and_removed_by_one<P: PhysicalFs<Memory = Direct>, N: Names<P>
     front.unmount().unwrap();
 }
 
-/// Everything at once; what is left makes sense, and is still there after a mount.
+/// All calls concurrently. The resulting tree is consistent, and unchanged after a mount.
 fn all_calls_at_once_leave_a_tree_that_makes_sense<P: PhysicalFs<Memory = Direct>, N: Names<P>>(options: FrontOptions) {
     let image = Image::new(64 << 20);
     mkfs::<P, _>(&image, Direct);
@@ -102,7 +103,7 @@ fn all_calls_at_once_leave_a_tree_that_makes_sense<P: PhysicalFs<Memory = Direct
     front.unmount().unwrap();
 }
 
-/// Names of directories that nobody uses make room for those of others.
+/// Names of unused directories are evicted for those of others.
 fn more_names_than_there_is_room_for_are_made_and_found<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
     options: FrontOptions,
 ) {

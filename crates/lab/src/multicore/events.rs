@@ -414,7 +414,7 @@ mod tests {
         let mutex = Mutex::new(0u64);
         let other = AtomicU64::new(0);
         let events = recorded(|| {
-            let mut guard = mutex.lock().expect("nobody panicked");
+            let mut guard = mutex.lock().expect("not poisoned");
             other.fetch_add(1, Ordering::Relaxed);
             *guard += 1;
         });
@@ -429,11 +429,11 @@ mod tests {
     fn a_read_write_lock_is_held_together_by_readers_and_alone_by_a_writer() {
         let lock = RwLock::new(0u64);
         let reading = recorded(|| {
-            std::hint::black_box(*lock.read().expect("nobody panicked"));
+            std::hint::black_box(*lock.read().expect("not poisoned"));
         });
         assert!(at(&reading, &lock).contains(&Kind::Acquire(Mode::Shared)), "{:?}", at(&reading, &lock));
         assert!(at(&reading, &lock).contains(&Kind::Release(Mode::Shared, true)));
-        let writing = recorded(|| *lock.write().expect("nobody panicked") += 1);
+        let writing = recorded(|| *lock.write().expect("not poisoned") += 1);
         assert!(at(&writing, &lock).contains(&Kind::Acquire(Mode::Exclusive)), "{:?}", at(&writing, &lock));
         assert!(at(&writing, &lock).contains(&Kind::Release(Mode::Exclusive, true)));
     }

@@ -1,4 +1,5 @@
-//! A file system as simple as can be, in memory, to compare the real ones with; and random calls on both.
+//! A simple file system model in memory, for comparison with the real ones, and random calls on
+//! both.
 #![allow(dead_code)]
 
 use engine::format::FileKind;
@@ -10,7 +11,7 @@ use posix::{Errno, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A number that looks drawn, and is the same each time.
+/// A deterministic pseudo-random sequence.
 pub struct Random(pub u64);
 
 impl Random {
@@ -30,7 +31,7 @@ impl Random {
     }
 }
 
-/// What one sees of a file.
+/// The visible state of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub kind: FileKind,
@@ -57,13 +58,14 @@ struct Node {
     links: u32,
 }
 
-/// The simple one.
+/// The model.
 #[derive(Debug, Clone)]
 pub struct Model {
     nodes: Vec<Node>,
-    /// Whether two names can be exchanged; SoupFS refuses.
+    /// Whether the system supports exchange; SoupFS refuses.
     pub exchanges: bool,
-    /// Whether links may lead to absolute paths; in DirectFS, as experiments use it, these lead out of it.
+    /// Whether links may have absolute targets. In DirectFS as used in experiments these leave the
+    /// image.
     pub absolute_links: bool,
 }
 
@@ -393,7 +395,7 @@ impl Model {
     }
 }
 
-/// The same of a real one.
+/// The tree of a real file system.
 pub fn tree_of(calls: &impl Calls) -> Tree {
     let mut tree = Tree::new();
     let mut todo = vec![String::from("/")];
@@ -429,7 +431,7 @@ pub fn tree_of(calls: &impl Calls) -> Tree {
             size,
             content,
         };
-        assert!(tree.insert(path.clone(), seen).is_none(), "{path} is there twice");
+        assert!(tree.insert(path.clone(), seen).is_none(), "{path} is listed twice");
     }
     tree
 }
@@ -480,7 +482,7 @@ fn path(random: &mut Random) -> String {
     path
 }
 
-/// One random call on both; what it was, and whether they agree.
+/// Makes one random call on both and checks that the results agree.
 pub fn one_call(random: &mut Random, real: &impl Calls, model: &mut Model) {
     let (one, two) = (path(random), path(random));
     let (p, q) = (one.as_bytes(), two.as_bytes());
@@ -539,7 +541,8 @@ pub fn one_call(random: &mut Random, real: &impl Calls, model: &mut Model) {
     assert_eq!(found, wanted, "{what}");
 }
 
-/// Random calls with unmounts between; after each stretch the trees must be the same, before and after a mount.
+/// Makes random calls with unmounts in between. The trees must agree after each round, before and
+/// after a mount.
 pub fn compare_with_model<P, M, N>(seed: u64, memory: impl Fn() -> M, image_bytes: u64, options: FrontOptions)
 where
     M: Memory,
@@ -564,7 +567,7 @@ where
         assert_eq!(tree_of(&front), model.tree(), "before the unmount");
         front.unmount().unwrap();
     }
-    // Nothing leaks: an empty tree has all its room again, but for what the formats never give back.
+    // Nothing leaks: an empty tree has all its space again, except for what the formats never free.
     let front = Front::<P, N>::mount(image.region(memory()), options).unwrap();
     remove_all(&front);
     front.unmount().unwrap();
@@ -575,7 +578,7 @@ where
     assert!(used * 10 <= space.blocks, "{used} of {} blocks are in use with no files", space.blocks);
 }
 
-/// Removes everything.
+/// Removes all files.
 pub fn remove_all(calls: &impl Calls) {
     let tree = tree_of(calls);
     for (path, seen) in tree.iter().rev().filter(|(path, _)| *path != "/") {
@@ -587,7 +590,7 @@ pub fn remove_all(calls: &impl Calls) {
     }
 }
 
-/// One of all calls, on names that threads share.
+/// Makes a random call on names that threads share.
 pub fn any_call(front: &impl Calls, random: &mut Random) {
     let directories = ["/a", "/b", "/a/c", "/b/d", "/a/x", "/b/x"];
     let names = ["x", "y", "z", "c", "d", "w"];

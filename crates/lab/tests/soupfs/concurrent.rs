@@ -1,4 +1,4 @@
-//! Threads, persisters and the scan at the same time.
+//! Threads, persisters and the scan concurrently.
 
 use super::image::Image;
 use super::machine::{Random, bytes, formatted, load, mapping, mount_alone, quiet, region};
@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 const THREADS: u64 = 3;
 
-/// Three persisters that come all the time.
+/// Three persisters that run all the time.
 fn busy() -> FrontOptions {
     let mount = MountOptions { persist_period_ms: 1, shards: 12, ..MountOptions::default() };
     FrontOptions { mount, ..quiet() }
 }
 
-/// What a thread believes to be there: its own names in directories that all share, with the bytes in each.
+/// A thread's expectation: its own names in shared directories, with their content.
 type Own = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const SHARED: [&str; 3] = ["/", "/p/", "/p/q/"];
@@ -166,7 +166,7 @@ fn the_scan_takes_nothing_that_is_in_use_while_threads_and_persisters_go_on() {
         fs.sync().expect("synced");
         drop(fs);
         for round in 1..4 {
-            // Each time after a crash: the scan's thread, the persisters and the calls begin together.
+            // After each crash the scan's thread, the persisters and the calls start together.
             let fs = Conventional::<SoupFs<Direct>>::mount(region(&mapping, Direct), busy()).expect("mounted");
             work_all(&fs, seed + 10 * round, &mut own, 800);
             fs.sync().expect("synced");

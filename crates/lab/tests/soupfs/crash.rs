@@ -1,4 +1,4 @@
-//! Power cuts in random runs.
+//! Power failures in random runs.
 
 use super::explore::{Effort, record};
 use super::image::Image;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names and files to begin with, durable.
+/// The initial names and files, which are durable.
 pub fn setup() -> Vec<Operation> {
     let path = |path: &str| path.as_bytes().to_vec();
     vec![
@@ -30,7 +30,7 @@ pub fn setup() -> Vec<Operation> {
     ]
 }
 
-/// Which runs: 40 unless `SOUPFS_CRASH_RUNS` says otherwise, from seed 0 or `SOUPFS_CRASH_SEED` on.
+/// The seeds: 40, or `SOUPFS_CRASH_RUNS`, from 0 or `SOUPFS_CRASH_SEED` on.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
     let first = number("SOUPFS_CRASH_SEED").unwrap_or(0);

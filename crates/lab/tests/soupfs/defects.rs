@@ -1,4 +1,5 @@
-//! Defects planted into what a file system did to the memory, as if it had forgotten something. Each has to be found, or the explorer proves nothing.
+//! Defects injected into the recorded memory accesses of a file system, like omissions in its code.
+//! The explorer must find each one, otherwise it proves nothing.
 
 use super::crash::setup;
 use super::explore::{Effort, Recording, record};
@@ -8,34 +9,35 @@ use Mutation::*;
 use pmem::{Event, Recorded};
 use std::collections::BTreeMap;
 
-/// What is wrong. All but the first three are about the last operation, a sync, in which a persister does its work.
+/// The injected fault. All but the first three concern the last operation, a sync, in which a
+/// persister works.
 #[derive(Debug, Clone, Copy)]
 enum Mutation {
-    /// Lines of a kind that were not there before are never flushed.
+    /// New lines of a kind are never flushed.
     UnflushedNew(Place),
-    /// Nor those that were.
+    /// Old lines of a kind are never flushed.
     UnflushedOld(Place),
-    /// Of several lines that are flushed at once, only the first is.
+    /// Of several lines flushed at once, only the first is.
     FirstLineOnly(Place),
     /// The fence with this number is missing.
     NoFence(usize),
-    /// The fence before the first consistent link changes is missing.
+    /// The fence before the first change of a consistent link is missing.
     NoFenceBeforeLink,
-    /// There is no fence after that.
+    /// The fences after it are missing.
     NoFenceAfterLink,
-    /// The store that makes a link count higher does not happen.
+    /// The store that raises a link count is missing.
     RaiseOmitted,
-    /// The last store to a consistent link of an old place comes first, durably.
+    /// The last store to a consistent link of an old position comes first, durably.
     RemovalFirst,
-    /// The stores to a word of inodes (by its place in the line) come first, durably.
+    /// The stores to a word of inodes (by its offset in the line) come first, durably.
     WordFirst(u64),
-    /// The first store to such a word does not happen.
+    /// The first store to such a word is missing.
     WordOmitted(u64),
     /// No bucket is marked as not yet in its list.
     NoPreparedMark,
     /// Bits of the allocation table are not set.
     TableOmitted,
-    /// The first persister's last fence is missing, so that space is used again too early.
+    /// The first persister's last fence is missing, so space is reused too early.
     EarlyReuse,
 }
 
@@ -93,7 +95,7 @@ fn out_and_remove() -> Vec<Operation> {
         Operation::Rmdir(path("/a/a")),
     ]
 }
-/// A directory with so many names that its table grows.
+/// A directory with enough names to make its table grow.
 fn grow() -> Vec<Operation> {
     (0..60).map(|number| Operation::Create(format!("/b/{number}").into_bytes())).collect()
 }
@@ -136,7 +138,7 @@ const DEFECTS: &[Defect] = &[
     },
     Defect { name: "link: inode's count not flushed", operations: link, mutation: UnflushedOld(Place::Inode) },
     Defect {
-        name: "unlink: space used again before the removal is durable",
+        name: "unlink: space reused before the removal is durable",
         operations: remove_and_reuse,
         mutation: EarlyReuse,
     },
@@ -153,7 +155,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "append: no fence between data and pointers", operations: append, mutation: NoFence(0) },
     Defect { name: "append: size not written", operations: append, mutation: WordOmitted(16) },
     Defect { name: "chmod: attributes not flushed", operations: chmod, mutation: UnflushedOld(Place::Inode) },
-    Defect { name: "rename: the old name goes first", operations: rename_file, mutation: RemovalFirst },
+    Defect { name: "rename: the old name is removed first", operations: rename_file, mutation: RemovalFirst },
     Defect {
         name: "rename over a file: no fence before the link",
         operations: rename_over,
@@ -170,7 +172,7 @@ const DEFECTS: &[Defect] = &[
         mutation: WordFirst(16),
     },
     Defect {
-        name: "rmdir: what was renamed out of it is not elsewhere yet",
+        name: "rmdir: an entry renamed out of it is not yet durable elsewhere",
         operations: out_and_remove,
         mutation: RemovalFirst,
     },
@@ -178,7 +180,7 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "growing: buckets not marked as not in the list", operations: grow, mutation: NoPreparedMark },
 ];
 
-/// What lay where, before and after.
+/// The use of each line, before and after.
 struct Map {
     before: BTreeMap<u64, Place>,
     after: BTreeMap<u64, Place>,
@@ -221,7 +223,7 @@ fn like(event: &Recorded, other: Event) -> Recorded {
     Recorded { thread: event.thread, event: other }
 }
 
-/// The event without the flushes of some lines. What streamed is then only stored.
+/// The event without the flushes of some lines. A streamed write becomes a plain store.
 fn unflushed(event: &Recorded, hit: &dyn Fn(u64) -> bool) -> Vec<Recorded> {
     match &event.event {
         Event::Flush { offset, length } => {
@@ -240,10 +242,10 @@ fn without(log: &[Recorded], dropped: &dyn Fn(usize) -> bool) -> Vec<Recorded> {
     log.iter().enumerate().filter(|(at, _)| !dropped(*at)).map(|(_, event)| event.clone()).collect()
 }
 
-/// Moves some events of the last operation to its beginning, and makes them durable there.
+/// Moves some events of the last operation to its beginning and makes them durable there.
 fn first(log: &[Recorded], from: usize, chosen: &[usize]) -> Vec<Recorded> {
     let mut planted = log[..from].to_vec();
-    // The system calls' thread has number zero.
+    // The thread of the system calls has number zero.
     let persister = log[chosen[0]].thread;
     for at in chosen {
         planted.push(log[*at].clone());
@@ -266,7 +268,7 @@ impl Mutation {
             let is_store = |at: &usize| matches!(log[*at].event, Event::Store { offset, .. } if wanted(offset));
             (last..log.len()).filter(is_store).collect()
         };
-        // What is marked as not in the list yet is only prepared.
+        // A link with the mark is only prepared.
         let is_prepared = |at: &usize| matches!(&log[*at].event, Event::Store { bytes, .. } if bytes[0] & 0x3f >= 0x20);
         let links = || stores(&|offset| map.is_link(offset) && map.is_old(offset));
         let first_link = || links().into_iter().find(|at| !is_prepared(at)).expect("a link");
@@ -329,7 +331,7 @@ impl Mutation {
                 log.iter().filter(|event| !is_table(event)).cloned().collect()
             }
             EarlyReuse => {
-                // The persister that came in between is the only other thread until then.
+                // Until then, the persister in between is the only other thread.
                 let between = log.iter().position(|event| event.thread != 0).expect("a persister");
                 let end = (between..log.len()).find(|at| matches!(log[*at].event, Event::Mark(_))).expect("its end");
                 let is_fence = |at: &usize| log[*at].event == Event::Fence;
@@ -361,16 +363,16 @@ fn recording(operations: Vec<Operation>) -> Recording {
 
 #[test]
 fn planted_defects_are_found_and_nothing_without_them() {
-    // Violations come as panics of the raw reader, too; they are expected here.
+    // Panics of the raw decoder count as violations and are expected here.
     let effort = Effort { lines_max: 6, sample: 40, use_every: 2 };
     let mut missed = Vec::new();
     for defect in DEFECTS {
         let mut run = recording((defect.operations)());
         if let Err(violation) = run.explore(effort, 1) {
-            panic!("{}: without it: {violation:?}", defect.name);
+            panic!("{}: without the defect: {violation:?}", defect.name);
         }
         let planted = defect.mutation.plant(&run);
-        assert_ne!(planted, run.log, "{}: nothing to plant it into", defect.name);
+        assert_ne!(planted, run.log, "{}: the defect changes nothing", defect.name);
         run.log = planted;
         match run.explore(effort, 1) {
             Ok(states) => missed.push(format!("{} ({states} states)", defect.name)),

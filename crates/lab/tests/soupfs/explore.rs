@@ -1,19 +1,24 @@
-//! Cuts the power at every fence, in every way that `pmem::CrashImage` allows, mounts what is left, and judges it.
+//! Simulates power failures at every fence, in every way that `pmem::CrashImage` allows, then
+//! mounts and checks the result.
 //!
 //! # What a crash may leave
 //!
-//! Trees are noted after each operation. When the power is cut, the *window* is all trees from the last `sync` that had returned to the operation that was under
-//! way. Soft updates promise, and this is all that they promise:
+//! A tree is recorded after each operation. At a power failure, the *window* consists of all trees
+//! from the last completed `sync` to the operation in progress. Soft updates promise exactly this:
 //!
-//! 1. The image contradicts itself nowhere: every name leads to a whole file that was made, no line has two uses, no directory has two names, `..`
-//!    is the directory of the name, and no link count is below the number of names.
-//! 2. Each name of a directory is what it was in one of the window's trees.
-//! 3. What had a name in all of them has one.
-//! 4. Sizes, targets and permissions are those of one of the trees (permissions: or what two of them both allow); each byte of a file is what it was in
-//!    one of them, or zero where the file ended before it.
-//! 5. A file that was synced by itself has a name, and from then on a window of its own.
-//! 6. The allocation table has all that is reachable. The scan finds as leaked exactly what it has beyond that, and as excess links exactly those beyond the names.
-//! 7. The file system can be used, and nothing else changes by that. It can be left in order; then the table is exact, and the next mount finds the same.
+//! 1. The image is consistent: every name refers to a complete file that was created, no line has
+//!    two uses, no directory has two names, `..` is the directory of the name, and no link count is
+//!    below the number of names.
+//! 2. Each name of a directory is as in one of the window's trees.
+//! 3. A file with a name in all of them has one.
+//! 4. Sizes, targets and permissions are those of one of the trees (permissions: or what two of
+//!    them both allow). Each byte of a file is as in one of them, or zero where the file ended
+//!    before it.
+//! 5. A file that was synced individually has a name, and from then on its own window.
+//! 6. The allocation table marks everything reachable. The scan reports exactly the other marked
+//!    lines as leaked, and exactly the links in excess of names.
+//! 7. The file system is usable, and use changes nothing else. It unmounts cleanly; then the table
+//!    is exact, and the next mount finds the same tree.
 
 use super::image::{Image, Reachable};
 use super::machine::{IMAGE_BYTES, Random, formatted, load, mapping, mount, mount_alone};
@@ -25,21 +30,21 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Something that was done to an image.
+/// The recorded operations on an image.
 pub struct Recording {
     pub initial: Vec<u8>,
     pub log: Vec<pmem::Recorded>,
-    /// The image as programs saw it at the end.
+    /// The final image as programs saw it.
     pub after: Vec<u8>,
     /// After the setup, and after each operation.
     pub trees: Vec<Tree>,
     pub operations: Vec<Operation>,
-    /// What each operation was done to, if that is a file to be synced.
+    /// The file of each operation that syncs a file.
     targets: Vec<Option<Id>>,
 }
 
-/// Runs operations on a file system with a history. Persisters do their work in a thread of their own: what a system call's thread flushes or fences
-/// covers nothing of theirs, nor the other way round.
+/// Records operations on a file system with a history. Persisters run in a thread of their own, so
+/// a system call's flushes and fences do not cover theirs, nor the other way round.
 pub fn record(setup: &[Operation], next: &mut dyn FnMut(&Tree, usize) -> Option<Operation>) -> Recording {
     let mapping = formatted(IMAGE_BYTES);
     let mut tree = dump(&mount_alone(&mapping)).expect("a fresh tree");
@@ -88,7 +93,7 @@ pub fn record(setup: &[Operation], next: &mut dyn FnMut(&Tree, usize) -> Option<
     Recording { initial, log: recorder.take(), after, trees, operations, targets }
 }
 
-/// A state that is not legal.
+/// A state that violates the promises.
 #[derive(Debug)]
 pub struct Violation {
     pub state: String,
@@ -99,12 +104,12 @@ pub struct Violation {
 pub struct Effort {
     pub lines_max: u32,
     pub sample: u64,
-    /// One state in so many is used and left.
+    /// One state in this many is also used and unmounted.
     pub use_every: u64,
 }
 
 impl Recording {
-    /// Looks at all crashes; the number of states, or the first that is not legal.
+    /// Checks all crash states. Returns their number, or the first violation.
     pub fn explore(&self, effort: Effort, seed: u64) -> Result<u64, Violation> {
         let machine = mapping(IMAGE_BYTES);
         let mut crash = CrashImage::new(self.initial.clone(), &self.log);
@@ -124,7 +129,7 @@ impl Recording {
                     states += 1;
                     state.apply(&mut image);
                     let draw = Random(hasher.finish() ^ seed).next();
-                    // A panic is a violation, too: damage that the raw reader met.
+                    // A panic of the raw decoder on damage is a violation, too.
                     let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         self.judge(&machine, &image, returned, begun, draw, effort)
                     }));
@@ -173,7 +178,7 @@ impl Recording {
         Ok(())
     }
 
-    /// The first tree of the window, for all and for one file.
+    /// The first tree of the window: the general one, or that of one file.
     fn since(&self, returned: usize, file: Option<Id>) -> usize {
         let is_sync = |index: &usize| match &self.operations[*index] {
             Operation::Sync => true,
@@ -195,19 +200,19 @@ impl Recording {
         let named = found.named();
         let always = |trees: &[Tree], id: &Id| trees.iter().all(|tree| tree.named().contains(id));
         if let Some(lost) = window[0].named().iter().find(|id| always(window, id) && !named.contains(id)) {
-            return Err(format!("{lost:?} had a name all the time, and has none"));
+            return Err(format!("{lost:?} had a name in the whole window but has none"));
         }
         for synced in self.targets[..returned].iter().flatten() {
             let own = &self.trees[self.since(returned, Some(*synced))..=begun];
-            // What leads to it may be removed meanwhile.
+            // The directories that lead to it may be removed meanwhile.
             if always(own, synced) && always(window, synced) && !named.contains(synced) {
-                return Err(format!("{synced:?} was synced, and has no name"));
+                return Err(format!("{synced:?} was synced but has no name"));
             }
         }
         Ok(())
     }
 
-    /// Uses what is left, scans it and leaves it.
+    /// Uses, scans and unmounts the image.
     fn use_image(
         &self,
         machine: &Arc<Mapping>,
@@ -223,7 +228,7 @@ impl Recording {
             use_everywhere(&fs, found)?;
         }
         let report = fs.physical().scan().map_err(|error| format!("the scan: {error}"))?;
-        let report = report.ok_or("there was nothing to scan")?;
+        let report = report.ok_or("no scan was due")?;
         let leaked: BTreeSet<u64> = report.leaked.iter().flat_map(|(page, bits)| lines_of(*page, *bits)).collect();
         let unreachable: BTreeSet<u64> =
             table.iter().copied().filter(|line| !reachable.lines.contains_key(line)).collect();
@@ -236,15 +241,15 @@ impl Recording {
         }
         let excess: BTreeMap<u64, u32> = report.excess_links.into_iter().collect();
         if excess != excess_links(Image(image), reachable) {
-            return Err(format!("links beyond names: the scan says {excess:x?}"));
+            return Err(format!("wrong excess links from the scan: {excess:x?}"));
         }
         use_everywhere(&fs, found)?;
-        fs.unmount().map_err(|error| format!("leaving: {error}"))?;
+        fs.unmount().map_err(|error| format!("unmount: {error}"))?;
 
         let bytes = super::machine::bytes(machine);
         let left = Image(&bytes).reachable();
         if !Image(&bytes).marked().into_iter().eq(left.lines.keys().copied()) {
-            return Err("the table is not exact after leaving".to_owned());
+            return Err("the allocation table is not exact after unmount".to_owned());
         }
         let again = dump(&mount_alone(machine))?;
         let expected = counted(found);
@@ -255,7 +260,7 @@ impl Recording {
     }
 }
 
-/// The tree with link counts that are right.
+/// The tree with correct link counts.
 fn counted(tree: &Tree) -> Tree {
     let mut counts: BTreeMap<Id, u32> = BTreeMap::new();
     for (directory, names) in &tree.names {
@@ -289,7 +294,7 @@ fn lines_of(page: u64, bits: u64) -> impl Iterator<Item = u64> {
     (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| page * 4096 + bit * 64)
 }
 
-/// In every directory: makes, writes, reads, links, renames and removes.
+/// In every directory: creates, writes, reads, links, renames and removes.
 fn use_everywhere(fs: &impl Calls, tree: &Tree) -> Result<(), String> {
     let mut paths = vec![(tree.root, Vec::new())];
     while let Some((directory, path)) = paths.pop() {
@@ -318,7 +323,7 @@ fn use_everywhere(fs: &impl Calls, tree: &Tree) -> Result<(), String> {
         };
         match used() {
             Ok(true) => {}
-            Ok(false) => return Err("what was written is not read".to_owned()),
+            Ok(false) => return Err("the data read differs from the data written".to_owned()),
             Err(error) => return Err(format!("using {path:?}: {error}")),
         }
     }
@@ -333,9 +338,9 @@ fn judge_names(directory: Id, names: &BTreeMap<Vec<u8>, Id>, window: &[Tree]) ->
         let found = names.get(name);
         let is_directory =
             |id: &Option<&Id>| id.is_some_and(|id| window.iter().any(|tree| tree.names.contains_key(id)));
-        // A directory over an empty one: neither may be there.
+        // A directory replaces an empty one: neither may be there.
         let replaced = legal.iter().filter(|id| is_directory(id)).count() > 1 && found.is_none();
-        // A directory that was made in this window and is new to it had no names before.
+        // A directory that was created in this window had no names before.
         let is_new = window.iter().any(|tree| !tree.names.contains_key(&directory)) && found.is_none();
         if !legal.contains(&found) && !replaced && !is_new {
             let name = String::from_utf8_lossy(&name[..name.len().min(8)]).into_owned();
@@ -348,7 +353,7 @@ fn judge_names(directory: Id, names: &BTreeMap<Vec<u8>, Id>, window: &[Tree]) ->
 fn judge_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) -> Result<(), String> {
     let history: Vec<_> = window.iter().filter_map(|tree| tree.files.get(&id)).collect();
     if history.is_empty() {
-        return Err(format!("{id:?} is no file that was made"));
+        return Err(format!("{id:?} was never created"));
     }
     let names: usize = found.names.values().map(|names| names.values().filter(|named| **named == id).count()).sum();
     let own = found.names.get(&id).map(|names| 2 + names.values().filter(|id| found.names.contains_key(id)).count());
@@ -365,7 +370,7 @@ fn judge_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) 
     if file.kind == FileKind::Directory {
         return Ok(());
     }
-    // What is made is empty before anything else.
+    // A new file is empty at first.
     let new = window.iter().any(|tree| !tree.files.contains_key(&id)) && file.content.is_empty();
     if !history.iter().any(|other| other.content.len() == file.content.len()) && !new {
         let lengths: Vec<usize> = history.iter().map(|other| other.content.len()).collect();
@@ -375,7 +380,7 @@ fn judge_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) 
         let legal = |content: &Vec<u8>| content.get(at).is_some_and(|other| other == byte);
         let cut = *byte == 0 && history.iter().any(|other| other.content.len() <= at);
         if !cut && !history.iter().any(|other| legal(&other.content)) {
-            return Err(format!("byte {at} of {id:?} is {byte:#x}, which was never there"));
+            return Err(format!("byte {at} of {id:?} is {byte:#x}, which it never was"));
         }
     }
     Ok(())

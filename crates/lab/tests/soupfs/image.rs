@@ -1,11 +1,12 @@
-//! Reads an image by its bytes, without the file system's code: what is reachable, and what lies where.
+//! Decodes an image from its bytes, without the file system's code: what is reachable, and what
+//! each line holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 
-/// What a line is used for.
+/// The use of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Superblock,
@@ -22,16 +23,16 @@ pub enum Place {
     Free,
 }
 
-/// What the consistent view leads to.
+/// What the consistent view reaches.
 #[derive(Debug, Default)]
 pub struct Reachable {
-    /// By offset of the line.
+    /// The use of each line, by offset.
     pub lines: BTreeMap<u64, Place>,
-    /// Names that count: (directory, entry, inode).
+    /// Valid names: (directory, entry, inode).
     pub names: Vec<(u64, u64, u64)>,
-    /// Entries that do not count.
+    /// Stale entries.
     pub stale: Vec<u64>,
-    /// Whether a line has two uses.
+    /// Lines with two uses.
     pub shared: Vec<u64>,
 }
 
@@ -55,7 +56,7 @@ impl Image<'_> {
         self.word(24 + 8)
     }
 
-    /// Lines that the allocation table has, by offset.
+    /// Lines marked in the allocation table, by offset.
     pub fn marked(&self) -> BTreeSet<u64> {
         let pages = self.first_page()..self.pages();
         let bits = pages.flat_map(|page| (0..64).map(move |bit| (page, bit)));
@@ -144,7 +145,7 @@ impl Image<'_> {
         self.word(page + (index & 511) * 8)
     }
 
-    /// All entries of a directory's list, by the one walk that needs no buckets.
+    /// All entries of a directory's list, by a walk from the first bucket.
     pub fn entries(&self, inode: u64) -> Vec<u64> {
         let mut entries = Vec::new();
         let mut link = self.bucket(inode, 0);
@@ -167,7 +168,7 @@ impl Image<'_> {
 }
 
 impl Image<'_> {
-    /// A directory's words, for people.
+    /// A directory's words, for failure messages.
     pub fn describe(&self, inode: u64) -> String {
         let buckets: Vec<String> =
             (0..16).map(|index| format!("{index}:{:x}", self.bucket_or_none(inode, index))).collect();

@@ -7,7 +7,7 @@ use pmem::{Direct, MappedRegion, Mapping, Memory};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Small, so that thousands of crashes can be looked at.
+/// Small, so that thousands of crashes can be checked.
 pub const IMAGE_BYTES: u64 = 96 * 4096;
 pub const START_NS: i64 = 1_700_000_000_000_000_000;
 
@@ -21,7 +21,7 @@ pub fn region<M: Memory>(mapping: &Arc<Mapping>, memory: M) -> MappedRegion<M> {
     mapping.region(memory).expect("a region")
 }
 
-/// A fresh file system on memory that is not zero.
+/// A fresh file system on memory that is not zeroed.
 pub fn formatted(bytes: u64) -> Arc<Mapping> {
     let mapping = mapping(bytes);
     let image = region(&mapping, Direct);
@@ -32,7 +32,7 @@ pub fn formatted(bytes: u64) -> Arc<Mapping> {
     mapping
 }
 
-/// Without threads: nothing happens but what the test does.
+/// Without threads: nothing runs in the background.
 pub fn quiet() -> FrontOptions {
     let mount = MountOptions { persist_period_ms: 0, ..MountOptions::default() };
     FrontOptions { files_max: 1 << 12, names_max: 1 << 12, mount, ..FrontOptions::default() }
@@ -43,7 +43,7 @@ pub fn mount<M: Memory>(mapping: &Arc<Mapping>, memory: M) -> ByVfs<SoupFs<M>> {
     ByVfs::mount(region(mapping, memory), quiet()).expect("a mount")
 }
 
-/// Without a front.
+/// Without a VFS layer.
 pub fn mount_alone(mapping: &Arc<Mapping>) -> Soup {
     SoupFs::mount_with(region(mapping, Direct), Duration::ZERO, 0).expect("a mount")
 }

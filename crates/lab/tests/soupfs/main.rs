@@ -1,4 +1,4 @@
-//! SoupFS: against a model, through crashes, and with defects planted into what it does to the memory.
+//! SoupFS: against a model, through crashes, and with defects injected into its memory accesses.
 
 mod concurrent;
 mod crash;

@@ -1,4 +1,4 @@
-//! What a file system should be: a tree in memory, and the calls that change it.
+//! The reference model: a tree in memory, and the operations on it.
 
 use engine::format::FileKind;
 use lab::calls::Calls;
@@ -38,9 +38,9 @@ pub enum Operation {
     Write(Path, u64, usize, u8),
     Truncate(Path, u64),
     Chmod(Path, u32),
-    /// A persister comes for everything.
+    /// Persisters run for all inodes.
     Persist,
-    /// A persister comes for one inode.
+    /// A persister runs for one inode.
     PersistOne(u64),
     Sync,
     SyncFile(Path),
@@ -69,7 +69,7 @@ impl Tree {
             || self.names.get(&outer).is_some_and(|names| names.values().any(|child| self.is_below(inner, *child)))
     }
 
-    /// Whether an operation makes sense here.
+    /// Whether an operation is valid here.
     pub fn allows(&self, operation: &Operation) -> bool {
         let is_free = |path: &[u8]| self.parent(path).is_some() && self.find(path).is_none();
         let kind = |path: &[u8]| self.find(path).map(|id| self.files[&id].kind);
@@ -105,7 +105,7 @@ impl Tree {
         }
     }
 
-    /// Does the operation. `made` is what a new file turned out to be.
+    /// Applies an operation. `made` is the identity of a new file.
     pub fn apply(&mut self, operation: &Operation, made: Option<Id>) {
         match operation {
             Operation::Create(path) => self.add(path, made, FileKind::Regular, 0o644, Vec::new()),
@@ -172,7 +172,8 @@ impl Tree {
         }
         let file = self.files.get_mut(&id).expect("a file");
         file.links -= 1;
-        // A directory's own dot is its last link; a rename names it anew before it drops the old name.
+        // A directory's own dot is its last link. A rename adds the new name before it drops the
+        // old one.
         if file.links == u32::from(is_directory) && !self.has_name(id) {
             self.files.remove(&id);
             self.names.remove(&id);
@@ -183,13 +184,13 @@ impl Tree {
         self.names.values().any(|names| names.values().any(|named| *named == id))
     }
 
-    /// All that have a name.
+    /// All files with a name.
     pub fn named(&self) -> BTreeSet<Id> {
         self.names.values().flat_map(|names| names.values().copied()).collect()
     }
 }
 
-/// Does an operation on a file system; the file that it made.
+/// Runs an operation on a file system. Returns the identity of a new file.
 pub fn perform(fs: &impl Calls, operation: &Operation) -> posix::Result<Option<Id>> {
     let with_file = |path: &[u8], act: &dyn Fn(u32) -> posix::Result<()>| {
         let file = fs.open(path, libc::O_RDWR, 0)?;
@@ -227,7 +228,7 @@ pub fn perform(fs: &impl Calls, operation: &Operation) -> posix::Result<Option<I
     made.map(|path| fs.stat_link(path).map(|stat| (stat.number, stat.generation))).transpose()
 }
 
-/// The tree of a physical file system; an error if it contradicts itself.
+/// The tree of a physical file system, or an error if it is inconsistent.
 pub fn dump<P: PhysicalFs>(fs: &P) -> Result<Tree, String> {
     let mut tree = Tree::default();
     let mut ids = BTreeMap::new();
@@ -277,7 +278,7 @@ fn dump_file<P: PhysicalFs>(
             }
         }
         FileKind::Regular | FileKind::Symlink if stat.size_bytes > 64 << 20 => {
-            return Err(format!("file {number} is larger than any was made"));
+            return Err(format!("file {number} is larger than any created file"));
         }
         FileKind::Regular => {
             file.content = vec![0; stat.size_bytes as usize];
@@ -296,14 +297,14 @@ fn dump_file<P: PhysicalFs>(
     for (name, child) in children {
         let child = dump_file(fs, child, number, tree, ids)?;
         if tree.names.get_mut(&id).expect("just made").insert(name.clone(), child).is_some() {
-            return Err(format!("{name:?} is twice in {number}"));
+            return Err(format!("{name:?} is listed twice in {number}"));
         }
     }
     fs.forget(number, loaded.info).map_err(failed)?;
     Ok(id)
 }
 
-/// Draws operations on a few names in a few directories.
+/// Draws random operations on a few names in a few directories.
 pub struct Drawer {
     pub random: super::machine::Random,
     names: Vec<Vec<u8>>,
@@ -333,7 +334,7 @@ impl Drawer {
         }
     }
 
-    /// An operation that makes sense.
+    /// Draws a valid operation.
     pub fn draw(&mut self, tree: &Tree) -> Operation {
         loop {
             let (path, other) = (self.path(tree), self.path(tree));
@@ -375,14 +376,14 @@ impl Drawer {
     }
 }
 
-/// Lets a persister do its part.
+/// Runs the persister's part of an operation.
 pub fn persist<M: pmem::Memory>(fs: &lab::soupfs::SoupFs<M>, operation: &Operation) -> lab::Result<()> {
     let volume = fs.volume();
     match operation {
         Operation::Persist => volume.persist_all(),
         Operation::PersistOne(pick) => {
             let inode = {
-                let mut dirty = volume.dirty.lock().expect("nobody panicked");
+                let mut dirty = volume.dirty.lock().expect("not poisoned");
                 let count = dirty.len() as u64;
                 if count == 0 { None } else { dirty.remove((pick % count) as usize) }
             };

@@ -1,4 +1,4 @@
-//! Random operations are what a model says, across unmounts, whatever the persisters have done meanwhile.
+//! Random operations behave like a model, across unmounts and whatever the persisters do.
 
 use super::machine::{formatted, mount, mount_alone, quiet, region};
 use super::model::{Drawer, Operation, dump, perform, persist};
@@ -33,7 +33,7 @@ fn random_operations_are_what_the_model_says() {
             let fs = mount_alone(&mapping);
             let found = dump(&fs).unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
             assert_eq!(found, model, "seed {seed}, round {round}");
-            assert_eq!(fs.scan(), Ok(None), "nothing to look for after an orderly unmount");
+            assert_eq!(fs.scan(), Ok(None), "no scan is due after a clean unmount");
             fs.unmount().expect("unmounted");
             let bytes = super::machine::bytes(&mapping);
             let image = super::image::Image(&bytes);
@@ -64,7 +64,7 @@ fn everything_removed_leaves_the_space_of_a_fresh_image() {
         }
         fs.sync().expect("synced");
     }
-    // The root's pages of buckets stay; one page of lines may be in hand.
+    // The root's bucket pages stay; one page of lines may be partially used.
     let after = fs.physical().space().expect("figures");
     assert!(before.blocks_free - after.blocks_free <= 8, "{before:?} {after:?}");
     fs.unmount().expect("unmounted");
@@ -149,7 +149,7 @@ fn a_full_image_says_so_and_goes_on_when_there_is_room() {
     fs.read(file, written - 1, &mut byte).expect("read");
     assert_eq!(byte, [5]);
     fs.truncate(file, 0).expect("cut");
-    fs.write(file, 0, &[6; 20 * 4096]).expect("there is room again, once it is persisted");
+    fs.write(file, 0, &[6; 20 * 4096]).expect("the truncation frees space once it is persisted");
     fs.close(file).expect("closed");
     fs.unlink(b"/big").expect("removed");
     fs.mkdir(b"/directory", 0o755).expect("made");
@@ -178,7 +178,7 @@ fn a_file_that_is_open_lives_without_a_name_and_is_gone_after() {
         assert!(bytes[..10_000].iter().all(|byte| *byte == 1) && bytes[10_000..].iter().all(|byte| *byte == 2));
         fs.close(file).expect("closed");
         fs.sync().expect("synced");
-        // One page of lines may be in hand.
+        // One page of lines may be partially used.
         assert!(free - fs.physical().space().expect("figures").blocks_free <= 1);
     }
     fs.unmount().expect("unmounted");
@@ -257,7 +257,7 @@ fn damage_is_an_error_not_a_panic_or_a_loop() {
         let at = line + random.below(8) * 8;
         region(&mapping, Direct).write_bytes(at, &value.to_le_bytes()).expect("inside").unflushed();
         let alone = mount_alone(&mapping);
-        // Whatever comes out, it comes out.
+        // Any result is valid as long as the call returns.
         let _ = dump(&alone);
         drop(alone);
         let fs = mount(&mapping, Direct);

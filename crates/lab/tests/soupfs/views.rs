@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const IMAGE: u64 = 2 << 20;
 
-/// Names that a crash would leave, flushed or not.
+/// Number of names that a crash leaves if all stores reach the medium.
 fn names_on_image(mapping: &Arc<Mapping>) -> usize {
     Image(&bytes(mapping)).reachable().names.len()
 }
@@ -59,9 +59,9 @@ fn what_is_done_is_seen_at_once_and_on_the_medium_when_a_persister_came() {
     assert_eq!(names_on_image(&mapping), 3);
     fs.unlink(b"/a").expect("removed");
     Calls::rename(&fs, b"/d/b", b"/b", 0).expect("renamed");
-    assert_eq!(names_on_image(&mapping), 3, "the consistent view has not moved");
+    assert_eq!(names_on_image(&mapping), 3, "the consistent view is unchanged");
     assert!(fs.stat_link(b"/a").is_err() && fs.stat_link(b"/d/b").is_err());
-    // Without unmount: as a crash.
+    // Dropping without unmount acts like a crash.
     drop(fs);
     let tree = dump(&mount_alone(&mapping)).expect("a tree");
     assert!(tree.find(b"/a").is_some() && tree.find(b"/d/b").is_some() && tree.find(b"/b").is_none());
@@ -124,7 +124,7 @@ fn links_of_an_earlier_mount_are_not_believed_even_when_mounts_are_counted_round
         fs.unlink(name.as_bytes()).expect("removed");
     }
     drop(fs);
-    // Mounts whose number looks like the one before: 0, 1, and after a full round 0 again.
+    // Mounts whose number, modulo `EPOCHS`, is 0, 1 and then 0 again.
     for mounts in [EPOCHS, 2 * EPOCHS - 1] {
         set_mounts(mounts);
         let tree = dump(&mount_alone(&mapping)).expect("a tree");
