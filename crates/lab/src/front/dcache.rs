@@ -470,8 +470,8 @@ impl<P: PhysicalFs> Front<P, DentryCache> {
             if self.dentry(index).sequence.load(Relaxed) == sequence {
                 return Some(index);
             }
-            // The dentry moved and may have another name now. An error on this release has no
-            // caller to go to; the lookup continues.
+            // The dentry moved and may have another name now, so the reference is returned. An
+            // error is ignored: the lookup continues under the chain's lock.
             let _ = self.put_dentry(index);
         }
         let chain = self.names.lock(hash);

@@ -127,6 +127,17 @@ impl<'n, 'w> Step<'n, 'w> {
     }
 }
 
+/// The entries of a rename, and the link counts of its directories afterwards.
+struct RenamePlan {
+    /// Entry of the old name.
+    old: u64,
+    /// Entry of the new name, if it exists.
+    replaced: Option<u64>,
+    from_links: u32,
+    /// Equal to `from_links` within one directory.
+    to_links: u32,
+}
+
 impl<M: Memory> Nova<M> {
     /// Commits a step. Returns the new state of each of its logs.
     fn finish(&self, step: Step<'_, '_>) -> Result<Vec<Log>> {
@@ -332,109 +343,126 @@ impl<M: Memory> Nova<M> {
         }
     }
 
-    fn rename_step(&self, renaming: &mut Renaming<'_, '_, NovaInfo>) -> Result<Renamed> {
-        let Renaming { from, from_name, to, to_name, file, other, exchange, now_ns } = renaming;
-        let (now_ns, exchange) = (*now_ns, *exchange);
-        let is_move = to.is_some();
-        let (file_kind, other_kind) =
-            (file.attributes.get().kind, other.as_ref().map(|other| other.attributes.get().kind));
+    /// Finds the entries of a rename and the link counts that it leaves.
+    fn plan_rename(&self, renaming: &Renaming<'_, '_, NovaInfo>) -> Result<RenamePlan> {
+        let Renaming { from, from_name, to, to_name, file, other, exchange, .. } = renaming;
         let old = self.entry_of(from.info, *from_name)?;
         let there = to.as_ref().map_or(&*from.info, |to| &*to.info);
         let replaced = other.as_ref().map(|_| self.entry_of(there, *to_name)).transpose()?;
         self.reserve(there, to_name.bytes)?;
 
         // A moved subdirectory changes the link counts of both directories.
-        let one = |kind: FileKind| i64::from(kind == FileKind::Directory);
-        let comes = other_kind.map_or(0, one);
-        let mut from_links = from.attributes.get().links as i64 - one(file_kind);
-        let mut to_links = one(file_kind) - comes;
-        if exchange {
+        let one = |file: &Exclusive<'_, NovaInfo>| i64::from(file.attributes.get().kind == FileKind::Directory);
+        let comes = other.as_ref().map_or(0, |other| one(other));
+        let mut from_links = from.attributes.get().links as i64 - one(file);
+        let mut to_links = one(file) - comes;
+        if *exchange {
             from_links += comes;
         }
         match to {
             Some(to) => to_links += to.attributes.get().links as i64,
             None => (from_links, to_links) = (from_links + to_links, from_links + to_links),
         }
-        let (from_links, to_links) = (from_links as u32, to_links as u32);
+        Ok(RenamePlan { old, replaced, from_links: from_links as u32, to_links: to_links as u32 })
+    }
+
+    /// Appends the removals and names of a rename to the directories' logs. Returns the new
+    /// entries.
+    fn append_rename<'w>(
+        &'w self,
+        renaming: &Renaming<'_, '_, NovaInfo>,
+        plan: &RenamePlan,
+        step: &mut Step<'w, 'w>,
+    ) -> Result<Renamed> {
+        let Renaming { from, from_name, to, to_name, file, other, exchange, now_ns } = renaming;
+        let (from_stamp, to_stamp) = ((plan.from_links, *now_ns), (plan.to_links, *now_ns));
+        let what = (file.number, file.attributes.get().kind);
+        step.removed.push(plan.old);
+        step.removed.extend(plan.replaced);
 
         let from_inode = self.inode(from.info.inode)?;
-        let mut step = Step::new();
         let mut appending = self.appending(&from.info.log);
-        self.append_remove(from_inode, &mut appending, old, (from_links, now_ns))?;
-        step.removed.push(old);
-        step.removed.extend(replaced);
+        self.append_remove(from_inode, &mut appending, plan.old, from_stamp)?;
+        if let (None, Some(entry)) = (to, plan.replaced) {
+            self.append_remove(from_inode, &mut appending, entry, from_stamp)?;
+        }
         let mut from_entry = None;
-        let add_back = |appending: &mut Appending<'_>| -> Result<Option<u64>> {
-            match (other.as_ref(), other_kind) {
-                (Some(other), Some(kind)) if exchange => {
-                    let what = (other.number, kind);
-                    self.append_add(from_inode, appending, from_name.bytes, what, (from_links, now_ns)).map(Some)
-                }
-                _ => Ok(None),
-            }
-        };
-        let what = (file.number, file_kind);
-        let to_entry = match to {
-            None => {
-                if let Some(entry) = replaced {
-                    self.append_remove(from_inode, &mut appending, entry, (from_links, now_ns))?;
-                }
-                from_entry = add_back(&mut appending)?.or(from_entry);
-                let stamp = (from_links, now_ns);
-                let entry = self.append_add(from_inode, &mut appending, to_name.bytes, what, stamp)?;
-                step.log(from_inode, appending);
-                entry
-            }
-            Some(to) => {
-                from_entry = add_back(&mut appending)?.or(from_entry);
-                step.log(from_inode, appending);
-                let to_inode = self.inode(to.info.inode)?;
-                let mut appending = self.appending(&to.info.log);
-                if let Some(entry) = replaced {
-                    self.append_remove(to_inode, &mut appending, entry, (to_links, now_ns))?;
-                }
-                let entry = self.append_add(to_inode, &mut appending, to_name.bytes, what, (to_links, now_ns))?;
-                step.log(to_inode, appending);
-                entry
-            }
-        };
-        let file_inode = self.inode(file.info.inode)?;
-        step.change(&file_inode.changed_ns, now_ns as u64);
-        if is_move && file_kind == FileKind::Directory {
-            step.change(&file_inode.parent_or_target, to.as_ref().map_or(from.number, |to| to.number));
+        if let Some(other) = other.as_ref().filter(|_| *exchange) {
+            let what = (other.number, other.attributes.get().kind);
+            from_entry = Some(self.append_add(from_inode, &mut appending, from_name.bytes, what, from_stamp)?);
         }
-        let mut dropped = None;
-        if let Some(other) = other {
-            let inode = self.inode(other.info.inode)?;
-            if exchange {
-                step.change(&inode.changed_ns, now_ns as u64);
-                if is_move && other_kind == Some(FileKind::Directory) {
-                    step.change(&inode.parent_or_target, from.number);
-                }
-            } else {
-                dropped = Some(self.drop_link(other, now_ns, &mut step)?);
-            }
-        }
-        let logs = self.finish(step)?;
+        let Some(to) = to else {
+            let to_entry = self.append_add(from_inode, &mut appending, to_name.bytes, what, from_stamp)?;
+            step.log(from_inode, appending);
+            return Ok(Renamed { to_entry, from_entry });
+        };
+        step.log(from_inode, appending);
 
+        let to_inode = self.inode(to.info.inode)?;
+        let mut appending = self.appending(&to.info.log);
+        if let Some(entry) = plan.replaced {
+            self.append_remove(to_inode, &mut appending, entry, to_stamp)?;
+        }
+        let to_entry = self.append_add(to_inode, &mut appending, to_name.bytes, what, to_stamp)?;
+        step.log(to_inode, appending);
+        Ok(Renamed { to_entry, from_entry })
+    }
+
+    /// Adds the changes of the renamed files' inodes to a step. Returns the new link count of a
+    /// replaced file and the index of its log in the step, if it has one.
+    fn change_renamed<'w>(
+        &'w self,
+        renaming: &Renaming<'_, '_, NovaInfo>,
+        step: &mut Step<'w, 'w>,
+    ) -> Result<Option<(u32, Option<usize>)>> {
+        let Renaming { from, to, file, other, exchange, now_ns, .. } = renaming;
+        let is_directory = |file: &Exclusive<'_, NovaInfo>| file.attributes.get().kind == FileKind::Directory;
+        let inode = self.inode(file.info.inode)?;
+        step.change(&inode.changed_ns, *now_ns as u64);
+        if let Some(to) = to.as_ref().filter(|_| is_directory(file)) {
+            step.change(&inode.parent_or_target, to.number);
+        }
+        let Some(other) = other else { return Ok(None) };
+        if !exchange {
+            return self.drop_link(other, *now_ns, step).map(Some);
+        }
+        let inode = self.inode(other.info.inode)?;
+        step.change(&inode.changed_ns, *now_ns as u64);
+        if to.is_some() && is_directory(other) {
+            step.change(&inode.parent_or_target, from.number);
+        }
+        Ok(None)
+    }
+
+    /// Updates the in-memory state after a rename.
+    fn note_renamed(
+        &self,
+        renaming: &mut Renaming<'_, '_, NovaInfo>,
+        plan: &RenamePlan,
+        renamed: &Renamed,
+        dropped: Option<(u32, Option<usize>)>,
+        logs: &[Log],
+    ) -> Result<()> {
+        let Renaming { from, from_name, to, to_name, file, other, now_ns, .. } = renaming;
+        let now_ns = *now_ns;
         from.info.log = logs[0];
-        self.note_removed(from.info, from_name.bytes, old)?;
-        if let (Some(entry), Some(other)) = (from_entry, other.as_ref()) {
+        self.note_removed(from.info, from_name.bytes, plan.old)?;
+        if let (Some(entry), Some(other)) = (renamed.from_entry, other.as_ref()) {
             self.note_added(from.info, from_name.bytes, Found { number: other.number, entry })?;
         }
-        touch(from, from_links, now_ns);
+        touch(from, plan.from_links, now_ns);
         let target = match to {
             Some(to) => {
                 to.info.log = logs[1];
-                touch(to, to_links, now_ns);
+                touch(to, plan.to_links, now_ns);
                 to
             }
             None => from,
         };
-        if let Some(entry) = replaced {
+        if let Some(entry) = plan.replaced {
             self.note_removed(target.info, to_name.bytes, entry)?;
         }
-        self.note_added(target.info, to_name.bytes, Found { number: file.number, entry: to_entry })?;
+        self.note_added(target.info, to_name.bytes, Found { number: file.number, entry: renamed.to_entry })?;
         file.attributes.update(|attributes| attributes.changed_ns = now_ns);
         if let Some(other) = other {
             if let Some((_, Some(log))) = dropped {
@@ -447,7 +475,17 @@ impl<M: Memory> Nova<M> {
                 }
             });
         }
-        Ok(Renamed { to_entry, from_entry })
+        Ok(())
+    }
+
+    fn rename_step(&self, renaming: &mut Renaming<'_, '_, NovaInfo>) -> Result<Renamed> {
+        let plan = self.plan_rename(renaming)?;
+        let mut step = Step::new();
+        let renamed = self.append_rename(renaming, &plan, &mut step)?;
+        let dropped = self.change_renamed(renaming, &mut step)?;
+        let logs = self.finish(step)?;
+        self.note_renamed(renaming, &plan, &renamed, dropped, &logs)?;
+        Ok(renamed)
     }
 }
 

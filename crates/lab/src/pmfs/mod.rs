@@ -36,7 +36,9 @@ use crate::substrate::{self, BlockRange, FreeBlocks, NvPointer, System};
 use directory::Adding;
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
-use format::{BYTES_PER_INODE, FIXED_BLOCK, Fixed, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ROOT, TABLE_BLOCK};
+use format::{
+    BYTES_PER_INODE, Dentry, FIXED_BLOCK, Fixed, INODE_BYTES, Inode, JOURNALS, JOURNALS_BLOCK, ROOT, TABLE_BLOCK,
+};
 use journal::Transaction;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, MappedRegion, Memory, Pm};
 use posix::Errno;
@@ -356,94 +358,135 @@ impl<M: Memory> Pmfs<M> {
         if is_directory && !self.is_empty(file.info)? { Err(Errno::ENOTEMPTY.into()) } else { Ok(()) }
     }
 
-    fn rename_step(&self, renaming: Renaming<'_, '_, PmfsInfo>) -> Result<Renamed> {
-        let Renaming { from, from_name, mut to, to_name, file, other, exchange, now_ns } = renaming;
-        let is_move = to.is_some();
-        let file_kind = file.attributes.get().kind;
-        let other_kind = other.as_ref().map(|other| other.attributes.get().kind);
-        let old = self.entry_of(from.info, from_name)?;
-        let there = to.as_ref().map_or(&*from.info, |to| &*to.info);
-        let taken = other.as_ref().map(|_| self.entry_of(there, to_name)).transpose()?;
-        let one = |kind: Option<FileKind>| i64::from(kind == Some(FileKind::Directory));
-        let leaves = one(Some(file_kind)) - if exchange { one(other_kind) } else { 0 };
-        let comes = one(Some(file_kind)) - one(other_kind);
-
-        let mut transaction = self.transaction()?;
-        let from_inode = self.log_inode(&mut transaction, from.info.inode)?;
-        let to_inode = match &to {
-            Some(to) => Some(self.log_inode(&mut transaction, to.info.inode)?),
-            None => None,
-        };
-        let file_inode = self.log_inode(&mut transaction, file.info.inode)?;
-        let other_inode = match &other {
-            Some(other) => Some(self.log_inode(&mut transaction, other.info.inode)?),
-            None => None,
-        };
+    /// Logs everything that a rename changes, and prepares the new entry.
+    fn log_rename<'p>(
+        &'p self,
+        renaming: &mut Renaming<'_, '_, PmfsInfo>,
+        (old, taken): (u64, Option<u64>),
+        transaction: &mut Transaction<'_, M>,
+    ) -> Result<LoggedRename<'p>> {
+        let Renaming { from, to, to_name, file, other, .. } = renaming;
+        let from_inode = self.log_inode(transaction, from.info.inode)?;
+        let to_inode = to.as_ref().map(|to| self.log_inode(transaction, to.info.inode)).transpose()?;
+        let file_inode = self.log_inode(transaction, file.info.inode)?;
+        let other_inode = other.as_ref().map(|other| self.log_inode(transaction, other.info.inode)).transpose()?;
         let old_dentry = self.dentry(old)?;
         transaction.log_all(old_dentry)?;
-        let taken_dentry = match taken {
-            Some(at) => {
-                let dentry = self.dentry(at)?;
-                transaction.log_all(dentry)?;
-                Some(dentry)
-            }
-            None => None,
-        };
+        let taken_dentry = taken.map(|at| self.dentry(at)).transpose()?;
+        if let Some(dentry) = taken_dentry {
+            transaction.log_all(dentry)?;
+        }
         let there = to.as_mut().map_or(&mut *from.info, |to| &mut *to.info);
         let adding = match taken {
             Some(_) => None,
-            None => Some(self.prepare_add(there, to_name.bytes, file.number, file_kind, &mut transaction)?),
+            None => {
+                let kind = file.attributes.get().kind;
+                Some(self.prepare_add(there, to_name.bytes, file.number, kind, transaction)?)
+            }
         };
-        let to_entry = adding.as_ref().map(|adding| adding.at).or(taken).unwrap_or(old);
+        Ok(LoggedRename { from_inode, to_inode, file_inode, other_inode, old, old_dentry, taken_dentry, adding })
+    }
 
-        transaction.begin();
+    /// Changes the entries of a rename.
+    fn rename_entries(
+        &self,
+        renaming: &mut Renaming<'_, '_, PmfsInfo>,
+        logged: &LoggedRename<'_>,
+        transaction: &mut Transaction<'_, M>,
+    ) -> Result<()> {
         // If the new entry lies behind the old one, `add` shortens the old entry. So add the new
         // name first, then change the old entry.
-        if let Some(adding) = &adding {
-            self.add(to_inode.unwrap_or(from_inode), adding, &mut transaction)?;
+        if let Some(adding) = &logged.adding {
+            self.add(logged.to_inode.unwrap_or(logged.from_inode), adding, transaction)?;
         }
         let with_kind = |header: u64, kind: FileKind| header & !(0xff << 24) | (kind as u64) << 24;
-        if let Some(dentry) = taken_dentry {
-            transaction.set(&dentry.number, file.number);
-            transaction.set(&dentry.header, with_kind(dentry.header.load(), file_kind));
+        if let Some(dentry) = logged.taken_dentry {
+            transaction.set(&dentry.number, renaming.file.number);
+            transaction.set(&dentry.header, with_kind(dentry.header.load(), renaming.file.attributes.get().kind));
         }
-        match (&other, other_kind) {
-            (Some(other), Some(kind)) if exchange => {
-                transaction.set(&old_dentry.number, other.number);
-                transaction.set(&old_dentry.header, with_kind(old_dentry.header.load(), kind));
+        let old = logged.old_dentry;
+        match &renaming.other {
+            Some(other) if renaming.exchange => {
+                transaction.set(&old.number, other.number);
+                transaction.set(&old.header, with_kind(old.header.load(), other.attributes.get().kind));
             }
             _ => {
-                transaction.set(&old_dentry.number, 0);
-                from.info.note_room(old);
+                transaction.set(&old.number, 0);
+                renaming.from.info.note_room(logged.old);
             }
         }
+        Ok(())
+    }
+
+    /// Changes the inodes of a rename's directories and files.
+    fn rename_inodes(
+        &self,
+        renaming: &Renaming<'_, '_, PmfsInfo>,
+        logged: &LoggedRename<'_>,
+        transaction: &mut Transaction<'_, M>,
+    ) {
+        let Renaming { from, to, file, other, exchange, now_ns, .. } = renaming;
+        let (exchange, now_ns) = (*exchange, *now_ns);
+        let is_directory = |file: &Exclusive<'_, PmfsInfo>| file.attributes.get().kind == FileKind::Directory;
+        let other_weight = i64::from(other.as_ref().is_some_and(|other| is_directory(other)));
+        let leaves = i64::from(is_directory(file)) - if exchange { other_weight } else { 0 };
+        let comes = i64::from(is_directory(file)) - other_weight;
         let links = |directory: &Exclusive<'_, PmfsInfo>, change: i64| {
             (directory.attributes.get().links as i64 + change) as u32
         };
-        match (&to, to_inode) {
+        match (to, logged.to_inode) {
             (Some(to), Some(inode)) => {
-                self.touch(&mut transaction, from, from_inode, links(from, -leaves), now_ns);
-                self.touch(&mut transaction, to, inode, links(to, comes), now_ns);
+                self.touch(transaction, from, logged.from_inode, links(from, -leaves), now_ns);
+                self.touch(transaction, to, inode, links(to, comes), now_ns);
             }
-            _ => self.touch(&mut transaction, from, from_inode, links(from, comes - leaves), now_ns),
+            _ => self.touch(transaction, from, logged.from_inode, links(from, comes - leaves), now_ns),
         }
-        let file_links = file.attributes.get().links;
-        self.set_links(&mut transaction, file, file_inode, file_links, now_ns);
-        let parent = to.as_ref().map_or(from.number, |to| to.number);
-        if is_move && file_kind == FileKind::Directory {
-            transaction.set(&file_inode.parent, parent);
+        self.set_links(transaction, file, logged.file_inode, file.attributes.get().links, now_ns);
+        if let Some(to) = to.as_ref().filter(|_| is_directory(file)) {
+            transaction.set(&logged.file_inode.parent, to.number);
         }
-        if let (Some(other), Some(inode)) = (&other, other_inode) {
+        if let (Some(other), Some(inode)) = (other, logged.other_inode) {
             let attributes = other.attributes.get();
             let links = if exchange { attributes.links } else { Self::links_without_name(&attributes) };
-            self.set_links(&mut transaction, other, inode, links, now_ns);
-            if exchange && is_move && other_kind == Some(FileKind::Directory) {
+            self.set_links(transaction, other, inode, links, now_ns);
+            if exchange && to.is_some() && is_directory(other) {
                 transaction.set(&inode.parent, from.number);
             }
         }
+    }
+
+    fn rename_step(&self, mut renaming: Renaming<'_, '_, PmfsInfo>) -> Result<Renamed> {
+        let Renaming { from, from_name, to, to_name, other, exchange, .. } = &renaming;
+        let exchange = *exchange;
+        let old = self.entry_of(from.info, *from_name)?;
+        let there = to.as_ref().map_or(&*from.info, |to| &*to.info);
+        let taken = other.as_ref().map(|_| self.entry_of(there, *to_name)).transpose()?;
+
+        let mut transaction = self.transaction()?;
+        let logged = self.log_rename(&mut renaming, (old, taken), &mut transaction)?;
+        transaction.begin();
+        self.rename_entries(&mut renaming, &logged, &mut transaction)?;
+        self.rename_inodes(&renaming, &logged, &mut transaction);
         transaction.end();
+        let to_entry = logged.adding.map(|adding| adding.at).or(taken).unwrap_or(old);
         Ok(Renamed { to_entry, from_entry: exchange.then_some(old) })
     }
+}
+
+/// The logged parts of a rename.
+struct LoggedRename<'p> {
+    from_inode: &'p Inode,
+    /// The target directory, if it is another one.
+    to_inode: Option<&'p Inode>,
+    file_inode: &'p Inode,
+    other_inode: Option<&'p Inode>,
+    /// Offset of the old name's entry.
+    old: u64,
+    old_dentry: &'p Dentry,
+    /// The new name's entry, if the name exists.
+    taken_dentry: Option<&'p Dentry>,
+    /// The new entry, if the name does not exist.
+    adding: Option<Adding>,
 }
 
 impl<M: Memory> PhysicalFs for Pmfs<M> {

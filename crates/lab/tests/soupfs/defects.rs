@@ -258,84 +258,122 @@ fn first(log: &[Recorded], from: usize, chosen: &[usize]) -> Vec<Recorded> {
     planted
 }
 
-impl Mutation {
-    fn plant(self, recording: &Recording) -> Vec<Recorded> {
-        let map = Map::new(recording);
-        let log = &recording.log;
+/// A recording in which faults are injected.
+struct Scene<'r> {
+    map: Map,
+    initial: &'r [u8],
+    log: &'r [Recorded],
+    /// Index of the first event of the last operation.
+    last: usize,
+}
+
+impl Scene<'_> {
+    fn new(recording: &Recording) -> Scene<'_> {
+        let log = &recording.log[..];
         let is_begin = |event: &Recorded| matches!(event.event, Event::Mark(mark) if mark % 2 == 0);
         let last = log.iter().rposition(is_begin).expect("a sync") + 1;
-        let stores = |wanted: &dyn Fn(u64) -> bool| -> Vec<usize> {
-            let is_store = |at: &usize| matches!(log[*at].event, Event::Store { offset, .. } if wanted(offset));
-            (last..log.len()).filter(is_store).collect()
-        };
+        Scene { map: Map::new(recording), initial: &recording.initial, log, last }
+    }
+
+    fn is_fence(&self, at: usize) -> bool {
+        self.log[at].event == Event::Fence
+    }
+
+    /// The stores of the last operation to some offsets.
+    fn stores(&self, wanted: &dyn Fn(u64) -> bool) -> Vec<usize> {
+        let is_store = |at: &usize| matches!(self.log[*at].event, Event::Store { offset, .. } if wanted(offset));
+        (self.last..self.log.len()).filter(is_store).collect()
+    }
+
+    /// The stores to consistent links of old positions.
+    fn links(&self) -> Vec<usize> {
+        self.stores(&|offset| self.map.is_link(offset) && self.map.is_old(offset))
+    }
+
+    fn first_link(&self) -> usize {
         // A link with the mark is only prepared.
-        let is_prepared = |at: &usize| matches!(&log[*at].event, Event::Store { bytes, .. } if bytes[0] & 0x3f >= 0x20);
-        let links = || stores(&|offset| map.is_link(offset) && map.is_old(offset));
-        let first_link = || links().into_iter().find(|at| !is_prepared(at)).expect("a link");
-        let inode_word = |word: u64| {
-            stores(&|offset| map.place(offset) == Place::Inode && map.is_old(offset) && offset % 64 == word)
+        let is_prepared =
+            |at: &usize| matches!(&self.log[*at].event, Event::Store { bytes, .. } if bytes[0] & 0x3f >= 0x20);
+        self.links().into_iter().find(|at| !is_prepared(at)).expect("a link")
+    }
+
+    /// The stores to a word of old inodes.
+    fn inode_word(&self, word: u64) -> Vec<usize> {
+        self.stores(&|offset| self.map.place(offset) == Place::Inode && self.map.is_old(offset) && offset % 64 == word)
+    }
+
+    /// The store that raises a link count.
+    fn raise(&self) -> usize {
+        let before = Image(self.initial);
+        let raises = |at: &usize| match &self.log[*at].event {
+            Event::Store { offset, bytes } => bytes[0] > before.word(*offset) as u8,
+            _ => false,
         };
+        self.inode_word(0).into_iter().find(raises).expect("a count that rises")
+    }
+
+    /// The events of the first persister that runs.
+    fn first_persister(&self) -> std::ops::Range<usize> {
+        // Until then, the persister in between is the only other thread.
+        let start = self.log.iter().position(|event| event.thread != 0).expect("a persister");
+        let is_mark = |at: &usize| matches!(self.log[*at].event, Event::Mark(_));
+        start..(start..self.log.len()).find(is_mark).expect("its end")
+    }
+
+    fn unflushed(&self, place: Place, is_old: bool) -> Vec<Recorded> {
+        let hit = |offset| self.map.place(offset) == place && self.map.is_old(offset) == is_old;
+        self.log.iter().flat_map(|event| unflushed(event, &hit)).collect()
+    }
+
+    fn first_line_only(&self, event: &Recorded, place: Place) -> Recorded {
+        match event.event {
+            Event::Flush { offset, length } if self.map.place(offset) == place => {
+                like(event, Event::Flush { offset, length: length.min(64) })
+            }
+            _ => event.clone(),
+        }
+    }
+
+    fn is_table(&self, at: usize) -> bool {
+        matches!(self.log[at].event, Event::Store { offset, .. } if self.map.place(offset) == Place::Table)
+    }
+}
+
+impl Mutation {
+    fn plant(self, recording: &Recording) -> Vec<Recorded> {
+        let scene = Scene::new(recording);
+        let Scene { log, last, .. } = scene;
         match self {
-            UnflushedNew(place) => log
-                .iter()
-                .flat_map(|event| unflushed(event, &|offset| map.place(offset) == place && !map.is_old(offset)))
-                .collect(),
-            UnflushedOld(place) => log
-                .iter()
-                .flat_map(|event| unflushed(event, &|offset| map.place(offset) == place && map.is_old(offset)))
-                .collect(),
-            FirstLineOnly(place) => log
-                .iter()
-                .map(|event| match event.event {
-                    Event::Flush { offset, length } if map.place(offset) == place => {
-                        like(event, Event::Flush { offset, length: length.min(64) })
-                    }
-                    _ => event.clone(),
-                })
-                .collect(),
+            UnflushedNew(place) => scene.unflushed(place, false),
+            UnflushedOld(place) => scene.unflushed(place, true),
+            FirstLineOnly(place) => log.iter().map(|event| scene.first_line_only(event, place)).collect(),
             NoFence(number) => {
-                let fence = (last..log.len()).filter(|at| log[*at].event == Event::Fence).nth(number);
-                let fence = fence.expect("so many fences");
+                let fence = (last..log.len()).filter(|at| scene.is_fence(*at)).nth(number).expect("so many fences");
                 without(log, &|at| at == fence)
             }
             NoFenceBeforeLink => {
-                let link = first_link();
-                let fence = (last..link).rfind(|at| log[*at].event == Event::Fence).expect("a fence");
+                let fence = (last..scene.first_link()).rfind(|at| scene.is_fence(*at)).expect("a fence");
                 without(log, &|at| at == fence)
             }
             NoFenceAfterLink => {
-                let link = first_link();
-                without(log, &|at| at > link && log[at].event == Event::Fence)
+                let link = scene.first_link();
+                without(log, &|at| at > link && scene.is_fence(at))
             }
             RaiseOmitted => {
-                let before = Image(&recording.initial);
-                let raises = |at: &usize| match &log[*at].event {
-                    Event::Store { offset, bytes } => bytes[0] > before.word(*offset) as u8,
-                    _ => false,
-                };
-                let raise = inode_word(0).into_iter().find(raises).expect("a count that rises");
+                let raise = scene.raise();
                 without(log, &|at| at == raise)
             }
-            RemovalFirst => {
-                let removal = *links().last().expect("a link");
-                first(log, last, &[removal])
-            }
-            WordFirst(word) => first(log, last, &inode_word(word)),
+            RemovalFirst => first(log, last, &[*scene.links().last().expect("a link")]),
+            WordFirst(word) => first(log, last, &scene.inode_word(word)),
             WordOmitted(word) => {
-                let omitted = inode_word(word)[0];
+                let omitted = scene.inode_word(word)[0];
                 without(log, &|at| at == omitted)
             }
-            NoPreparedMark => log.iter().map(|event| without_mark(event, &map)).collect(),
-            TableOmitted => {
-                let is_table = |event: &&Recorded| matches!(event.event, Event::Store { offset, .. } if map.place(offset) == Place::Table);
-                log.iter().filter(|event| !is_table(event)).cloned().collect()
-            }
+            NoPreparedMark => log.iter().map(|event| without_mark(event, &scene.map)).collect(),
+            TableOmitted => without(log, &|at| scene.is_table(at)),
             EarlyReuse => {
-                // Until then, the persister in between is the only other thread.
-                let between = log.iter().position(|event| event.thread != 0).expect("a persister");
-                let end = (between..log.len()).find(|at| matches!(log[*at].event, Event::Mark(_))).expect("its end");
-                let is_fence = |at: &usize| log[*at].event == Event::Fence;
-                without(log, &|at| (between..end).contains(&at) && is_fence(&at))
+                let events = scene.first_persister();
+                without(log, &|at| events.contains(&at) && scene.is_fence(at))
             }
         }
     }
