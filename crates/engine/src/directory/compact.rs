@@ -1,15 +1,20 @@
-//! Log compaction (paper III.G): when most of a directory's log is holes, the names that count move to fresh pages, and the space of the
-//! others is recycled. How many holes there may be is a matter of what is saved: each removal pays its part of the copies, and each listing looks at the holes.
+//! Log compaction (paper III.G): when most of a directory's log is holes, the valid names move to
+//! fresh pages, and the space of the others is recycled. The number of holes to wait for is a
+//! trade-off: each removal pays its share of the copies, and each listing reads the holes.
 //!
-//! Nobody is kept out: an append page is opened first, so that all later claims land behind it; once those who were inside have left, nothing in
-//! front of it is being written, and only that part is copied. Removals meanwhile change dentries, not slots; those that were met are waited for before the log
-//! without them counts, since the directory's times are all that is left of them then.
+//! No operation is blocked. An append page is opened first, so that all later claims land behind
+//! it. Once the threads that were pinned have left, no slot in front of that page is being written,
+//! and only that part is copied. Concurrent removals change dentries, not slots. Compaction waits
+//! for the removals that it has met before the new log counts: afterwards the directory's times are
+//! the only record of them.
 //!
 //! Invariants
-//! - The head of the log changes by one store, after the new pages and the directory's times are durable.
-//! - Old pages and dead dentries become free only a grace period after that, as one thing in the queue of what is retired; recycling makes the journal records
-//!   that name them superfluous first.
-//! - The directory's maintenance is held from beginning to end; the cachelet's lock only for moments, because others wait for it while they are pinned.
+//! - The head of the log changes by one store, after the new pages and the directory's times are
+//!   durable.
+//! - Old pages and dead dentries become free only a grace period after that, as one entry in the
+//!   queue of retired items; recycling first makes the journal records that name them superfluous.
+//! - The directory's maintenance is held from beginning to end; the cachelet's lock only briefly,
+//!   because other threads wait for it while they are pinned.
 
 use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};
@@ -21,29 +26,29 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
-/// Fewer holes than this are not worth a compaction (paper: 100 dentries).
+/// Fewer holes than this do not justify a compaction (paper: 100 dentries).
 const HOLES_MIN: u64 = 500;
-/// Holes per name from which on a compaction is worth it. With one hole per name a removal pays for one
-/// copied slot, with three for a third of one; a listing looks at two and at four slots per name at
-/// worst (docs/decisions/0114-compact-at-three-holes.md).
+/// Holes per name from which on a compaction pays. At one hole per name a removal pays for one
+/// copied slot, at three for a third of one. A listing then reads two or four slots per name in the
+/// worst case (docs/decisions/0114-compact-at-three-holes.md).
 const HOLES_PER_NAME: u64 = 3;
-/// Dentries are asked for this many slots ahead.
+/// Dentries are prefetched this many slots ahead.
 const AHEAD: usize = 12;
 
-/// Whether a log has so many holes that it is worth a compaction.
+/// Whether a log has enough holes for a compaction.
 pub(super) fn is_worth_it(log: LogCounts) -> bool {
     log.holes >= HOLES_MIN && log.holes >= HOLES_PER_NAME * log.names
 }
 
 /// The chain that replaces the compacted part.
 struct NewChain {
-    /// First page, or zero: nothing counts.
+    /// First page, or zero: no name is valid.
     first: u64,
     /// Last page.
     last: u64,
     /// Names in the last page.
     used: u64,
-    /// What the pages await before the head names them.
+    /// Flushes that must be fenced before the head names the pages.
     flushed: Flushed,
 }
 
@@ -54,14 +59,16 @@ impl NewChain {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Compacts a directory's log if it has holes enough. Not pinned. A failure (no space) leaves the log as it is.
+    /// Compacts a directory's log if it has enough holes. Not pinned. A failure (no space) leaves
+    /// the log as it is.
     pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
         let worth_it = directory.is_holey() && !directory.is_maintained() && is_worth_it(directory.log_counts());
         if worth_it { self.compact(node) } else { Ok(()) }
     }
 
-    /// Compacts now, unless somebody is at it. Not pinned; the caller has a reference to the directory.
+    /// Compacts now, unless another thread maintains the directory. Not pinned; the caller has a
+    /// reference to the directory.
     pub(crate) fn compact(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
         let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
@@ -76,7 +83,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         directory.end_maintaining(self.ticket());
         self.end_intent();
-        // It is one thing in the queue, and much room: it does not wait for others to come.
+        // The log is one queue entry and frees much space, so it is recycled without waiting for
+        // more entries.
         self.recycle(RETIRED_MAX)?;
         match result {
             Err(Error::NoSpace) => Ok(()),
@@ -99,7 +107,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.wait_for_grace()?;
         let old_head = inode.log.load_acquire();
         let copied = self.copy_names(number, old_head, boundary);
-        // A name that was not copied carries the moment of its removal. Who removed it is pinned until the directory has that, too, which is what stays.
+        // A name that was not copied carries the timestamp of its removal. Its remover stays pinned
+        // until the directory's times, which remain, have that timestamp too.
         let copied = copied.and_then(|chain| match self.wait_for_grace() {
             Ok(()) => Ok(chain),
             Err(error) => Err((chain, error)),
@@ -115,7 +124,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.retire_log(directory, (old_head, boundary), chain.first)
     }
 
-    /// Copies the slots that count, from `old_head` up to `boundary`, into new pages, flushed.
+    /// Copies the valid slots, from `old_head` up to `boundary`, into new pages, flushed.
     fn copy_names(
         &self,
         owner: u64,
@@ -145,7 +154,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             if word == 0 {
                 continue;
             }
-            // Those who were creating in these pages have left: what is not a dentry here is damaged, and the old pages stay.
+            // The threads that created names in these pages have left. A slot here that names no
+            // dentry is damage, and the old pages stay.
             let named = self.fs.dentry_of_slot(word, owner)?;
             let (dentry, _, facts) = named.ok_or(crate::error::Corruption::Dentry(slot_address(word)))?;
             if Valid::from_word(dentry.valid.load_acquire()).valid {
@@ -155,7 +165,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(page.next.load_acquire())
     }
 
-    /// Asks for a dentry that a walk over the slots comes to soon.
+    /// Prefetches a dentry that a walk over the slots reaches soon.
     #[inline]
     fn fetch_ahead(&self, page: &LogPage, index: usize) {
         if let Some(slot) = page.slots.get(index + AHEAD) {
@@ -175,13 +185,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             (chain.last, chain.used) = (fresh, 0);
         }
         let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
-        // Nothing leads here yet: the head's commit is what counts. Flushed with the whole page.
+        // Nothing leads here yet: the commit of the head makes it count. Flushed with the whole
+        // page.
         self.fs.pm.commit(&page.slots[chain.used as usize], word, Flushed::nothing().sealed()).unflushed();
         chain.used += 1;
         Ok(())
     }
 
-    /// Links the last new page to what follows it and flushes it whole: it is full, or the chain ends.
+    /// Links the last new page to its successor and flushes the whole page: it is full, or the
+    /// chain ends.
     fn link_new(&self, chain: &mut NewChain, next: u64) -> Result<()> {
         if chain.last != 0 {
             let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
@@ -199,12 +211,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let pm = &self.fs.pm;
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let _held = self.lock(&directory.lock, &directory.waiters)?;
-        // The dentries that go carry the times of removals: the directory's entry must say them first.
+        // The removed dentries carry the times of removals: the directory's property entry must
+        // have those times first.
         let property = self.property_now(directory);
         let times = self.commit_property(directory, &property, Flushed::nothing().sealed())?;
         let durable = pm.fence(times.and(core::mem::replace(&mut chain.flushed, Flushed::nothing())));
         let head = if chain.first == 0 { boundary } else { chain.first };
-        // The new pages are the directory's from now on, and the old ones this thread's, until they are free.
+        // Until the old pages are free, this thread owns them; the directory owns the new ones.
         let number = directory.number.load(Relaxed);
         self.own_pages(number, chain.first, boundary, number)?;
         self.own_pages(number, old_head, boundary, owned_by_slot(self.ticket()))?;
@@ -212,17 +225,18 @@ impl<'f, M: Memory> Thread<'f, M> {
             noted.store(page, Relaxed);
         }
         step();
-        // Before the head changes: a reaper sees in the head whether it has.
+        // Before the head changes: the head shows a reaper whether the swap happened.
         self.slot.intent.step.store(STEP_RETIRING, Release);
         step();
-        // Crash before this is durable: the old log, whole. After: the new one. The pages of the other are free either way.
+        // Crash point: before this is durable the log is the whole old chain, afterwards the new
+        // one. The pages of the other chain are free in either case.
         pm.persist(pm.commit(&inode.log, head, durable));
         step();
         directory.directory.fetch_add(1 << 8, AcqRel);
         Ok(())
     }
 
-    /// Notes the owner of the pages of a chain from `first` up to `boundary`.
+    /// Records the owner of the pages of a chain from `first` up to `boundary`.
     fn own_pages(&self, number: u64, first: u64, boundary: u64, owner: u64) -> Result<()> {
         let mut offset = first;
         while offset != 0 && offset != boundary {
@@ -232,8 +246,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Retires the part of the log from `old_head` up to `boundary`, with the dentries that were not copied. The new chain begins at `copied`. For the thread
-    /// that compacts, or its reaper.
+    /// Retires the part of the log from `old_head` up to `boundary`, with the dentries that were
+    /// not copied. The new chain begins at `copied`. Called by the compacting thread or its reaper.
     pub(crate) fn retire_log(&self, directory: &Cachelet, (old_head, boundary): (u64, u64), copied: u64) -> Result<()> {
         let holes = self.mark_gone(directory.number.load(Relaxed), old_head, boundary, copied)?;
         step();
@@ -244,8 +258,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Marks the slots of the old pages that were not copied; how many those are. Old and new chain are walked side by side: what the new one lacks was
-    /// dead when it was written, so no reader misses it.
+    /// Marks the slots of the old pages that were not copied and returns their number. Both chains
+    /// are walked in step: what the new one lacks was invalid when it was written, so no reader
+    /// misses it.
     fn mark_gone(&self, owner: u64, old_head: u64, boundary: u64, copied: u64) -> Result<u64> {
         let mut holes = 0;
         let mut copied = (copied, 0u64);

@@ -1,8 +1,9 @@
 //! Making names (paper III.E and III.F, algorithm 1): create, link, files without a name.
 //!
-//! What persists is four lines: the inode's identity, its first property entry, the dentry, and the log slot. All certify themselves, so they
-//! share one fence. A crash before it leaves any part of them; recovery follows a slot only where dentry, identity and property entry all
-//! verify, else it drops the slot, and nobody had been told that the call succeeded.
+//! A create persists four lines: the inode's identity, its first property entry, the dentry, and
+//! the log slot. Each certifies itself, so they share one fence. A crash before the fence leaves
+//! any subset of them. Recovery follows a slot only where dentry, identity and property entry all
+//! verify, and otherwise drops the slot; the call had not yet reported success.
 
 use super::compact::is_worth_it;
 use super::log::ClaimedSlot;
@@ -20,18 +21,19 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
-/// A name that was prepared: space for its dentry and its place in the log are claimed.
+/// A prepared name: the space for its dentry and its log slot are claimed.
 pub(super) struct PreparedName<'f> {
     pub directory: &'f Cachelet,
     pub parent: u64,
     pub dentry_offset: u64,
     pub slot: ClaimedSlot<'f>,
-    /// Whether it is counted as the hole that it will leave elsewhere in the directory's log, see [`Cachelet::move_name`].
+    /// Whether the name is counted as the hole that it leaves elsewhere in the directory's log; see
+    /// [`Cachelet::move_name`].
     pub moves: bool,
     lines: u64,
 }
 
-/// What a name stands for.
+/// The file that a name stands for.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     number: u64,
@@ -46,28 +48,32 @@ impl Named {
     }
 }
 
-/// An inode that was prepared: number and cachelet are allocated, long targets are written.
+/// A prepared inode: number and cachelet are allocated, long symlink targets are written.
 struct PreparedInode<'f> {
     number: u64,
     cachelet_index: u32,
     cachelet: &'f Cachelet,
     inode: &'f Inode,
     property: Property,
-    /// Root of the extended attributes that it is born with; zero: none.
+    /// Root of the initial extended attributes; zero: none.
     xattrs: u64,
     moment_ns: i64,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Makes a file, directory, symbolic link or special file; `Exists` if the name is taken. With a reference.
+    /// Makes a file, directory, symbolic link or special file and returns it with a reference.
+    /// Fails with `Exists` if the name is taken. The name is durable when the call returns.
     pub fn create(&self, directory: Node, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
         let place = self.place_of(directory, name);
         self.ask_for_name(&place);
         self.create_at(&place, false, new)
     }
 
-    /// The same for who has asked for the place already, or looked there. With `seems_absent` the name was looked for a moment ago ([`Thread::seems_absent`]), and is not once more before its
-    /// bucket is held: if it is there after all, a slot of the directory's log is lost.
+    /// As [`Thread::create`], for callers that have already prefetched or looked up the place.
+    ///
+    /// `seems_absent` says that a recent lookup did not find the name ([`Thread::seems_absent`]);
+    /// then it is looked up again only under its bucket. If it exists after all, a slot of the
+    /// directory's log is lost.
     pub fn create_at(&self, place: &NamePlace<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
         self.fs.writable()?;
         check_name(place.name)?;
@@ -80,7 +86,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    /// Runs an operation again, once, if it found no space but recycling made some. Not pinned.
+    /// Runs an operation, and once more if it found no space but recycling freed some. Not pinned.
     pub(crate) fn retry_when_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         self.make_room()?;
         match self.retry_when_crowded(&operation) {
@@ -116,7 +122,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let prepared = self.prepare_name(parent, parent_number, name.len())?;
         let is_directory = new.kind == FileKind::Directory;
         if is_directory {
-            // Right behind the count of names, in whose line it is.
+            // Directly after the count of names, which shares the cache line.
             self.gain_subdirectory(parent);
         }
         self.create_prepared(&prepared, parent, name, hash, new).map_err(|error| {
@@ -153,7 +159,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.prepare_name_in(directory, parent, length, false, || self.claim_slot(directory))
     }
 
-    /// The same for a name that comes in the place of another one of the same directory.
+    /// As [`Thread::prepare_name`], for a name that takes the place of another name of the same
+    /// directory.
     pub(super) fn prepare_moving(
         &self,
         directory: &'f Cachelet,
@@ -163,7 +170,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.prepare_name_in(directory, parent, length, true, || self.claim_slot(directory))
     }
 
-    /// The same for a name that takes the place of a dentry (at an offset) of the same name.
+    /// As [`Thread::prepare_name`], for a dentry that replaces the dentry at an offset under the
+    /// same name.
     pub(super) fn prepare_heir(
         &self,
         directory: &'f Cachelet,
@@ -174,8 +182,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.prepare_name_in(directory, parent, length, false, || self.inherit_slot(directory, heir_of))
     }
 
-    /// Counting the name before a slot is claimed keeps the directory from being removed meanwhile. Both change the same line of the directory, one after the other: with
-    /// anything between them it would have to be brought back from another processor twice.
+    /// Counts the name before a slot is claimed, which keeps the directory from being removed
+    /// meanwhile. Both steps change the same cache line of the directory and run back to back, so
+    /// that the line moves between processors once.
     #[inline]
     fn prepare_name_in(
         &self,
@@ -213,7 +222,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         counts.is_some()
     }
 
-    /// Gives back what `prepare_name` claimed; a slot of its own stays a hole. Returns the error that led here.
+    /// Gives back what `prepare_name` claimed; a slot that was not inherited stays a hole. Returns
+    /// the error that caused the rollback.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
         if prepared.slot.inherited {
             prepared.directory.take_name();
@@ -255,20 +265,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         let property = self.as_owner(number, || self.first_property(new, moment_ns))?;
         if property.flags & PROPERTY_INLINE != 0 {
             let pm = &self.fs.pm;
-            // No checksum covers the target, so it is durable before anything that names it. A crash from here on leaves it in a free
-            // inode, where recovery clears it.
+            // No checksum covers the target, so it is durable before any record that names it. A
+            // crash from here on leaves it in a free inode, where recovery clears it.
             pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?);
         }
         let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, number, inode, &property)? };
         Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, moment_ns })
     }
 
-    /// Writes the extended attributes that an inode is born with and lets the inode name them, durably: no checksum of the identity covers that
-    /// word. A crash from here on leaves it in a free inode, where recovery clears it. The root word.
+    /// Writes a new inode's extended attributes and commits their root word to the inode, durably:
+    /// no checksum of the identity covers that word. A crash from here on leaves it in a free
+    /// inode, where recovery clears it. Returns the root word.
     fn prepare_xattrs(&self, new: &NewNode<'_>, number: u64, inode: &Inode, property: &Property) -> Result<u64> {
         let pm = &self.fs.pm;
         let written = match new.kind {
-            // It may have a body already: whoever wants this has to see to that, too.
+            // A symbolic link may already have a body, which this error path would have to free.
             FileKind::Symlink => Err(Error::NotSupported),
             _ => self.as_owner(number, || self.write_new_xattrs(new.extended)),
         };
@@ -284,7 +295,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(root)
     }
 
-    /// The first property entry of a new inode. A long symlink target is written and durable when this returns.
+    /// The first property entry of a new inode. A long symlink target is durable on return.
     fn first_property(&self, new: &NewNode<'_>, moment_ns: i64) -> Result<Property> {
         let mut property = Property {
             mode: new.kind.mode_bits() | new.permissions & 0o7777,
@@ -345,12 +356,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let entry = self.reserve_entry(&held)?;
         // From here to the fence: plain stores and flushes only.
         let inode = self.write_inode(fresh, new, prepared.parent)?;
-        // As `write_inode` has just written it.
+        // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let named = Named { number: fresh.number, generation, kind: new.kind };
         let dentry = self.write_dentry(prepared, named, name, fresh.moment_ns)?;
         self.fill_new_cachelet(fresh);
-        // Crash here: any subset of the four lines; recovery verifies all before it follows the slot (attach::recovery).
+        // Crash point: any subset of the four lines is durable. Recovery verifies all of them
+        // before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
         self.fs.unlock_logs();
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
@@ -360,7 +372,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }
 
-    /// Writes identity, first property entry and inline target of a new inode, and flushes them.
+    /// Writes and flushes a new inode's identity and first property entry.
     fn write_inode(&self, fresh: &PreparedInode<'f>, new: &NewNode<'_>, parent: u64) -> Result<Flushed> {
         let pm = &self.fs.pm;
         let inode = fresh.inode;
@@ -387,7 +399,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(flushed.and(property))
     }
 
-    /// Writes a dentry and the log slot that names it, and flushes both. Recovery verifies the dentry's seal before it follows the slot.
+    /// Writes a dentry and the log slot that names it, and flushes both. Recovery verifies the
+    /// dentry's seal before it follows the slot.
     pub(super) fn write_dentry(
         &self,
         prepared: &PreparedName<'f>,
@@ -433,7 +446,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn fill_new_cachelet(&self, fresh: &PreparedInode<'f>) {
-        // As `write_inode` has just written it.
+        // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let cachelet = fresh.cachelet;
         self.fill_cachelet(cachelet, fresh.inode, generation, &fresh.property, 0);
@@ -451,7 +464,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.number.store(fresh.number, Release);
     }
 
-    /// Makes a file without a name (O_TMPFILE), with a reference. It can be given a name by `link`. After a crash it is gone.
+    /// Makes a file without a name (O_TMPFILE) and returns it with a reference. `link` can give it
+    /// a name. A crash frees it.
     pub fn create_unnamed(&self, directory: Node, new: &NewNode<'_>) -> Result<Node> {
         self.fs.writable()?;
         if new.kind == FileKind::Directory {
@@ -474,7 +488,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    /// Makes an inode, durably, that no dentry names (yet): after a crash recovery frees it. With a reference. Pinned.
+    /// Makes an inode, durably, that no dentry names yet; after a crash recovery frees it. Returns
+    /// it with a reference. Pinned.
     pub(super) fn make_unnamed(&self, parent: &Cachelet, new: &NewNode<'_>, links: u32) -> Result<Node> {
         let mut fresh = self.prepare_inode(new, parent)?;
         fresh.property.links = links;
@@ -484,7 +499,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }
 
-    /// Gives a file another name.
+    /// Gives a file another name, durably.
     pub fn link(&self, node: Node, directory: Node, name: &[u8]) -> Result<()> {
         self.fs.writable()?;
         check_name(name)?;
@@ -543,20 +558,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         property.changed_ns = moment_ns;
         let attributes = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         let dentry = self.write_dentry(prepared, Named::of(cachelet, kind), name, moment_ns)?;
-        // Crash here: links are recounted from dentries, and the name is there or not.
+        // Crash point: links are recounted from dentries, and the name exists or does not.
         self.fs.pm.fence(attributes.and(dentry));
         self.fs.unlock_logs();
         self.publish_property(cachelet, &property);
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
         self.take_effect();
-        // Not before: who removes another name of the file waits for this lock, and this name must be there when he returns.
+        // Not earlier: the remover of another name of this file waits for this lock, and must find
+        // this name in the mindex when it gets the lock.
         drop(file);
         drop(held);
         self.touch_directory(prepared.directory, moment_ns);
         Ok(())
     }
 
-    /// Counts one more link, unless the last one went (a file made without any may get its first) or there are too many.
+    /// Counts one more link. Fails if the last link has gone, or if there are too many; a file made
+    /// without a name may get its first link.
     fn add_link(&self, cachelet: &Cachelet) -> Result<()> {
         // The caller's reference keeps the cachelet from eviction.
         loop {

@@ -1,12 +1,15 @@
-//! Eviction from the mindex (paper III.G): when the DRAM region is full, directories that nobody references leave it, first in first out, with
-//! a second chance for those that were used since. The queue is the order of cachelets, visited by a hand that goes round (a clock): no
-//! list to keep, hence nothing to do on the way of any call.
+//! Eviction from the mindex (paper III.G): when the DRAM region is full, unreferenced directories
+//! leave it, first in first out, with a second chance for those used since the last pass. The queue
+//! is the order of cachelets, visited by a clock hand. There is no list to maintain, so calls pay
+//! nothing for it.
 //!
 //! Invariants
-//! - A directory is evicted only while nobody else references it, and after everybody who relied on its names being indexed has left.
-//! - A file's cachelet goes only under its lock and from "no references" by CAS, after what it kept lazily was written back; from then on it is
-//!   marked evicted, and whoever meets it or gets its lock starts again from the inode. (Who removes one of several names, or brings a directory's
-//!   names in, has the lock, but may have no reference, or none any more.)
+//! - A directory is evicted only while no other thread references it, and after all threads that
+//!   relied on its names being indexed have left.
+//! - A file's cachelet is freed only under its lock and from "no references" by CAS, after its
+//!   lazily kept attributes were written back. From then on it is marked evicted, and a thread that
+//!   meets it or gets its lock starts again from the inode. (A thread that removes one of several
+//!   names, or indexes a directory, has the lock but may have no reference.)
 
 use crate::dram::{
     Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, References, RetiredKind,
@@ -19,29 +22,29 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
-/// How long to sleep until somebody else has evicted a directory.
+/// How long to sleep until another thread has evicted a directory.
 const EVICTION_WAIT_MS: u32 = 2;
-/// Directories that one call evicts at most.
+/// Maximum number of directories that one call evicts.
 const DIRECTORIES_PER_CALL: usize = 8;
 
-/// What a directory's log says of it.
+/// Totals of a directory's log.
 #[derive(Default)]
 pub(super) struct Logged {
     /// Subdirectories.
     subdirectories: u32,
-    /// When a name came or went last.
+    /// Time of the last change of a name.
     changed_ns: i64,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Evicts some directories; whether anything was. Not pinned.
+    /// Evicts some directories. Returns whether any was evicted. Not pinned.
     pub(crate) fn evict_some(&self) -> Result<bool> {
         let header = self.fs.header()?;
         let _evicting = self.lock(&header.evict_lock, &header.rare_waiters)?;
         let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
         let mut evicted = 0;
         let mut hand = header.evict_head.load(Relaxed);
-        // Twice round: the first pass may only take second chances away.
+        // Two rounds: the first may only clear second chances.
         for _ in 0..2 * end as u64 {
             hand = if hand + 1 >= end { 1 } else { hand + 1 };
             evicted += usize::from(self.evict_directory(hand)?);
@@ -54,7 +57,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(evicted != 0)
     }
 
-    /// Evicts one directory if it may go; whether it did.
+    /// Evicts one directory if it is eligible. Returns whether it was evicted.
     fn evict_directory(&self, index: u32) -> Result<bool> {
         let Some(node) = self.take_candidate(index)? else { return Ok(false) };
         let directory = self.cachelet(node)?;
@@ -69,7 +72,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    /// A directory that nobody references and that has had its second chance, with a reference, noted: until it is evicted it must not become another file.
+    /// An unreferenced directory that has had its second chance, with a recorded reference: until
+    /// it is evicted the cachelet must not be reused for another file.
     fn take_candidate(&self, index: u32) -> Result<Option<Node>> {
         let directory = self.fs.dram.cachelet(index)?;
         if DirectoryState::of(directory) != DirectoryState::Indexed {
@@ -108,7 +112,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(true)
     }
 
-    /// A directory that was left doubtful by somebody who died: takes its names out, so that they are indexed and counted anew. Not pinned.
+    /// Takes the names of a directory that a dead thread left in need of a recount out of the
+    /// mindex, so that they are indexed and counted anew. Not pinned.
     pub(super) fn evict_doubtful(&self, directory: Node) -> Result<()> {
         let cachelet = self.cachelet(directory)?;
         self.intend_maintenance(directory.cachelet);
@@ -116,7 +121,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             true => self.evict_doubtful_maintained(cachelet),
             false => {
                 self.fs.platform.wait(&cachelet.directory, cachelet.directory.load(Relaxed), EVICTION_WAIT_MS);
-                // Whoever is at it may have died.
+                // The thread that maintains it may have died.
                 self.fs.reap_dead().map(drop)
             }
         };
@@ -133,17 +138,20 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             DirectoryState::set(directory, DirectoryState::Evicting);
         }
-        // The links may be right already, by somebody who died before he said that they had changed.
+        // The links may already be right, changed by a thread that died before it set the dirty
+        // mark.
         directory.dirty.fetch_or(DIRTY, AcqRel);
         self.evict_announced(directory)
     }
 
     fn evict_announced(&self, directory: &'f Cachelet) -> Result<()> {
-        // Whoever saw it indexed leaves; whoever comes now waits for the state to change and indexes again. The lock is not held meanwhile:
-        // others may wait for it while they are pinned, and this waits for them to leave.
+        // Threads that saw it indexed leave; later ones wait for the state to change and index
+        // again. The lock is not held meanwhile: others may wait for it while pinned, and this
+        // waits for them to leave.
         self.wait_for_grace()?;
         let result = self.remove_names(directory);
-        // Now, not when it is indexed again: that may never be, and its links and times are written back.
+        // Now, not at the next indexing, which may never happen; the links and times are written
+        // back.
         if let Ok(found) = &result {
             self.set_subdirectories(directory, found.subdirectories);
             if found.changed_ns > directory.changed_ns.load(Relaxed) {
@@ -157,7 +165,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         result.map(drop)
     }
 
-    /// Counts anew what the dead left doubtful and nobody has looked into since. For the last one out, before links are written back.
+    /// Recounts directories that dead threads left in need of a recount and that have not been used
+    /// since. Called by the last process to leave, before links are written back.
     pub(crate) fn settle_doubtful(&self) -> Result<()> {
         let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
         for index in 1..end as u32 {
@@ -170,8 +179,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Takes all names of a directory out of the mindex, and the cachelets of unused files with them, when nobody relies on the names any
-    /// more. What the log says of the directory.
+    /// Removes all names of a directory from the mindex, and frees the cachelets of unused files
+    /// with them, once no thread relies on the names. Returns the totals of the log.
     pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<Logged> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
@@ -209,7 +218,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(found)
     }
 
-    /// Takes a file's cachelet away if nobody uses it.
+    /// Frees a file's cachelet if it is unused.
     fn evict_cachelet(&self, index: u32, number: u64) -> Result<()> {
         let _pin = self.pin();
         let cachelet = self.fs.dram.cachelet(index)?;

@@ -1,8 +1,11 @@
-//! Indexing a directory on first access (paper III.C): all its names enter the mindex, after which a miss there is an answer.
+//! Indexing a directory on first access (paper III.C): all its names enter the mindex, after which
+//! a miss there is an answer.
 //!
 //! Invariants
-//! - The state goes Absent → Indexing → Indexed → Evicting → Absent; each change but the last is made under the directory's cachelet lock.
-//! - Whoever is pinned and sees Indexed may rely on it until it unpins: eviction waits for a grace period after announcing itself.
+//! - The state goes Absent → Indexing → Indexed → Evicting → Absent; each change but the last is
+//!   made under the directory's cachelet lock.
+//! - A pinned thread that sees Indexed may rely on it until it unpins: eviction waits for a grace
+//!   period after it has announced itself.
 
 use super::log::Tail;
 use super::read::LINE_SLOTS;
@@ -19,7 +22,7 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Memory, Pm};
 
-/// How far ahead of the insertion names are hashed and buckets are asked for.
+/// How many names ahead of the insertion names are hashed and their buckets prefetched.
 const AHEAD: usize = 16;
 
 /// How long to sleep at a time while a directory is being evicted.
@@ -33,7 +36,7 @@ struct Pending {
     inode: u64,
 }
 
-/// What a directory's log has.
+/// Totals of a directory's log.
 #[derive(Default)]
 struct Found {
     names: u64,
@@ -52,13 +55,15 @@ impl DirectoryState {
         }
     }
 
-    /// Sets the state; the version above it moves whenever positions in the log may have changed.
+    /// Sets the state. The log version in the bits above stays; compaction advances it when log
+    /// positions may have changed.
     pub(super) fn set(directory: &Cachelet, state: DirectoryState) {
         let changed = |word: u32| Some(word & !0xff | state as u32);
         let _ = directory.directory.fetch_update(AcqRel, Relaxed, changed);
     }
 
-    /// For a reaper: the names or counts cannot be relied upon by whoever comes from now on.
+    /// For a reaper: marks names and counts as unreliable for later operations. The directory then
+    /// needs a recount.
     pub(crate) fn doubt(directory: &Cachelet) {
         let changed = |word: u32| match word & 0xff {
             0 => None,
@@ -69,7 +74,7 @@ impl DirectoryState {
 }
 
 impl<M: Memory> Fs<M> {
-    /// The dentry that a log slot names, if it is one of directory `owner` that looks whole.
+    /// The dentry that a log slot names, if it belongs to directory `owner` and looks whole.
     pub(crate) fn dentry_of_slot(&self, word: u64, owner: u64) -> Result<Option<(&Dentry, u64, DentryFacts)>> {
         if word == 0 || slot_tag(word).is_none() {
             return Ok(None);
@@ -78,7 +83,7 @@ impl<M: Memory> Fs<M> {
         let corrupt = Error::Corrupt(Corruption::Dentry(offset));
         let dentry = self.pm.get(Pm::<Dentry>::new(offset)).map_err(|_| corrupt)?;
         let Some(facts) = dentry.facts() else {
-            // A creation that is being written right now, or never was finished.
+            // A create is still writing it, or never finished.
             return Ok(None);
         };
         let whole = facts.parent == owner && self.pm.contains(offset, DENTRY_HEADER_BYTES + facts.name_length as u64);
@@ -87,7 +92,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Pins, with all names of the directory in the mindex: then a miss there means that there is no such name.
+    /// Pins, with all names of the directory in the mindex: a miss there then means that the name
+    /// does not exist.
     pub(crate) fn pin_indexed(&self, node: Node) -> Result<(Pin<'_, 'f, M>, &'f Cachelet)> {
         let directory = self.cachelet(node)?;
         if self.fs.kind(directory)? != FileKind::Directory {
@@ -104,7 +110,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Brings all names of a directory into the mindex, or waits for whoever is at it. Not pinned.
+    /// Brings all names of a directory into the mindex, or waits for the thread that does. Not
+    /// pinned.
     fn index_directory(&self, node: Node, directory: &'f Cachelet) -> Result<()> {
         let word = directory.directory.load(Acquire);
         match DirectoryState::of(directory) {
@@ -150,7 +157,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             let (page, kind) = self.fs.log_page(offset, number)?;
             self.fs.pm.note_read(offset, BLOCK_BYTES);
             let end = self.index_page(page, number, &mut pending, &mut found)?;
-            // Slots that nobody will claim any more.
+            // In a page that is no longer the last, the slots behind the last used one are never
+            // claimed.
             let usable = if kind == LogPageKind::Append { end } else { LOG_SLOTS };
             tail = Tail::new(offset, usable);
             offset = page.next.load_acquire();
@@ -164,7 +172,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Queues the names of a page; where its last used slot ends.
+    /// Queues the names of a page. Returns the position behind its last used slot.
     fn index_page(&self, page: &LogPage, owner: u64, pending: &mut [Pending; AHEAD], found: &mut Found) -> Result<u64> {
         let mut end = 0;
         // Whether this line and the next one name anything.
@@ -191,20 +199,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(end)
     }
 
-    /// Corrects how many directories are in one that nobody changes.
+    /// Corrects the number of subdirectories of a directory that no other thread changes.
     pub(super) fn set_subdirectories(&self, directory: &Cachelet, subdirectories: u32) {
         if directory.device.swap(subdirectories, AcqRel) != subdirectories {
             self.mark_dirty(directory);
         }
     }
 
-    /// Queues the name of a slot, if it counts, and tells its kind; and inserts the one that was queued `AHEAD` names before.
+    /// Queues the name of a slot if it counts and returns its kind. Inserts the name that was
+    /// queued `AHEAD` names earlier.
     fn index_slot(&self, word: u64, owner: u64, pending: &mut Pending) -> Result<Option<FileKind>> {
         if word == 0 {
             return Ok(None);
         }
-        // Nobody creates in a directory that is not indexed, recovery dropped what was half-made, and a reaper took it out of the log: what is not
-        // whole here is damaged. A miss would say that the name is not there.
+        // No thread creates names in a directory that is not indexed; recovery and reapers have
+        // dropped half-made dentries. So a dentry that is not whole here is damaged. Reporting a
+        // miss would claim that the name does not exist.
         let whole = self.fs.dentry_of_slot(word, owner)?.filter(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
         let (dentry, offset, facts) = whole.ok_or(Corruption::Dentry(slot_address(word)))?;
         if !Valid::from_word(dentry.valid.load_acquire()).valid {
@@ -228,7 +238,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let entry = self.reserve_entry(&held)?;
             let target = match self.fs.has_quick_path().then(|| self.fs.inode_offset(pending.inode)) {
                 Some(Ok(offset)) => Target::Inode(offset),
-                // The lookup will say what is wrong with it.
+                // The lookup will report what is wrong with the inode.
                 Some(Err(_)) | None => Target::UNKNOWN,
             };
             self.insert_entry(&held, entry, hash, pending.dentry, target);
@@ -236,11 +246,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.settle_names()
     }
 
-    /// Notes that a directory's names changed at `moment_ns`: in DRAM only, since the dentry carries the moment.
+    /// Records that a directory's names changed at `moment_ns`. In DRAM only, since the dentry
+    /// carries the timestamp.
     pub(super) fn touch_directory(&self, directory: &Cachelet, moment_ns: i64) {
-        // Mostly another one within the same tick has done it, which an even time says: a look is cheaper than an atomic maximum, and the line is one that nobody
-        // changes all the time. Whoever did it may not have come to the mark below, which comes after the times lest what is written back take it away; if he
-        // never does, the directory is in doubt.
+        // Usually another change within the same clock tick has already done this, which an even
+        // change time shows. The check is cheaper than an atomic maximum, and its cache line
+        // changes rarely.
+        //
+        // That other thread may not have set the dirty mark below yet. The mark follows the times
+        // so that a write-back cannot clear it too early. If the thread dies before it sets the
+        // mark, the directory is marked as needing a recount.
         let changed_ns = directory.changed_ns.load(Relaxed);
         if changed_ns >= moment_ns && changed_ns & 1 == 0 {
             return;
@@ -251,21 +266,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.mark_dirty(directory);
     }
 
-    /// Counts a directory that was made in this one, or came.
+    /// Counts a subdirectory that was made in this directory or moved into it.
     pub(super) fn gain_subdirectory(&self, directory: &Cachelet) {
         directory.device.fetch_add(1, AcqRel);
         step();
         self.mark_dirty(directory);
     }
 
-    /// A directory in this one is no more, or went elsewhere.
+    /// Counts a subdirectory that was removed from this directory or moved out of it.
     pub(super) fn lose_subdirectory(&self, directory: &Cachelet) {
         directory.device.fetch_sub(1, AcqRel);
         step();
         self.mark_dirty(directory);
     }
 
-    /// Says that a directory's links or times are newer than what the image has.
+    /// Marks a directory's links or times as newer than those on the image.
     pub(crate) fn mark_dirty(&self, directory: &Cachelet) {
         if directory.dirty.load(Relaxed) & crate::dram::DIRTY == 0 {
             directory.dirty.fetch_or(crate::dram::DIRTY, AcqRel);

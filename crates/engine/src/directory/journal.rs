@@ -1,9 +1,11 @@
-//! The rename journal at work: writing records, and making finished ones superfluous.
+//! The rename journal at work: writes records, and makes those of finished renames superfluous.
 //!
 //! Invariants
-//! - Thread slot `i` writes journal slots `2i` and `2i + 1` in turn. When it writes turn `t`, the steps of turn `t - 1` are flushed before the
-//!   fence that makes the record of `t` durable; so the record of turn `t - 2`, which `t` overwrites, is superfluous.
-//! - A thread slot's count of renames moves on after the steps of a rename are stored. A record of a turn below it is finished.
+//! - Thread slot `i` writes journal slots `2i` and `2i + 1` alternately. When it writes the record
+//!   of turn `t`, the steps of turn `t - 1` are flushed before the fence that makes the new record
+//!   durable. So the record of turn `t - 2`, which `t` overwrites, is superfluous.
+//! - A thread slot's count of renames advances after the steps of a rename are stored. A record of
+//!   a turn below the count is finished.
 
 use crate::error::Result;
 use crate::format::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot};
@@ -17,12 +19,13 @@ impl<M: Memory> Fs<M> {
         Ok(self.pm.get(Pm::new(self.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES))?)
     }
 
-    /// Flushes whatever the steps of a finished record stored.
+    /// Flushes all words that the steps of a finished record stored.
     fn flush_steps(&self, record: &JournalRecord) -> Flushed {
         let mut flushed = Flushed::nothing();
         let words = record.moves.iter().flat_map(|step| [step.slot, step.directory]).chain(record.invalidated);
         for offset in words.filter(|offset| *offset != 0 && self.pm.contains(*offset, 64)) {
-            // A log slot, the first line of an inode (its `..`) or of a dentry (its valid word): one line each.
+            // A log slot, the first line of an inode (its `..`) or of a dentry (its valid word):
+            // one line each.
             flushed = flushed.and(self.pm.flush_range(offset, 8));
         }
         flushed
@@ -30,7 +33,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Writes and flushes this thread's next record, and flushes the steps of the rename before it: the same fence makes both durable.
+    /// Writes and flushes this thread's next record, and flushes the steps of the previous rename:
+    /// the same fence makes both durable.
     pub(super) fn write_journal(&self, record: &JournalRecord) -> Result<Flushed> {
         let pm = &self.fs.pm;
         let turn = self.slot.renames.load(Relaxed);
@@ -49,14 +53,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(pm.flush_all(slot).and(steps))
     }
 
-    /// As the reaper of this slot: counts the rename of a record, unless that was done.
+    /// As the reaper of this slot: counts the rename of a record, unless it has been counted.
     pub(crate) fn end_journal_of(&self, turn: u64) {
         if self.slot.renames.load(Relaxed) == turn {
             self.end_journal();
         }
     }
 
-    /// As the reaper of this slot: the record of the rename that was to make a name of `dentry_offset`, if it got so far.
+    /// As the reaper of this slot: the record of the rename that was to make a name of
+    /// `dentry_offset`, if the rename got that far.
     pub(crate) fn rename_record(&self, dentry_offset: u64) -> Result<Option<JournalRecord>> {
         let turn = self.slot.renames.load(Relaxed);
         for turn in [Some(turn), turn.checked_sub(1)].into_iter().flatten() {
@@ -70,7 +75,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(None)
     }
 
-    /// As the reaper of this slot, whose rename did not come to pass: takes the record away that it had begun to write over an older one.
+    /// As the reaper of this slot, whose rename did not happen: clears a partly written record that
+    /// it had begun over an older one.
     pub(crate) fn discard_record(&self) -> Result<()> {
         let pm = &self.fs.pm;
         let slot = self.fs.journal_slot(self.index as u64, self.slot.renames.load(Relaxed))?;
@@ -80,13 +86,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// The steps of this thread's rename are stored.
+    /// Advances the count of renames: the steps of this thread's rename are stored.
     pub(super) fn end_journal(&self) {
         self.slot.renames.store(self.slot.renames.load(Relaxed).wrapping_add(1), Release);
     }
 
-    /// Makes the steps of all finished renames durable and takes their records away; before anything that they name is recycled, and before
-    /// the image is left clean. What comes back is flushed: whoever recycles fences before it gives things away.
+    /// Makes the steps of all finished renames durable and clears their records. Required before
+    /// anything that they name is recycled, and before the image is left clean. Returns what is
+    /// flushed; the recycler fences before it releases anything.
     pub(crate) fn clear_journal(&self) -> Result<Flushed> {
         let pm = &self.fs.pm;
         let used = self.fs.header()?.slots_high.load(Acquire);
@@ -98,10 +105,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         })?;
         let mut cleared = Flushed::nothing();
         if any {
-            // Crash point: the steps are there, and are repeated to no effect.
+            // Crash point: the steps are durable, and repeating them changes nothing.
             pm.fence(steps);
             self.each_finished(used, |slot, record| {
-                // Unless its thread writes its next record there right now.
+                // Does nothing if its thread is writing the next record there.
                 if let Some(dirty) = pm.retract_if(&slot.seal, JournalRecord::seal(&record.words()), 0) {
                     cleared = core::mem::replace(&mut cleared, Flushed::nothing()).and(pm.flush(dirty));
                 }

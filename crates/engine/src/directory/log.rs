@@ -1,11 +1,15 @@
-//! Appending to a directory's log (paper III.F): slots are claimed by CAS on the tail, which lives in DRAM; what is not zero in the log is the
-//! truth, so the tail needs no persisting.
+//! Appending to a directory's log (paper III.F). Slots are claimed by CAS on the tail, which lives
+//! in DRAM. The nonzero slots on the image are the truth, so the tail needs no persisting.
 //!
 //! Invariants
-//! - A claimed slot is its claimer's alone. It stays zero for ever if the claimer fails: a hole.
-//! - A slot that names a dentry changes only when a rename gives its name to another file: then it names the new dentry, which has the same cookie, by one
-//!   store. So a listing meets the name once. That is under the name's bucket, and not while the log is being compacted.
-//! - The last page is an append page (or the log is empty). It is linked durably before anybody claims a slot in it.
+//! - A claimed slot belongs to its claimer alone. If the claimer fails, the slot stays zero for
+//!   ever: a hole.
+//! - A slot that names a dentry changes only when a rename gives its name to another file. One
+//!   store then makes it name the new dentry, which has the same cookie, so a listing meets the
+//!   name once. The store happens under the name's bucket, and never while the log is being
+//!   compacted.
+//! - The last page is an append page (or the log is empty). It is linked durably before any thread
+//!   claims a slot in it.
 
 use super::DirectoryHint;
 use super::read::log_version;
@@ -17,14 +21,14 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory, Pm};
 
-/// A slot of a directory's log that is this operation's to fill.
+/// A slot of a directory's log that this operation fills.
 #[derive(Clone, Copy)]
 pub(super) struct ClaimedSlot<'f> {
     /// The word.
     pub word: &'f Commit64,
-    /// The cookie that goes with it.
+    /// The slot's cookie.
     pub cookie: u64,
-    /// It names another dentry, of the same name, whose place the new one takes.
+    /// The slot still names another dentry of the same name, which the new dentry replaces.
     pub inherited: bool,
 }
 
@@ -47,7 +51,7 @@ impl Tail {
 }
 
 impl<M: Memory> Fs<M> {
-    /// The log page at an offset, checked to be one of directory `owner`.
+    /// The log page at an offset, checked to belong to directory `owner`.
     pub(crate) fn log_page(&self, offset: u64, owner: u64) -> Result<(&LogPage, LogPageKind)> {
         let corrupt = Error::Corrupt(Corruption::LogPage(offset));
         let page = self.pm.get(Pm::<LogPage>::new(offset)).map_err(|_| corrupt)?;
@@ -57,7 +61,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Slots of a page that may have been claimed: all, but in the last page of an indexed directory.
+    /// Number of slots of a page that may have been claimed: all, except in the last page of an
+    /// indexed directory.
     pub(super) fn slots_claimed(&self, directory: &Cachelet, page: &LogPage) -> usize {
         // While a pinned thread sees a directory indexed, its tail is known.
         if DirectoryState::of(directory) == DirectoryState::Indexed {
@@ -83,15 +88,16 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             step();
             let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
-            // The slots beside it are other threads'.
+            // The neighbouring slots belong to other threads.
             self.fs.pm.prefetch_to_change(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
             let cookie = page.first_cookie.load() + tail.slot();
             return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie, inherited: false });
         }
     }
 
-    /// The slot that names a dentry, for the one that is to take its place; another one if the log is not as it should be. `Busy` while the log is being
-    /// compacted: what is copied does not change. Pinned; whoever compacts later waits for this thread to leave.
+    /// Returns the slot that names a dentry, for the new dentry that replaces it; a fresh slot if
+    /// the log does not name the dentry as expected. `Busy` while the log is being compacted, since
+    /// copied slots must not change. Pinned, so a later compaction waits for this thread to leave.
     pub(super) fn inherit_slot(&self, directory: &'f Cachelet, heir_of: (&Dentry, u64)) -> Result<ClaimedSlot<'f>> {
         let (dentry, offset) = heir_of;
         if directory.is_maintained() {
@@ -99,7 +105,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let cookie = dentry.cookie.load();
         let log_version = log_version(directory);
-        // The last page is where most names are that somebody still works with; from there no page need be looked at.
+        // Most names in active use lie in the last page; starting there spares the walk along the
+        // chain.
         let tail = DirectoryHint { page: Tail(directory.root.load(Acquire)).page(), log_version };
         let page = self.first_page(directory, cookie, &tail, log_version)?;
         if page != 0 {
@@ -116,7 +123,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.claim_slot(directory)
     }
 
-    /// Gives a directory's log another page (paper, algorithm 1, lines 5 to 9).
+    /// Appends a page to a directory's log (paper, algorithm 1, lines 5 to 9).
     fn extend_log(&self, directory: &'f Cachelet, full: Tail) -> Result<()> {
         let _held = self.lock(&directory.lock, &directory.waiters)?;
         if directory.root.load(Acquire) != full.0 {
@@ -130,13 +137,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Links a new append page behind the tail's page, durably, and lets slots be claimed in it. Under the directory's lock.
+    /// Links a new append page behind the tail's page, durably, and opens it for claims. Under the
+    /// directory's lock.
     pub(super) fn open_page(&self, directory: &'f Cachelet, tail: Tail, first_cookie: u64) -> Result<u64> {
         let pm = &self.fs.pm;
         let number = directory.number.load(Relaxed);
         let (offset, flushed) = self.as_owner(number, || self.new_page(number, first_cookie))?;
         let durable = pm.fence(flushed);
-        // Crash before the link is durable: nothing names the page, its block is free again.
+        // Crash point: until the link is durable nothing names the page, so its block is free
+        // again.
         let dirty = match tail.page() {
             0 => {
                 directory.dirty.fetch_and(!PLAIN, AcqRel);
@@ -150,7 +159,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(offset)
     }
 
-    /// For a reaper that holds the directory's lock: claims go on in the last page, if one was linked already.
+    /// For a reaper that holds the directory's lock: moves the tail to a last page that was already
+    /// linked.
     pub(crate) fn repair_tail(&self, directory: &Cachelet) -> Result<()> {
         let tail = Tail(directory.root.load(Acquire));
         let linked = match tail.page() {
@@ -165,7 +175,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// A fresh append page: zeros behind a header, flushed. The caller fences before it links the page.
+    /// A fresh append page: a header followed by zeros, flushed. The caller fences before it links
+    /// the page.
     fn new_page(&self, owner: u64, first_cookie: u64) -> Result<(u64, Flushed)> {
         let pm = &self.fs.pm;
         let offset = self.allocate_blocks(1)?.first * BLOCK_BYTES;
@@ -174,7 +185,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok((offset, zeros.and(pm.flush(header))))
     }
 
-    /// Writes the header of a fresh page, but for the zeros in it.
+    /// Writes the header of a fresh page, except for the header's zero words.
     pub(super) fn write_page_header(
         &self,
         offset: u64,

@@ -14,28 +14,29 @@ use crate::patience::Patience;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::Memory;
 
-/// A thread on its way along a path: nothing that it has seen is used for something else until this ends. So no file on the way needs a reference.
+/// A pinned walk along a path. Until it ends, nothing that the thread has seen is reused, so the
+/// files on the way need no references.
 ///
-/// Meanwhile the thread must not begin anything that changes names, or waits.
+/// Meanwhile the thread must not start an operation that changes names or waits.
 pub struct Visit<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     _pin: Pin<'t, 'f, M>,
 }
 
-/// A file that a visit has come to. It may have lost its name since.
+/// A file that a visit has reached. It may have lost its name since.
 #[derive(Clone, Copy)]
 pub struct Seen<'f> {
     cachelet: &'f Cachelet,
     node: Node,
 }
 
-/// A name in a directory, whether it is there or not: for who has several questions about it. Made by [`Thread::place_of`]; the directory must stay
-/// referenced meanwhile.
+/// A name in a directory, whether or not it exists; lets several calls share its hash. Made by
+/// [`Thread::place_of`]. The directory must stay referenced meanwhile.
 #[derive(Clone, Copy)]
 pub struct NamePlace<'n> {
     pub(super) directory: Node,
     pub(super) name: &'n [u8],
-    /// What the two hash to.
+    /// Hash of directory and name.
     pub(super) hash: NameHash,
 }
 
@@ -46,18 +47,21 @@ impl<'n> NamePlace<'n> {
         self.directory
     }
 
-    /// The name, which may be none that a file can have.
+    /// The name. It may be one that no file can have.
     #[inline]
     pub fn name(&self) -> &'n [u8] {
         self.name
     }
 }
 
-/// What a directory on a way was like. While it is like that, it has the name that it had, and who may search it has not changed. Of use for as long as the
-/// image is inside.
+/// Validation stamp: the state of a directory on a path. While it matches, the directory has the
+/// name that it had, and the permission to search it has not changed. Valid only while the image
+/// stays attached.
 ///
-/// A rename marks the directory, then counts the move, and takes the mark away when it has taken effect; a change of permissions changes the version, and so
-/// does another life of the cachelet. So a directory that has no mark, and after that the version and moves of before, had its name when the mark was looked for.
+/// A rename marks the directory, then counts the move, and clears the mark once it has taken
+/// effect. A change of permissions changes the version, as does reuse of the cachelet. So if a
+/// directory has no mark, and then has the version and moves of before, it had its name when the
+/// mark was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footing {
     cachelet: u32,
@@ -66,16 +70,17 @@ pub struct Footing {
 }
 
 impl Footing {
-    /// One that never stands: no cachelet that is in use has version zero. All zero.
+    /// A stamp that never matches: no cachelet in use has version zero. All bytes are zero.
     pub const NONE: Footing = Footing { cachelet: 0, version: 0, moves: 0 };
 
-    /// Whether it is on this directory, or one that had its cachelet.
+    /// Whether the stamp is of this directory, or of an earlier one in the same cachelet.
     #[inline]
     pub fn is_on(&self, directory: Node) -> bool {
         self.cachelet == directory.cachelet
     }
 
-    /// As a directory is now, whose cachelet has that index; none while its name goes, or its permissions change.
+    /// The stamp of a directory in its present state; `index` is its cachelet's. `None` while its
+    /// name is being removed or moved, or its permissions change.
     #[inline]
     fn of(directory: &Cachelet, index: u32) -> Option<Footing> {
         let leaving = References::flag(FLAG_RENAMING | FLAG_DELETED | FLAG_DEAD | FLAG_EVICTED);
@@ -88,13 +93,14 @@ impl Footing {
 }
 
 impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
-    /// How a directory stands now. What is true of it and its name afterwards is true for as long as it stands so.
+    /// The present stamp of a directory. Facts read about it and its name afterwards hold for as
+    /// long as the stamp matches.
     #[inline]
     pub fn footing(&self, directory: Seen<'f>) -> Option<Footing> {
         Footing::of(directory.cachelet, directory.node.cachelet)
     }
 
-    /// The last directory of a way, if all of them stand as they did.
+    /// The last directory of a path, if the stamps of all its directories still match.
     #[inline]
     pub fn stand_at(&self, way: &[Footing]) -> Option<Seen<'f>> {
         let mut last = None;
@@ -105,7 +111,8 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
             }
             last = Some((cachelet, footing.cachelet));
         }
-        // Whether it is removed its marks tell; the line of its counts is written by all who make names in it.
+        // The marks tell whether it is removed; the counts are not read, because every create in it
+        // writes their line.
         let (cachelet, index) = last?;
         Some(Seen { cachelet, node: Node { cachelet: index, number: cachelet.number.load(Relaxed) } })
     }
@@ -116,14 +123,16 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         Ok(Seen { cachelet: self.thread.cachelet(node)?, node })
     }
 
-    /// The file of a name; none if that cannot be told on the way: what is no directory is none, and the names of one may have to be read first.
+    /// The file of a name. `None` if the walk cannot decide: the parent is not an indexed
+    /// directory, the name is too long, or the cachelet is unavailable.
     #[inline]
     pub fn find(&self, directory: Seen<'f>, name: &[u8]) -> Result<Option<Seen<'f>>> {
         self.find_asking(directory, name, |_| {})
     }
 
-    /// The same; `ask` is told the index of a cachelet that the name probably leads to while that is on its way from memory, so that what the layer above keeps
-    /// of the file can come beside it.
+    /// As [`Visit::find`]. `ask` receives the index of a cachelet that the name probably leads to
+    /// while that cachelet is still being loaded from memory. The layer above can then prefetch its
+    /// own record of the file at the same time.
     #[inline]
     pub fn find_asking(&self, directory: Seen<'f>, name: &[u8], ask: impl Fn(u32)) -> Result<Option<Seen<'f>>> {
         let Seen { cachelet, node } = directory;
@@ -134,13 +143,14 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         let hash = self.thread.fs.hash_name(node.number, name);
         match self.thread.find_cachelet(node.number, name, hash, ask) {
             Ok((index, cachelet, number)) => Ok(Some(Seen { cachelet, node: Node { cachelet: index, number } })),
-            // There is no room for its cachelet, or another one has it in hand: nobody can wait for others on the way.
+            // There is no room for its cachelet, or another thread is working on it. A visit cannot
+            // wait.
             Err(Error::NoMemory | Error::Busy) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// What decides who may use a file.
+    /// What decides the access to a file: owner and permissions.
     #[inline]
     pub fn protection(&self, file: Seen<'f>) -> Result<Protection> {
         self.thread.protection_of(file.cachelet)
@@ -152,13 +162,14 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         self.thread.attributes(file.cachelet)
     }
 
-    /// A reference to a file, unless it is gone already.
+    /// Takes a reference to a file; `None` if the file is already gone.
     #[inline]
     pub fn take(&self, file: Seen<'f>) -> Option<Node> {
         self.thread.reference(file.cachelet).then_some(file.node)
     }
 
-    /// Marks a file as held by the tables of the layer above, as [`Thread::set_held`] does, but without a reference; false if the file is gone already.
+    /// Marks a file as held by the tables of the layer above, as [`Thread::set_held`] does, but
+    /// without a reference. Returns false if the file is already gone.
     #[inline]
     pub fn hold(&self, file: Node) -> Result<bool> {
         let cachelet = self.thread.cachelet(file)?;
@@ -179,8 +190,9 @@ impl Seen<'_> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Asks for what [`Visit::stat`] and changes of a file need of its cachelet, beyond what a lookup brings. For who is told the cachelet while a name is
-    /// looked for, see [`Visit::find_asking`].
+    /// Prefetches the part of a cachelet that [`Visit::stat`] and changes of a file need beyond
+    /// what a lookup loads. For callers that learn the cachelet during a lookup; see
+    /// [`Visit::find_asking`].
     #[inline]
     pub fn ask_for_attributes(&self, cachelet: u32) {
         self.dram.prefetch_cachelet_rest(cachelet);
@@ -188,31 +200,33 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Sets out on a path.
+    /// Begins a walk along a path.
     #[inline]
     pub fn visit(&self) -> Visit<'_, 'f, M> {
         Visit { thread: self, _pin: self.pin() }
     }
 
-    /// A name in a directory, whether it is there or not.
+    /// The place of a name in a directory, whether or not the name exists.
     #[inline]
     pub fn place_of<'n>(&self, directory: Node, name: &'n [u8]) -> NamePlace<'n> {
         NamePlace { directory, name, hash: self.fs.hash_name(directory.number, name) }
     }
 
-    /// Asks for the line that decides about a name which is soon to be made, removed or replaced: for who has something else to do before.
+    /// Prefetches the line that decides about a name that is soon to be made, removed or replaced.
+    /// Pays off when the caller has other work to do first.
     #[inline]
     pub fn ask_for_name(&self, place: &NamePlace<'_>) {
         self.fs.prefetch_bucket_to_change(place.hash);
     }
 
-    /// Whether a name seems not to be in a directory: a hint, so it costs no pin; no, where it cannot be told at once. Whoever makes the name
-    /// ([`Thread::create_at`]) finds out. Says nothing of who may know it.
+    /// Whether a name seems to be absent from a directory. Only a hint, so it costs no pin, and
+    /// false where the answer is not immediate. [`Thread::create_at`] decides. No permission is
+    /// checked.
     #[inline]
     pub fn seems_absent(&self, place: &NamePlace<'_>) -> bool {
         let Ok(directory) = self.cachelet(place.directory) else { return false };
         DirectoryState::of(directory) == DirectoryState::Indexed
-            // The way through a tree is not for who is not pinned.
+            // A tree may be walked only while pinned.
             && self.fs.tree().is_none()
             && self.fs.is_absent(place.hash)
     }
@@ -248,8 +262,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    /// Runs an operation again that came to a name in other hands, after a while, and after an eviction if it found the DRAM region full. Not pinned:
-    /// what the dead left in the way may go only with all names of the directory, and whoever takes those out waits until all have left.
+    /// Retries an operation: with backoff if another operation holds its name, and after an
+    /// eviction if the DRAM region was full. Not pinned: what a dead thread left behind may be
+    /// removable only by evicting all names of the directory, and eviction waits until all pinned
+    /// threads have left.
     fn retry_when_held_up<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         let mut patience = Patience::worn();
         loop {
@@ -260,7 +276,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The cachelet of a name. Pinned; no reference is taken. `Busy` if the file is being moved or buried, and that takes long.
+    /// The cachelet of a name. Pinned; takes no reference. `Busy` if the file is being moved or
+    /// reclaimed and that takes long.
     #[inline(always)]
     pub(super) fn find_cachelet(
         &self,
@@ -284,7 +301,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             let number = hit.dentry.number();
             let index = match self.cachelet_of_hit(&hit, hash) {
                 Ok(index) => index,
-                // Removed since the entry was read? Then the name is gone too, and the next look says so.
+                // If the name was removed after its entry was read, the next lookup does not find
+                // it.
                 Err(error) => {
                     if self.still_there(parent, name, hash, hit.dentry_offset)? {
                         return Err(error);
@@ -293,7 +311,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
             };
             let cachelet = self.fs.dram.cachelet(index)?;
-            // Whoever moves or buries it is at its name.
+            // The mover or reclaimer of the file is working on its name.
             let busy = References::flag(FLAG_RENAMING) | References::flag(FLAG_DEAD);
             if cachelet.references.load(Acquire) & busy != 0 {
                 patience.lose_inside()?;

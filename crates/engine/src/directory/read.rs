@@ -1,7 +1,8 @@
-//! Reading directories, by the log: readdir, getcwd's step upwards, link targets.
+//! Reading directories from the log: readdir, getcwd's step upwards, link targets.
 //!
-//! Invariant: a cookie is a name's for its life, whatever files it stands for, cookies ascend along the log, and compaction keeps both. So "after cookie c"
-//! means the same at any time, and a name that is there during a whole scan is met exactly once.
+//! Invariant: a cookie belongs to a name for the name's life, whichever files the name stands for.
+//! Cookies ascend along the log, and compaction keeps both properties. So "after cookie c" means
+//! the same at any time, and a name that exists throughout a scan is met exactly once.
 
 use super::young::YoungNames;
 use super::{DirectoryEntry, DirectoryHint};
@@ -14,30 +15,32 @@ use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Commit64, LINE_BYTES, Memory};
 
-/// Slots of a cache line. The dentries that the next line names are asked for while one is read.
+/// Slots of a cache line. The dentries that the next line names are prefetched while one line is
+/// read.
 pub(super) const LINE_SLOTS: usize = LINE_BYTES as usize / size_of::<Commit64>();
 
 /// A scan under way.
 struct Scan {
     /// Version of the log that it reads.
     log_version: u32,
-    /// The last name that it gave has this cookie.
+    /// Cookie of the last name that it returned.
     cookie: u64,
-    /// What it knows of names that were just made.
+    /// Its knowledge of names that may not be durable yet.
     young: YoungNames,
-    /// Where names are put together.
+    /// Buffer in which names are assembled.
     name: [u8; NAME_BYTES_MAX + 1],
 }
 
 /// Why the scan of a page stopped.
 enum Stop {
-    /// No more is wanted.
+    /// The caller wants no more names.
     Enough,
-    /// The log was compacted since the scan began, and a name may have changed its file since: what this page says is out of date.
+    /// The log was compacted since the scan began, and a name may have moved to another file since.
+    /// This page is out of date.
     Moved,
 }
 
-/// The version of a directory's log: another one after each compaction.
+/// The version of a directory's log; each compaction changes it.
 pub(super) fn log_version(directory: &Cachelet) -> u32 {
     directory.directory.load(Acquire) >> 8
 }
@@ -52,7 +55,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(self.fs.inode_at(cachelet.inode.load(Relaxed))?.parent.load_acquire())
     }
 
-    /// The name of inode `child` in `directory`, copied into `name`; its length. For getcwd by `..`.
+    /// Copies the name of inode `child` in `directory` into `name` and returns its length. For
+    /// getcwd by `..`.
     pub fn name_of(&self, directory: Node, child: u64, name: &mut [u8; 255]) -> Result<usize> {
         let mut length = 0;
         self.read_directory(directory, 0, &mut DirectoryHint::default(), &mut |entry| {
@@ -65,8 +69,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         if length == 0 { Err(Error::NotFound) } else { Ok(length) }
     }
 
-    /// Gives the names after `cookie` to `entry` in the order of cookies until it returns `false` or there are no more. A name that exists
-    /// during a whole scan is given exactly once, whatever happens meanwhile. `entry` must not call back into the file system.
+    /// Passes the names after `cookie` to `entry` in the order of cookies, until it returns `false`
+    /// or no names are left. A name that exists during a whole scan is passed exactly once,
+    /// whatever other threads change. A name that a crash could still undo is not listed. `entry`
+    /// must not call back into the file system.
     pub fn read_directory(
         &self,
         directory: Node,
@@ -82,8 +88,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.read_names(cachelet, directory, cookie, hint, entry)
     }
 
-    /// Whether anybody could find a name in a directory. A name is counted before it can be found, and until after it cannot any more, so the count
-    /// alone does not tell. Pinned.
+    /// Whether any thread could find a name in a directory. A name is counted from before it can be
+    /// found until after it cannot be found, so the count alone does not tell. Pinned.
     pub(super) fn has_names(&self, index: u32, directory: &Cachelet) -> Result<bool> {
         let node = Node { cachelet: index, number: directory.number.load(Relaxed) };
         let mut found = false;
@@ -121,7 +127,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             offset = match self.read_page((node, cachelet), (page, kind), &mut scan, entry)? {
                 None => page.next.load_acquire(),
                 Some(Stop::Enough) => return Ok(()),
-                // Nobody who compacts comes so far twice while this thread is inside.
+                // No compaction gets this far twice while this thread is pinned.
                 Some(Stop::Moved) => {
                     scan.log_version = log_version(cachelet);
                     self.first_page(cachelet, scan.cookie, &DirectoryHint::default(), scan.log_version)?
@@ -131,7 +137,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// The page that holds the first cookie after `cookie`: from the hint if it is of this version of the log, else by walking the chain.
+    /// The page that holds the first cookie after `cookie`: from the hint if it is of this version
+    /// of the log, else by walking the chain.
     pub(super) fn first_page(
         &self,
         directory: &Cachelet,
@@ -159,7 +166,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Corruption::LogPage(offset).into())
     }
 
-    /// Gives the names of a page that come after the scan's cookie, and moves that on; whether something stopped it before the page's end.
+    /// Passes the names of a page that come after the scan's cookie to `entry` and advances the
+    /// cookie. Returns why the scan stopped before the page's end, if it did.
     fn read_page(
         &self,
         (node, directory): (Node, &Cachelet),
@@ -193,21 +201,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(None)
     }
 
-    /// Asks for the dentries that a line of a page's slots names. Whether it names any.
+    /// Prefetches the dentries that a line of a page's slots names. Returns whether it names any.
     #[inline]
     pub(super) fn ask_for_names(&self, page: &LogPage, line: usize) -> bool {
         let slots = page.slots.get(line * LINE_SLOTS..).unwrap_or_default();
         let slots = slots.get(..LINE_SLOTS).unwrap_or(slots);
-        // Most lines of a small directory's page name nothing, so that is asked first.
+        // Most lines of a small directory's page name nothing, so that is checked first.
         let names_any = slots.iter().fold(0, |words, slot| words | slot.load()) != 0;
         if names_any {
-            // Of a slot that names nothing this is the superblock, which is always near.
+            // For a slot that names nothing this is the superblock, which is always cached.
             slots.iter().for_each(|slot| self.fs.pm.prefetch(slot_address(slot.load())));
         }
         names_any
     }
 
-    /// Gives the name of a slot if it comes after the scan's cookie, and moves that on; whether the scan stops at it.
+    /// Passes the name of a slot to `entry` if it comes after the scan's cookie, and advances the
+    /// cookie. Returns why the scan stops at it, if it does.
     #[inline]
     fn read_slot(
         &self,
@@ -223,7 +232,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             let named = self.fs.dentry_of_slot(word, node.number)?;
             let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
-            // The names of an indexed directory were verified then. Where it is not, nobody is creating: what is not whole is damaged.
+            // The names of an indexed directory were verified when it was indexed. In any other
+            // directory no thread creates, so a dentry that is not whole is damaged.
             let was_indexed = is_indexed();
             let is_verified = !was_indexed && self.is_certified(named, &mut scan.name)?;
             if !was_indexed && !is_verified && !is_indexed() {
@@ -234,7 +244,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if valid.valid {
                 break (named, valid, is_verified);
             }
-            // Has another dentry got its place, before this one went?
+            // Did another dentry take its slot before this one became invalid?
             if slot.load_acquire() == word {
                 // Or in the pages that have replaced this one?
                 let is_moved = log_version(directory) != scan.log_version;
@@ -245,7 +255,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if facts.cookie <= scan.cookie {
             return Ok(None);
         }
-        // What was verified was whole already. Otherwise its maker may have been at the name until it was valid.
+        // A verified dentry was whole already. Otherwise its creator may have been writing the name
+        // until the dentry became valid.
         let name = match is_verified {
             true => &scan.name[..facts.name_length as usize],
             false => crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?,
@@ -269,7 +280,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(dentry.certifies(offset, &facts, name))
     }
 
-    /// The target of a symbolic link, copied into `target` and cut there; its length as far as it was copied.
+    /// Copies the target of a symbolic link into `target`, truncated to its length. Returns the
+    /// number of bytes copied.
     pub fn read_link(&self, node: Node, target: &mut [u8]) -> Result<usize> {
         let cachelet = self.cachelet(node)?;
         if self.fs.kind(cachelet)? != FileKind::Symlink {

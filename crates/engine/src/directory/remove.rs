@@ -1,7 +1,8 @@
-//! Removing names (paper III.E and III.F): one atomic store of <invalid, mtime> into the dentry, one line flushed, one fence.
+//! Removing names (paper III.E and III.F): one atomic store of <invalid, mtime> into the dentry,
+//! one line flushed, one fence.
 //!
-//! The dentry itself, its log slot and the inode are recycled behind: the inode when its last user is gone, dentries when the directory's log
-//! is compacted.
+//! The inode is recycled after its last user has released it; the dentry and its log slot when the
+//! directory's log is compacted.
 
 use super::compact::is_worth_it;
 use super::{DIRECTORY_LINKS_MAX, check_name};
@@ -17,27 +18,28 @@ use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Flushed, Memory};
 
-/// Looks at a directory that seems to have names before anybody else's processor is given time.
+/// Checks of a directory that seems to have names before the thread reaps the dead and sleeps.
 const SPINS: u32 = 100;
-/// And all looks.
+/// Maximum number of checks.
 const TRIES_MAX: u32 = 200;
 
 /// How often a call has waited for a directory's count.
 #[derive(Default)]
 pub(super) struct CountWaits(u32);
 
-/// How many links a file has.
+/// Number of links of a file.
 pub(super) fn links_of(cachelet: &Cachelet) -> u32 {
     References::from_word(cachelet.references.load(Acquire)).links
 }
 
-/// Refuses one more directory in one that has as many as it can count.
+/// Fails if a directory has the maximum number of subdirectories.
 pub(super) fn check_directory_links(directory: &Cachelet) -> Result<()> {
     if directory.links(true) < DIRECTORY_LINKS_MAX { Ok(()) } else { Err(Error::TooManyLinks) }
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Removes a name of a file that is no directory, if `permit` lets it after seeing the file's attributes.
+    /// Removes a name of a file that is not a directory, durably. `permit` sees the file's
+    /// attributes and can refuse.
     pub fn unlink(&self, directory: Node, name: &[u8], permit: impl Fn(&Attributes) -> Result<()>) -> Result<()> {
         self.fs.writable()?;
         check_name(name)?;
@@ -80,7 +82,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         permit(&attributes)?;
         let moment_ns = self.moment(parent);
-        // One of several links is dropped under the file's lock, which also keeps the cachelet from leaving with another name.
+        // One of several links is dropped under the file's lock. The lock also keeps the cachelet
+        // from being evicted with another name.
         let several = links_of(cachelet) > 1;
         let file = if several { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
         if file.is_some() && cachelet.references.load(Acquire) & References::flag(FLAG_DEAD) != 0 {
@@ -96,7 +99,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         // From here to the fence: plain stores and flushes only.
         let attributes = self.stamp_unlinked(cachelet, others, moment_ns)?;
         let flushed = self.invalidate(hit.dentry, moment_ns);
-        // Crash before this fence: the name is there or not, as the word in the dentry's line says.
+        // Crash point before this fence: the word in the dentry's line decides whether the name
+        // exists.
         self.fs.pm.fence(flushed.and(attributes));
         self.remove_entry(&held, hash, hit.dentry_offset)?;
         if others {
@@ -114,8 +118,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Drops the only link of a file whose name is held, and decides in the same step who buries the file: this thread if nobody uses it, which is
-    /// what it returns. Until its name has left the mindex, lookups that meet the dead cachelet wait. `Busy` if it has others, or was evicted.
+    /// Drops the only link of a file whose name's bucket is held, and decides in the same step
+    /// whether this thread reclaims the file: it does if the file is unused. Returns that decision.
+    /// Lookups that meet the dead cachelet wait until its name has left the mindex. `Busy` if the
+    /// file has other links, or was evicted.
     fn drop_last_link(&self, cachelet: &Cachelet) -> Result<bool> {
         loop {
             let word = cachelet.references.load(Acquire);
@@ -131,8 +137,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Drops one link of a file whose lock is held, after its name has gone for good: whoever sees a single link left drops that without the lock, and
-    /// must be right. Whether it was the last one, and this thread buries the file.
+    /// Drops one link of a file whose lock is held, after its name has gone for good. The order
+    /// matters: a thread that sees a single link left drops that one without the lock. Returns
+    /// whether it was the last link and this thread reclaims the file.
     pub(crate) fn drop_counted_link(&self, cachelet: &Cachelet) -> bool {
         loop {
             let word = cachelet.references.load(Acquire);
@@ -147,7 +154,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The state of a file that has lost its last name; if nobody uses it, this thread buries it.
+    /// The state of a file that has lost its last name; if it is unused, this thread reclaims it.
     fn mark_deleted(&self, state: &mut References) {
         state.flags |= FLAG_DELETED;
         if !state.is_used() {
@@ -156,8 +163,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// A file with other names keeps the new number of links and the time on the image, under the same fence as the name. Flushed. Its lock is
-    /// held if it has others; what is counted follows.
+    /// Writes the new number of links and the timestamp of a file with other names to the image,
+    /// under the same fence as the name. Flushed. The file's lock is held if it has others; the
+    /// count in DRAM follows later.
     pub(super) fn stamp_unlinked(&self, cachelet: &Cachelet, others: bool, moment_ns: i64) -> Result<Flushed> {
         if !others {
             cachelet.changed_ns.store(moment_ns, Relaxed);
@@ -171,17 +179,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(flushed)
     }
 
-    /// Recycles a file that lost its last link while nobody used it. (Else the last user does.)
+    /// Retires a file that lost its last link while it was unused. Otherwise the release of the
+    /// last reference does.
     pub(super) fn bury(&self, cachelet: &Cachelet, index: u32) {
         self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
     }
 
-    /// Makes a dentry not count from `moment_ns` on: one store, one line.
+    /// Makes a dentry invalid from `moment_ns` on: one store, one line.
     pub(super) fn invalidate(&self, dentry: &Dentry, moment_ns: i64) -> Flushed {
         self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.gone(moment_ns.max(0) as u64)))
     }
 
-    /// A directory has one name less, and a hole more in its log unless another name has the place.
+    /// Counts a removed name, and a hole in the log unless another name has taken the slot.
     pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, moment_ns: i64) {
         match leaves_hole {
             true if is_worth_it(directory.lose_name()) => directory.note_holey(),
@@ -192,7 +201,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.touch_directory(directory, moment_ns);
     }
 
-    /// What may be done when a name went, not pinned: compaction, recycling.
+    /// Work after a removal, not pinned: compaction and recycling.
     pub(super) fn after_removal(&self, directory: Node) -> Result<()> {
         self.settle_names()?;
         self.compact_if_worth_it(directory)?;
@@ -200,7 +209,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Removes an empty directory, if `permit` lets it.
+    /// Removes an empty directory, durably, if `permit` allows it.
     pub fn remove_directory(
         &self,
         directory: Node,
@@ -240,7 +249,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
                 break;
             }
-            // Whether it is empty is known once it is indexed, which must not happen while a bucket is held.
+            // Only an indexed directory is known to be empty, and indexing must not happen while a
+            // bucket is held.
             if !self.reference(victim) {
                 continue;
             }
@@ -254,8 +264,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.after_removal(directory)
     }
 
-    /// Waits for those who have counted a name in a directory that cannot be found yet, or not any more. Whoever is dead is reaped, which makes the
-    /// directory doubtful; whoever else does not come on with it is taken at his count. Not pinned.
+    /// Waits for threads that have counted a name in a directory that cannot be found yet, or no
+    /// longer. Dead ones are reaped, after which the directory needs a recount. If a live thread
+    /// makes no progress, its count stands and the directory is not empty. Not pinned.
     pub(super) fn wait_for_counts(&self, waits: &mut CountWaits) -> Result<()> {
         waits.0 += 1;
         match waits.0 {
@@ -284,7 +295,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let victim = self.fs.dram.cachelet(index)?;
         permit(&self.attributes(victim)?)?;
         self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
-        // From here on nothing can be made in it.
+        // From here on no name can be made in it.
         if !victim.end_names() {
             self.end_intent();
             return Err(Error::NotEmpty);
@@ -292,7 +303,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         let moment_ns = self.moment(parent);
         let flushed = self.invalidate(hit.dentry, moment_ns);
-        // Crash before this fence: the name is there or not.
+        // Crash point before this fence: the name exists or does not.
         self.fs.pm.fence(flushed);
         self.mark_removed(victim);
         self.remove_entry(&held, hash, hit.dentry_offset)?;
@@ -305,14 +316,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// From here on no footing on a directory holds whose removal cannot fail. Before its name goes: once that was seen to be gone, no way leads there. (Of one that
-    /// is replaced none holds since the rename was counted in it.) A reaper may repeat it.
+    /// Invalidates all validation stamps of a directory whose removal can no longer fail. This
+    /// precedes the removal of its name: once a thread has seen the name gone, no stamp of the
+    /// directory matches. (Of a replaced directory no stamp matches since the rename counted its
+    /// move.) A reaper may repeat it.
     pub(crate) fn mark_removed(&self, victim: &Cachelet) {
         victim.references.fetch_or(References::flag(FLAG_DELETED), AcqRel);
         step();
     }
 
-    /// A removed directory has no links; its inode goes when its last user does. A reaper may repeat it.
+    /// Drops the links of a removed directory. The release of its last reference frees its inode. A
+    /// reaper may repeat it.
     pub(crate) fn bury_directory(&self, victim: &Cachelet, index: u32) {
         loop {
             let word = victim.references.load(Acquire);

@@ -1,13 +1,16 @@
 //! Rename (paper III.E and III.F): a journal record that names every step, then the steps.
 //!
-//! One fence. Before it: new dentries, changed attributes, and the record, which certifies itself. After it the rename is durable, for recovery repeats
-//! all steps: the log slots that name the new dentries, the invalid words of the old ones, the new `..`. The steps themselves are stores that are not even
-//! flushed; the journal says who makes them durable and when.
+//! One fence. Before it: the new dentries, the changed attributes, and the record, which certifies
+//! itself. After it the rename is durable, because recovery repeats all steps: the log slots that
+//! name the new dentries, the valid words of the old ones, the new `..`. The steps themselves are
+//! stores that are not even flushed; the journal module defines when they become durable.
 //!
-//! A name that is there before and after (a replaced one, both of an exchange, that of a whiteout) keeps its place in the log: the slot that named the old
-//! dentry names the new one, which has its cookie. Nothing on the image names the old dentry then, so it is retired at once.
+//! A name that exists before and after (a replaced one, both of an exchange, that of a whiteout)
+//! keeps its place in the log: the slot that named the old dentry names the new one, which has the
+//! same cookie. Nothing on the image names the old dentry then, so it is retired at once.
 //!
-//! In DRAM the renaming flag is set on what moves only while the mindex has both names or neither; lookups wait it out.
+//! In DRAM the renaming flag is set on the moved files only while the mindex has both names or
+//! neither; lookups wait until it is cleared.
 
 use super::create::{Named, PreparedName};
 use super::remove::{CountWaits, check_directory_links, links_of};
@@ -35,7 +38,7 @@ struct Side<'f, 'n> {
     hash: NameHash,
 }
 
-/// What a side's name leads to. No reference is taken: eviction spares what is being renamed.
+/// The file of a side's name. No reference is taken: eviction spares files that are being renamed.
 #[derive(Clone, Copy)]
 struct Found<'f> {
     dentry_offset: u64,
@@ -52,20 +55,20 @@ impl Found<'_> {
     }
 }
 
-/// What becomes of the old name.
+/// What happens to the old name.
 enum OldPlace<'f> {
-    /// It goes.
+    /// It is removed.
     Vacated,
     /// The other file gets it.
     Exchanged(PreparedName<'f>),
-    /// A whiteout gets it: its name and its node, made before.
+    /// A whiteout gets it: its prepared name and its node.
     Whiteout(PreparedName<'f>, Node),
 }
 
 /// All that a rename changes, once nothing can fail any more.
 struct Change<'c, 'f> {
     source: &'c Found<'f>,
-    /// What had the new name.
+    /// The previous holder of the new name.
     victim: Option<&'c Found<'f>>,
     /// Of a replaced file: whether it has other names.
     others: Option<bool>,
@@ -76,7 +79,8 @@ struct Change<'c, 'f> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Renames. `permit` sees what moves and what is replaced or exchanged.
+    /// Renames, durably. `permit` sees the attributes of the moved file and of the file that is
+    /// replaced or exchanged, and can refuse.
     pub fn rename(
         &self,
         from: (Node, &[u8]),
@@ -97,7 +101,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let mut waits = CountWaits::default();
             loop {
                 match self.rename_once(from, to, hashes, flags, &permit) {
-                    // The names changed while they were looked at without their buckets.
+                    // The names changed while they were read without their buckets.
                     Err(Error::Busy) => patience.lose(self.fs)?,
                     Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut waits)?,
                     result => return result,
@@ -108,7 +112,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if to.0 != from.0 { self.after_removal(to.0) } else { Ok(()) }
     }
 
-    /// Whether a name is a directory's in which names can be found.
+    /// Whether a name is that of a directory in which names can be found.
     fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
         let (_pin, cachelet) = self.pin_indexed(directory)?;
         let hash = self.fs.hash_name(directory.number, name);
@@ -132,7 +136,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        // Both directories indexed under one pin.
+        // Both directories must be indexed under one pin.
         let (pin, old_directory) = self.pin_indexed(from.0)?;
         let new_directory = self.cachelet(to.0)?;
         if self.fs.kind(new_directory)? != FileKind::Directory {
@@ -188,7 +192,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         let intent = &self.slot.intent;
         intent.file.store(source.index, Relaxed);
-        // Noted when its lock is held: until then others may change the links that are noted with it.
+        // Noted once its lock is held: until then other threads may change the links that are noted
+        // with it.
         intent.victim.store(0, Relaxed);
         intent.old[0].store(source.dentry_offset, Relaxed);
         intent.old[1].store(victim.map_or(0, |victim| victim.dentry_offset), Relaxed);
@@ -200,11 +205,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    /// That two names which were looked at one after the other were there at the same moment, and no rename was under way between them: else `Busy`.
+    /// Checks that two names, which were read one after the other, existed at the same time, and
+    /// that no rename was under way between them; otherwise `Busy`.
     ///
-    /// The moment is that at which the flags are read. Pinned since before the names were looked at, so a dentry that is found once more afterwards was
-    /// there all the time. Without a flag no rename has added one of the names and has yet to take the other away. If the new name was missing, the moment is
-    /// that at which it was: the old one was there before and is there still.
+    /// That time is when the flags are read. The thread has been pinned since before the names were
+    /// read, so a dentry that is found again afterwards existed throughout. Without a flag, no
+    /// rename has added one of the names and still has to remove the other. If the new name was
+    /// missing, the time is when it was missing: the old name existed before and still exists.
     fn check_at_once(
         &self,
         (old, source): (&Side<'f, '_>, &Found<'f>),
@@ -239,7 +246,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
-    /// The order of errors is Linux's: who is above whom comes before what kind they are of.
+    /// The order of errors is Linux's: ancestry is checked before kinds.
     fn check_kinds(
         &self,
         source: &Found<'f>,
@@ -263,7 +270,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Indexes a directory that is about to be replaced, so that it is known whether it is empty; then everything starts again.
+    /// Indexes a directory that is about to be replaced, which shows whether it is empty. Then the
+    /// rename starts again.
     fn index_victim(&self, pin: Pin<'_, 'f, M>, victim: Found<'f>) -> Result<()> {
         if self.reference(victim.cachelet) {
             let node = Node { cachelet: victim.index, number: victim.inode };
@@ -276,7 +284,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// A directory that moves to another one must not become its own ancestor. One such move at a time keeps the answer true.
+    /// Ensures that a directory that moves to another parent does not become its own ancestor. The
+    /// lock admits one such move at a time, which keeps the answer true.
     fn guard_tree(
         &self,
         old: &Side<'f, '_>,
@@ -324,7 +333,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Corruption::Parents(number).into())
     }
 
-    /// Claims what the new names need, then does it.
+    /// Claims what the new names need, then renames.
     fn rename_prepared(
         &self,
         old: &Side<'f, '_>,
@@ -356,7 +365,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 OldPlace::Exchanged(name) => self.give_up_name(name, error),
                 OldPlace::Whiteout(name, node) => {
                     let error = self.give_up_name(name, error);
-                    // Last: it empties the hand.
+                    // Last: it clears the slot's record of in-flight allocations.
                     self.discard_unnamed(*node);
                     error
                 }
@@ -365,7 +374,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Claims what a side's name needs, in the place of what has it now.
+    /// Claims what a side's name needs, in the place of its present holder.
     fn prepare_new_name(&self, side: &Side<'f, '_>, now: Option<&Found<'f>>) -> Result<PreparedName<'f>> {
         match now {
             None => self.prepare_name(side.directory, side.number, side.name.len()),
@@ -423,7 +432,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let entry = if victim.is_none() { Some(self.reserve_entry(held_new)?) } else { None };
         let replaced = victim.filter(|_| !matches!(place, OldPlace::Exchanged(_)));
-        // Before the marks: of two renames of one file by two of its names, the second waits here.
+        // Before the flags: of two renames of one file by two of its names, the second waits here.
         let files = self.lock_files(&source, victim.as_ref())?;
         if let Some(victim) = &victim {
             self.intend_victim(victim.index, victim.cachelet);
@@ -440,7 +449,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut dead = false;
         if let Ok(record) = &persisted {
             step();
-            // Only now: it may be the last link, and a rename that does not come to pass could not give that back.
+            // Not earlier: it may be the last link, and a rename that fails could not restore that.
             dead = replaced_file.is_some_and(|replaced| self.drop_counted_link(replaced.cachelet));
             step();
             let target = Target::Cachelet(source.index);
@@ -456,7 +465,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             for (offset, lines) in self.inherited(record)?.into_iter().flatten() {
                 self.retire(RetiredKind::Dentry, offset, lines);
             }
-            // Not before: others take the record of a rename away that is over, and it is how a reaper knows of one that is not.
+            // Not earlier: other threads remove the records of finished renames, and a reaper
+            // recognises an unfinished one by its record.
             self.end_journal();
         }
         self.end_renaming(&source, victim.as_ref());
@@ -466,7 +476,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Marks what moves as being renamed; makes sure that a replaced directory is empty and stays so. The last steps that can fail.
+    /// Flags the moved files as being renamed; ensures that a replaced directory is empty and stays
+    /// so. These are the last steps that can fail.
     fn begin_renaming(
         &self,
         source: &Found<'f>,
@@ -476,14 +487,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         for (done, found) in [Some(source), victim].into_iter().flatten().enumerate() {
             let before = found.cachelet.references.fetch_or(References::flag(FLAG_RENAMING), AcqRel);
             if before & References::flag(FLAG_DEAD) != 0 {
-                // Evicted meanwhile: nobody waits for a dead cachelet, so its flag stays; the other's must not.
+                // Evicted meanwhile. No thread waits for a dead cachelet, so its flag may stay; the
+                // other file's must not.
                 if done == 1 {
                     self.end_renaming(source, None);
                 }
                 return Err(Error::Busy);
             }
             if found.kind == FileKind::Directory {
-                // From here on no footing on a way through it holds.
+                // From here on no validation stamp of a path through the directory matches.
                 found.cachelet.move_on();
             }
         }
@@ -503,8 +515,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Locks the files that move, are replaced or exchanged, in the order of their cachelets: their marks and the links of the replaced one are this
-    /// thread's then, also for who puts its work in order. (A directory's are by its names: its lock comes before buckets, which are held.)
+    /// Locks the files that are moved, replaced or exchanged, in the order of their cachelets.
+    /// Their flags and the links of the replaced file then belong to this thread, and to the reaper
+    /// of this thread. (Directories are protected by their names: a directory's lock precedes
+    /// buckets, which are held.)
     fn lock_files(&self, source: &Found<'f>, victim: Option<&Found<'f>>) -> Result<[Option<Held<'f>>; 2]> {
         let is_file = |found: &&Found<'f>| found.kind != FileKind::Directory;
         let (first, second) = match (Some(source).filter(is_file), victim.filter(is_file)) {
@@ -522,7 +536,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if now == found.map(|found| found.dentry_offset) { Ok(()) } else { Err(Error::Busy) }
     }
 
-    /// The persistent part. Only errors of corrupt offsets can come from it, before anything is durable.
+    /// The persistent part. Only errors of corrupt offsets can occur, before anything is durable.
     fn rename_persist(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) -> Result<JournalRecord> {
         let pm = &self.fs.pm;
         let &Change { source, victim, others, arrival, place, moment_ns } = change;
@@ -552,14 +566,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         flushed = flushed.and(self.stamp_renamed(source, moment_ns)?);
         let recorded = self.write_journal(&record)?;
-        // Crash before this fence: the record does not verify, or it does and so do the dentries (recovery checks both). After it recovery
-        // repeats the steps, whichever of them are durable.
+        // Crash point before this fence: either the record does not verify, or it and the dentries
+        // do (recovery checks both). After the fence recovery repeats the steps, whichever of them
+        // are durable.
         let durable = pm.fence(flushed.and(recorded));
         self.rename_steps(change, &record, durable)?;
         Ok(record)
     }
 
-    /// The dentries (offset and lines) whose places in the log the new ones of a record have got: they have their cookies.
+    /// The dentries (offset and lines) whose log slots the new dentries of a record have inherited,
+    /// as their equal cookies show.
     pub(crate) fn inherited(&self, record: &JournalRecord) -> Result<[Option<(u64, u64)>; 2]> {
         let mut all = [None; 2];
         let [arrival, old_place] = record.moves.map(|step| step.dentry);
@@ -590,7 +606,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The steps that the journal names, stored. `durable`: the record and the dentries are. The steps need not be flushed: see the journal.
+    /// Stores the steps that the journal names. `durable` proves that the record and the dentries
+    /// are. The steps need not be flushed: see the journal module.
     fn rename_steps(&self, change: &Change<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
         let pm = &self.fs.pm;
         let &Change { source, victim, arrival, place, moment_ns, .. } = change;
@@ -602,14 +619,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
             pm.commit(name.slot.word, slot_word(name.dentry_offset, SlotTag::Dentry), durable).unflushed();
         }
-        // After the slots: a reader that finds the old dentry gone finds the new one in its place.
+        // After the slots: a reader that finds the old dentry invalid finds the new one in its
+        // place.
         for dentry in [Some(source), victim].into_iter().flatten().map(|found| found.hit.dentry) {
             pm.retract(&dentry.valid, dentry.gone(gone_ns)).unflushed();
         }
         Ok(())
     }
 
-    /// A renamed file's change time is now; its lock is held. A directory's is kept lazily, and odd, since its own names did not change.
+    /// Sets a renamed file's change time; its lock is held. A directory's change time is kept
+    /// lazily, and odd, since its own names did not change.
     fn stamp_renamed(&self, source: &Found<'f>, moment_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
@@ -625,7 +644,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(flushed)
     }
 
-    /// The mindex at the old name.
+    /// Updates the mindex at the old name.
     fn settle_old_place(
         &self,
         held: &HeldBucket<'f>,
@@ -642,7 +661,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.replace_entry(held, old.hash, source.dentry_offset, name.dentry_offset, target).map(|_| ())
     }
 
-    /// Counts of the directories, and the end of what was replaced; `dead`: a file that this thread buries. (The arrivals are counted since they were prepared.)
+    /// Updates the directories' counts and retires what was replaced. `dead`: this thread reclaims
+    /// the replaced file. (New names are counted when they are prepared.)
     fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>, dead: bool) {
         let &Change { source, victim, arrival, place, moment_ns, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
@@ -652,7 +672,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         };
         moves_link(source.kind, old.directory, new.directory);
-        // The place of who is replaced is a hole, unless who comes has taken it over.
+        // The log slot of a replaced name is a hole, unless the new name has inherited it.
         let own_place = |name: &PreparedName<'_>| !name.slot.inherited;
         let leaves_hole = match place {
             OldPlace::Vacated => true,
@@ -678,7 +698,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             _ => self.touch_directory(new.directory, moment_ns),
         }
         if let OldPlace::Whiteout(_, node) = place {
-            // Its reference is in hand no more.
+            // Its reference is no longer an in-flight allocation.
             step();
             self.slot.hand.cachelet.store(0, Release);
             self.release_pinned(*node);

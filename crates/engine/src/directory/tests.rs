@@ -1,4 +1,5 @@
-//! What a directory counts, as far as no image of a test's size comes to it by itself, and its times, on a clock that stands still.
+//! Limits of a directory's counts that no image of a test's size reaches by itself, and its times,
+//! on a clock that stands still.
 
 use super::{DIRECTORY_LINKS_MAX, RenameFlags};
 use crate::attach::AttachOptions;
@@ -56,7 +57,7 @@ fn a_log_gets_three_holes_for_each_name_before_it_is_compacted_and_no_more() {
     let directory = thread.cachelet(root).expect("a cachelet");
     let mut holes_before = 0;
     let mut compacted = Vec::new();
-    // 1999 and 4000 have no common divisor: each name once, and no two neighbours one after the other.
+    // 1999 and 4000 have no common divisor: each name once, and no two neighbours in succession.
     for step in 0..names.len() {
         thread.unlink(root, names[step * 1999 % names.len()].as_bytes(), |_| Ok(())).expect("removes");
         let log = directory.log_counts();
@@ -77,10 +78,10 @@ fn a_name_that_only_seemed_to_be_absent_is_not_made_again() {
     let thread = attached.enter().expect("enters");
     let root = thread.root().expect("a root");
     let place = thread.place_of(root, b"file");
-    assert!(!thread.seems_absent(&place), "of a directory that nobody used nothing is known");
+    assert!(!thread.seems_absent(&place), "nothing is known of an unused directory");
     thread.release(thread.create(root, b"other", &new_node(FileKind::Regular)).expect("makes"), 1);
     assert!(thread.seems_absent(&place));
-    let file = thread.create(root, b"file", &new_node(FileKind::Regular)).expect("somebody else was faster");
+    let file = thread.create(root, b"file", &new_node(FileKind::Regular)).expect("the name is absent");
     assert!(!thread.seems_absent(&place));
 
     let free = || thread.space().map(|space| (space.inodes_free, space.blocks_free, space.files_cached));
@@ -92,7 +93,7 @@ fn a_name_that_only_seemed_to_be_absent_is_not_made_again() {
     [file, found, root].into_iter().for_each(|node| thread.release(node, 1));
 }
 
-/// A change of a directory that is none of its names.
+/// A change of a directory that changes none of its names.
 type Explicit = fn(&Thread<'_, pmem::Direct>, Node, Node);
 
 const EXPLICIT: [(&str, Explicit); 4] = [
@@ -123,7 +124,7 @@ fn attach_at(now_ns: i64, image: &Memory, platform: &'static TestPlatform) -> At
     Attached::with(image, platform, &AttachOptions::default(), 1).expect("attaches")
 }
 
-/// Times of what has one of two names.
+/// Times of the directory, under either of its two names.
 fn times(image: &Memory, platform: &'static TestPlatform) -> (i64, i64) {
     let again = Attached::with(image, platform, &AttachOptions::default(), 1).expect("attaches");
     let thread = again.enter().expect("enters");
@@ -269,7 +270,7 @@ fn no_way_leads_to_a_directory_that_was_seen_to_be_gone() {
             let directory = make(b"directory");
             let footing = {
                 let visit = hand.visit();
-                visit.footing(visit.begin_at(directory).expect("is there")).expect("nobody takes its name")
+                visit.footing(visit.begin_at(directory).expect("is there")).expect("no rename or removal is under way")
             };
             hand.release(directory, 1);
             if replaced {
@@ -285,7 +286,7 @@ fn no_way_leads_to_a_directory_that_was_seen_to_be_gone() {
                     Near::Unclear => false,
                 };
                 let stands = other.visit().stand_at(&[footing]).is_some();
-                assert!(!is_gone || !stands, "at step {step} the name is gone and the way leads there");
+                assert!(!is_gone || !stands, "at step {step} the name is gone and the stamp matches");
                 STOOD.fetch_add(u64::from(stands), SeqCst);
             });
             end();
@@ -297,7 +298,7 @@ fn no_way_leads_to_a_directory_that_was_seen_to_be_gone() {
                 break;
             }
         }
-        std::eprintln!("the way led there at {STOOD:?} of {STEPS:?} steps");
+        std::eprintln!("the stamp matched at {STOOD:?} of {STEPS:?} steps");
         assert!(STOOD.load(SeqCst) > 0);
     }
 }

@@ -1,7 +1,8 @@
-//! Names that were just made: who lists a directory shows none that a crash could take away again.
+//! Undurable names: a listing never returns a name that a crash could take away again.
 //!
-//! Invariant: who makes a name announces it, then counts it in the directory, which is a full fence, and only then asks for the time that becomes the name's
-//! moment. So if that moment lies before the time at which a listing began, a look at what all threads are at that comes after finds it announced; or the name is
+//! Invariant: a create announces its name, then counts it in the directory, which is a full fence,
+//! and only then reads the clock for the name's timestamp. So consider a timestamp from before the
+//! start of a listing: a later scan of all thread slots finds the name announced, or the name is
 //! durable and in the mindex.
 
 use crate::dram::{Cachelet, DirectoryState, IntentKind};
@@ -12,25 +13,25 @@ use crate::mindex::NameHash;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
 
-/// Names younger than this may not be durable yet. Older ones are taken for durable: to prove that wrong, a maker would have to be stopped for so long between
-/// its dentry and its fence.
+/// Names younger than this may not be durable yet. Older names are taken for durable. That fails
+/// only if a creator stalls for this long between its dentry and its fence.
 const YOUNG_NS: i64 = 1_000_000_000;
-/// A moment is a time without its lowest bit.
+/// A timestamp is a time without its lowest bit.
 const MOMENT_BITS: i64 = !1;
-/// Threads that can be looked at in the time that it takes to look a name up.
+/// Thread slots that can be scanned in the time of one name lookup.
 const THREADS_A_LOOKUP: u64 = 8;
 /// Announced names that are told apart. If there are more, any name may be one of them.
 const ANNOUNCED_MAX: usize = 8;
 
-/// What a listing knows of young names.
+/// What a listing knows of undurable names.
 pub(super) struct YoungNames {
-    /// When it began.
+    /// Time at which the listing began.
     began_ns: i64,
-    /// Names of moments before this one are settled.
+    /// Names with timestamps before this are durable.
     settled_before_ns: i64,
     /// Names that it looked up.
     looked_up: u64,
-    /// What was announced at a moment since it began.
+    /// Names that were announced at a time after it began.
     announced: Option<Announced>,
 }
 
@@ -46,7 +47,7 @@ impl YoungNames {
     }
 }
 
-/// Names of a directory that somebody was making.
+/// Names of a directory that were being made.
 struct Announced {
     hashes: [u64; ANNOUNCED_MAX],
     count: usize,
@@ -66,7 +67,7 @@ impl Announced {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Whether a name that is there is durable, and in the mindex if its directory is.
+    /// Whether an existing name is durable, and in the mindex if its directory is.
     #[inline]
     pub(super) fn is_settled(
         &self,
@@ -105,7 +106,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.is_published(directory, node.number, name)
     }
 
-    /// Looks at what all threads are at. What is read of one may be of two operations: then the first has ended, and the other began after the look.
+    /// Scans the intents of all threads. The fields read of one slot may stem from two operations:
+    /// then the first has ended, and the other began after the scan of the slots started.
     fn announced_names(&self, directory: u32) -> Result<Announced> {
         let mut found = Announced { hashes: [0; ANNOUNCED_MAX], count: 0 };
         for index in 0..self.fs.header()?.slots_high.load(Acquire) as u32 {
@@ -122,7 +124,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(found)
     }
 
-    /// Looks a name up. The mindex has it only then; in a directory that is not indexed nobody is creating.
+    /// Looks a name up. The mindex has it only once it is durable; no thread creates names in a
+    /// directory that is not indexed.
     fn is_published(&self, directory: &Cachelet, number: u64, name: &[u8]) -> Result<bool> {
         if DirectoryState::of(directory) != DirectoryState::Indexed {
             return Ok(true);

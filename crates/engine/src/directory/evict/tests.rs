@@ -1,4 +1,4 @@
-//! Who evicts and who uses what is evicted meet at each step of one of them.
+//! Eviction and use of the evicted objects, interleaved at each step of one of the two.
 
 use crate::dram::{FLAG_EVICTED, References};
 use crate::error::Error;
@@ -40,7 +40,7 @@ fn names_are_there_once_if_they_come_in_while_their_directory_goes() {
         evict(hand, inner);
         at_step(step, move || {
             STEPS.fetch_add(1, SeqCst);
-            // Who holds a lock goes on first.
+            // A thread that holds a lock continues first.
             if hand.slot.held.iter().any(|record| record.load(Relaxed) != 0) {
                 return;
             }
@@ -73,7 +73,8 @@ fn a_file_keeps_count_of_its_names_if_it_goes_with_one_while_another_is_removed(
         hand.release(file, 1);
         at_step(step, move || {
             STEPS.fetch_add(1, SeqCst);
-            // As who evicts a directory with the other name, which began before this one came.
+            // Acts as the eviction of a directory with the other name, which began before this name
+            // existed.
             let other = world.fs().enter().expect("enters");
             other.evict_cachelet(file.cachelet, file.number).expect("no damage");
             let state = other.cachelet(file).expect("one").references.load(SeqCst);
