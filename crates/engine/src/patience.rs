@@ -1,17 +1,18 @@
-//! Waiting for a state that others will end, where there is no lock to wait for. Looks are counted, and whoever has died is reaped in between: no loop
-//! waits for ever for what only a dead thread could end.
+//! Backoff: waiting for a state that other threads will end, where there is no lock to wait for.
+//! Attempts are counted, and dead threads are reaped in between, so no loop waits for ever for
+//! something that only a dead thread could end.
 
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::sync::{AtomicU32, spin_loop};
 use pmem::Memory;
 
-/// Looks in a row before a thread that waits begins to sleep between them.
+/// Consecutive attempts before a waiting thread sleeps between them.
 pub(crate) const SPINS: u32 = 2000;
-/// Sleeps between two looks whether somebody has died.
+/// Sleeps between two checks for dead threads.
 const SLEEPS: u32 = 4;
 
-/// Waiting for a state that somebody else will end, unless he is dead.
+/// Waiting for a state that a live thread will end.
 pub(crate) struct Patience {
     looks: u32,
 }
@@ -21,12 +22,12 @@ impl Patience {
         Patience { looks: 0 }
     }
 
-    /// Of who has looked often enough to sleep from now on.
+    /// A backoff that sleeps from the first attempt on.
     pub(crate) fn worn() -> Patience {
         Patience { looks: SPINS }
     }
 
-    /// One look in vain. Out of line: looks are on the way of every call, and in vain they hardly ever are.
+    /// One failed attempt. Out of line: every call could fail here, but hardly any does.
     #[cold]
     #[inline(never)]
     pub(crate) fn lose<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
@@ -38,7 +39,8 @@ impl Patience {
         self.look(fs)
     }
 
-    /// One look in vain by who is pinned: `Busy` when it is time to sleep. Whoever could end what is waited for may be waiting until all have left.
+    /// One failed attempt of a pinned thread: `Busy` when it is time to sleep. The thread that
+    /// could end the awaited state may itself be waiting until all pinned threads have left.
     #[cold]
     #[inline(never)]
     pub(crate) fn lose_inside(&mut self) -> Result<()> {

@@ -1,4 +1,5 @@
-//! A bucket of the mindex: one cache line with a lock, a version for lock-free readers, and three entries.
+//! A bucket of the mindex: one cache line with a lock, a version for lock-free readers, and three
+//! entries.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
@@ -9,8 +10,9 @@ pub const BUCKET_ENTRIES: usize = 3;
 /// One name. `key` zero: empty.
 ///
 /// - `key`: the dentry's offset / 64 (low 40 bits), 24 bits of the name's hash above.
-/// - `value`: a cachelet index, or the inode's offset / 256 where no cachelet was known (the paper's inode quick path); bit 39 says
-///   which (set: inode). Another 24 bits of the hash above, of which the low ones choose the bucket.
+/// - `value`: a cachelet index, or the inode's offset / 256 if no cachelet was known (the paper's
+///   inode quick path); bit 39 distinguishes them (set: inode). Another 24 bits of the hash above;
+///   its low bits choose the bucket.
 #[repr(C)]
 pub struct BucketEntry {
     /// See above.
@@ -24,9 +26,10 @@ unsafe impl Layout for BucketEntry {}
 /// A bucket, or the continuation of one.
 #[repr(C, align(64))]
 pub struct Bucket {
-    /// Slot + 1 of the thread that may change this bucket and its continuations; only in main buckets.
+    /// Slot + 1 of the thread that may change this bucket and its continuations; only in main
+    /// buckets.
     pub lock: AtomicU32,
-    /// Odd while entries change; readers retry when it moved. Only in main buckets.
+    /// Odd while entries change; readers retry if it has changed. Only in main buckets.
     pub version: AtomicU32,
     /// Index of the continuation, or zero.
     pub overflow: AtomicU32,

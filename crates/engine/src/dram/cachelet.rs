@@ -1,60 +1,70 @@
-//! Cachelets (paper III.B): what most calls read of a file, in two cache lines.
+//! Cachelets (paper III.B): the fields of a file that most calls read, in two cache lines.
 //!
 //! Invariants
-//! - A cachelet stands for one inode in one generation from the store of `number` to its recycling; the inode's nv pointer leads to it.
-//! - `references` counts users (open files, walks, lookups of a kernel); together with links and flags in one word, so that the last of
-//!   them sees all.
-//! - Attributes change under `lock`, between two increments of `version`; a reader that sees an odd or changed version reads again. A directory's
-//!   times are the exception: they only grow, by fetch_max.
+//! - A cachelet stands for one inode in one generation from the store of `number` to its recycling;
+//!   the inode's nv pointer leads to it.
+//! - `references` counts users (open files, walks, lookups of a kernel). It shares one word with
+//!   links and flags, so that the release of the last reference sees all three.
+//! - Attributes change under `lock`, between two increments of `version`; a reader that sees an odd
+//!   or changed version reads again. A directory's times are the exception: they only grow, by
+//!   fetch_max.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use pmem::Layout;
 
-/// Flag of the state word: the file exists for others (paper III.E). Unset while its creation is not durable.
+/// Flag of the state word: the file exists for other threads (paper III.E). Unset while its
+/// creation is not durable.
 pub const FLAG_READABLE: u8 = 1;
-/// Flag of the state word: a deletion has begun and will succeed; nobody else deletes it.
+/// Flag of the state word: a deletion has begun and will succeed; no other thread deletes it.
 pub const FLAG_DELETED: u8 = 2;
-/// Flag of the state word: a rename changes its names right now; lookups wait.
+/// Flag of the state word: a rename is changing its names; lookups wait.
 pub const FLAG_RENAMING: u8 = 4;
-/// Flag of the state word: no links, no references; the inode is being recycled and cannot be referenced again.
+/// Flag of the state word: no links, no references; the inode is being recycled and cannot be
+/// referenced again.
 pub const FLAG_DEAD: u8 = 8;
 
-/// Flag of the state word: made without a name (O_TMPFILE); it may be given its first one, unlike a file that lost its last.
+/// Flag of the state word: made without a name (O_TMPFILE). It may get its first name, unlike a
+/// file that lost its last.
 pub const FLAG_UNNAMED: u8 = 16;
 
-/// Flag of the state word, with [`FLAG_DEAD`]: only the cachelet went, the file lives on.
+/// Flag of the state word, with [`FLAG_DEAD`]: only the cachelet was freed, the file still exists.
 pub const FLAG_EVICTED: u8 = 32;
 
-/// Flag of the state word: the layer above holds the file in tables of its own (open files, working directories, mappings), which counts as one
-/// reference however many they are. A mark, not a count: whoever finishes for a dead process may set it, or take it away, once more.
+/// Flag of the state word: the tables of the layer above hold the file (open files, working
+/// directories, mappings), which counts as one reference however many entries there are. A mark,
+/// not a count: a reaper of a dead process may set or clear it once more.
 pub const FLAG_HELD: u8 = 64;
 
 /// Bit of [`Cachelet::mapped`] of a file: programs have it mapped.
 pub const MAPPED: u32 = 1;
 
-/// Bit of [`Cachelet::mapped`] of a file: blocks behind its end were kept where they are for the sake of mappings, and go with the last of them.
+/// Bit of [`Cachelet::mapped`] of a file: blocks behind its end stay in place for the sake of
+/// mappings, and are freed with the last of them.
 pub const MAPPED_KEPT: u32 = 2;
 
-/// Bit of [`Cachelet::mapped`] of a file: its modification time was set since it was mapped, so that stores before do not count.
+/// Bit of [`Cachelet::mapped`] of a file: its modification time was set since it was mapped, so
+/// that earlier stores do not count.
 pub const MAPPED_TIMES_SET: u32 = 4;
 
-/// Links of a directory in which there is none.
+/// Links of a directory without subdirectories.
 pub const DIRECTORY_LINKS: u32 = 2;
 
 /// In [`Cachelet::entries`] of a directory: the names are below this bit.
 const HOLES_SHIFT: u32 = 34;
 /// One hole.
 const ONE_HOLE: u64 = 1 << HOLES_SHIFT;
-/// No more holes are counted, so that they never reach the bit above them.
+/// Counting of holes stops here, so that they never reach the bit above them.
 const HOLES_MAX: u64 = 1 << 28;
 /// Bit of [`Cachelet::entries`]: the directory is removed; nothing can be made in it.
 const ENTRIES_DEAD: u64 = 1 << 63;
 
-/// Bit of [`Cachelet::dirty`]: links, or a directory's times, are newer than the inode's property entry.
+/// Bit of [`Cachelet::dirty`]: links, or a directory's times, are newer than the inode's property
+/// entry.
 pub const DIRTY: u32 = 1;
 
-/// Bit of [`Cachelet::dirty`]: on the image the inode has neither log nor extended attributes, access time or inline body. Unset: not known.
+/// Bit of [`Cachelet::dirty`]: on the image the inode has neither log nor extended attributes,
+/// access time or inline body. Unset: not known.
 pub const PLAIN: u32 = 2;
 
 /// How far a directory's names are in the mindex.
@@ -63,13 +73,14 @@ pub const PLAIN: u32 = 2;
 pub enum DirectoryState {
     /// Not at all; the next access indexes it.
     Absent = 0,
-    /// Threads are at it.
+    /// Being indexed.
     Indexing = 1,
     /// All of them: the mindex answers "no such name" with authority.
     Indexed = 2,
-    /// Being taken out; wait, then index again.
+    /// Being evicted; wait, then index again.
     Evicting = 3,
-    /// Somebody died while he changed it: whoever is inside goes on, whoever comes indexes it anew, since its counts cannot be relied upon.
+    /// Needs recount: a thread died while it changed the directory. Operations in progress
+    /// continue; later ones index it anew, since its counts are unreliable.
     Doubtful = 4,
 }
 
@@ -91,13 +102,13 @@ impl References {
         self.references as u64 | (self.links as u64 & 0xff_ffff) << 32 | (self.flags as u64) << 56
     }
 
-    /// What a word says.
+    /// Decodes a word.
     #[inline]
     pub fn from_word(word: u64) -> References {
         References { references: word as u32, links: (word >> 32) as u32 & 0xff_ffff, flags: (word >> 56) as u8 }
     }
 
-    /// Whether anybody refers to the file, but for its names.
+    /// Whether the file is referenced by anything except its names.
     #[inline]
     pub fn is_used(self) -> bool {
         self.references != 0 || self.flags & FLAG_HELD != 0
@@ -105,13 +116,14 @@ impl References {
 
     /// What one more reference adds to the word.
     pub const ONE_REFERENCE: u64 = 1;
-    /// The references field of a dead cachelet: who buries it. Lookups that come too late add and take one away below.
+    /// The references field of a dead cachelet: the slot that reclaims it. Late lookups add and
+    /// subtract one in the low bits.
     #[inline]
     pub const fn buried_by(ticket: u32) -> u32 {
         ticket << 16
     }
 
-    /// Who buries a dead cachelet.
+    /// The slot that reclaims a dead cachelet.
     #[inline]
     pub const fn burier(self) -> u32 {
         self.references >> 16
@@ -124,8 +136,8 @@ impl References {
     }
 }
 
-/// A cachelet: 128 bytes. What is read of a directory to use a name in it, or to go through it, is in the first line; what changes with each name
-/// is in the second one.
+/// A cachelet: 128 bytes. The first line holds what is read of a directory to use a name in it or
+/// to pass through it; the second line holds what changes with each name.
 #[repr(C, align(128))]
 pub struct Cachelet {
     /// Odd while attributes change.
@@ -136,33 +148,37 @@ pub struct Cachelet {
     pub uid: AtomicU32,
     /// Group.
     pub gid: AtomicU32,
-    /// Files: length in bytes. Directories: how often they were about to get another name, see [`Cachelet::moves`].
+    /// Files: length in bytes. Directories: the number of renames of it that began; see
+    /// [`Cachelet::moves`].
     pub size_bytes: AtomicU64,
     /// Inode number; zero: free.
     pub number: AtomicU64,
     /// [`References`].
     pub references: AtomicU64,
-    /// Time of the last change of attributes. Of a directory: odd if that was no change of its names, see `Thread::moment`.
+    /// Time of the last change of attributes. Of a directory: odd if that was no change of its
+    /// names; see `Thread::moment`.
     pub changed_ns: AtomicI64,
     /// Generation of the inode.
     pub generation: AtomicU32,
     /// Property flags, as on the image.
     pub flags: AtomicU32,
-    /// Directories: [`DirectoryState`] (low 8 bits), and a counter of changes of it above.
+    /// Directories: [`DirectoryState`] (low 8 bits), and the version of its log above.
     pub directory: AtomicU32,
-    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`], [`MAPPED_TIMES_SET`]. Directories: bit 1 used since the
-    /// evicting hand passed; bit 2 its log seems worth a compaction; from bit 8 on slot + 1 of the thread that compacts or evicts it, see [`Cachelet::maintain`].
+    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`], [`MAPPED_TIMES_SET`].
+    /// Directories: bit 1, used since the eviction hand passed; bit 2, its log seems worth a
+    /// compaction; from bit 8 on, slot + 1 of the thread that compacts or evicts it; see
+    /// [`Cachelet::maintain`].
     pub mapped: AtomicU32,
 
     /// Slot + 1 of the thread that may change the file; a futex.
     pub lock: AtomicU32,
     /// Waiters on `lock`.
     pub waiters: AtomicU32,
-    /// Files: root of the block map, as in the property entry. Directories: the tail of the log: page offset / 4096 (high 54 bits), next slot
-    /// (low 10 bits); zero: unknown or no page yet.
+    /// Files: root of the block map, as in the property entry. Directories: the tail of the log:
+    /// page offset / 4096 (high 54 bits), next slot (low 10 bits); zero: unknown or no page yet.
     pub root: AtomicU64,
-    /// Files: blocks of the body. Directories: names in it, and above them the slots of its log that became holes since the last compaction, and whether it is
-    /// removed; see [`Cachelet::names`].
+    /// Files: blocks of the body. Directories: the number of names, above it the log slots that
+    /// became holes since the last compaction, and whether it is removed; see [`Cachelet::log_counts`].
     pub entries: AtomicU64,
     /// Time of the last change of content.
     pub modified_ns: AtomicI64,
@@ -174,22 +190,24 @@ pub struct Cachelet {
     pub sequence: AtomicU32,
     /// [`DIRTY`], [`PLAIN`].
     pub dirty: AtomicU32,
-    /// Device number; zero of what is no device. Directories: how many directories are in it, see [`Cachelet::links`].
+    /// Device number; zero if it is not a device. Directories: the number of subdirectories; see
+    /// [`Cachelet::links`].
     pub device: AtomicU32,
-    /// Next in the list that this cachelet is on: free list, or the queue of directories that may be evicted.
+    /// Next in the list that this cachelet is on: free list, or the queue of directories that may
+    /// be evicted.
     pub next: AtomicU32,
 }
-/// Bit of a directory's `mapped` word: used since the evicting hand was here.
+/// Bit of a directory's `mapped` word: used since the eviction hand passed.
 const USED: u32 = 2;
 /// Bit of a directory's `mapped` word: its log seems worth a compaction.
 const HOLEY: u32 = 4;
-/// Where a directory's `mapped` word says who maintains it.
+/// Shift of the maintaining slot in a directory's `mapped` word.
 const MAINTAINER_SHIFT: u32 = 8;
 
-/// What a directory's log has.
+/// Totals of a directory's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogCounts {
-    /// Names, those included that are being made.
+    /// Names, including those that are being made.
     pub names: u64,
     /// Holes since the last compaction.
     pub holes: u64,
@@ -202,16 +220,17 @@ impl LogCounts {
 }
 
 impl Cachelet {
-    /// How many links it has, as stat and the property entry tell. The state word of a directory has two, its name and its `.`, until it is removed; the
-    /// directories in it are counted beside its names: what a new one changes of its parent is one line, which no lookup reads.
+    /// The number of links, as in stat and the property entry. The state word of a directory has
+    /// two, its name and its `.`, until it is removed; its subdirectories are counted beside its
+    /// names. So a new subdirectory changes one line of its parent, which no lookup reads.
     #[inline]
     pub fn links(&self, is_directory: bool) -> u32 {
         let links = References::from_word(self.references.load(Acquire)).links;
-        // Without a branch, for which the compiler would lay out every stat twice.
+        // Without a branch, for which the compiler would duplicate the code of every stat.
         links + self.device.load(Acquire) * u32::from(is_directory & (links != 0))
     }
 
-    /// Directories: notes that it was used.
+    /// Directories: records that it was used.
     #[inline]
     pub fn note_used(&self) {
         if self.mapped.load(Relaxed) & USED == 0 {
@@ -219,12 +238,13 @@ impl Cachelet {
         }
     }
 
-    /// Directories: takes the note of use away; whether it was there.
+    /// Directories: clears the record of use and returns whether it was set.
     pub fn forget_used(&self) -> bool {
         self.mapped.fetch_and(!USED, AcqRel) & USED != 0
     }
 
-    /// Directories: notes that its log seems worth a compaction. Here, for who might compact it reads this line anyway, and need not fetch the counts once more.
+    /// Directories: records that its log seems worth a compaction. The mark is in this line because
+    /// the calls that may compact read it anyway and need not load the counts again.
     pub fn note_holey(&self) {
         if !self.is_holey() {
             self.mapped.fetch_or(HOLEY, Relaxed);
@@ -242,19 +262,21 @@ impl Cachelet {
         self.size_bytes.fetch_add(1, AcqRel);
     }
 
-    /// Directories: another number after each rename; of use only together with the version, which no other life of this cachelet had.
+    /// Directories: a number that each rename changes. Meaningful only together with the version,
+    /// which differs in every other life of this cachelet.
     #[inline]
     pub fn moves(&self) -> u64 {
         self.size_bytes.load(Acquire)
     }
 
-    /// Directories: begins to compact or evict it, unless somebody else does. If its log stays as it is, the next removal notes that once more.
+    /// Directories: begins to compact or evict it, unless another slot does. If its log stays as it
+    /// is, the next removal sets the compaction mark again.
     pub fn maintain(&self, ticket: u32) -> bool {
         let begin = |word: u32| (word >> MAINTAINER_SHIFT == 0).then_some(word & !HOLEY | ticket << MAINTAINER_SHIFT);
         self.mapped.fetch_update(AcqRel, Relaxed, begin).is_ok()
     }
 
-    /// Directories: whether anybody compacts or evicts it.
+    /// Directories: whether any thread compacts or evicts it.
     #[inline]
     pub fn is_maintained(&self) -> bool {
         self.mapped.load(SeqCst) >> MAINTAINER_SHIFT != 0
@@ -265,13 +287,13 @@ impl Cachelet {
         self.mapped.load(Relaxed) >> MAINTAINER_SHIFT == ticket
     }
 
-    /// Directories: ends compacting or evicting it, if that was begun by this slot.
+    /// Directories: ends compacting or evicting it, if this slot began it.
     pub fn end_maintaining(&self, ticket: u32) {
         let end = |word: u32| (word >> MAINTAINER_SHIFT == ticket).then_some(word & ((1 << MAINTAINER_SHIFT) - 1));
         let _ = self.mapped.fetch_update(AcqRel, Relaxed, end);
     }
 
-    /// Directories: what its log has.
+    /// Directories: totals of its log.
     #[inline]
     pub fn log_counts(&self) -> LogCounts {
         LogCounts::from_word(self.entries.load(Acquire))
@@ -283,7 +305,7 @@ impl Cachelet {
         self.entries.load(Acquire) & ENTRIES_DEAD != 0
     }
 
-    /// Directories: sets what was counted in its log. Whether it is removed stays as it is.
+    /// Directories: sets the totals of its log. The removed bit is kept.
     pub fn set_names(&self, names: u64, holes: u64) {
         let dead = self.entries.load(Relaxed) & ENTRIES_DEAD;
         self.entries.store(names | (holes.min(HOLES_MAX) << HOLES_SHIFT) | dead, Release);
@@ -299,25 +321,27 @@ impl Cachelet {
         alive
     }
 
-    /// Directories: a name that was counted and has no slot in the log does not count.
+    /// Directories: uncounts a name that has no slot in the log.
     #[inline]
     pub fn take_name(&self) {
         self.entries.fetch_sub(1, AcqRel);
     }
 
-    /// Directories: a name that was counted became a hole. One step for both counts: they lie in one word so that no compaction begins, or begins again, because
-    /// one of two who count at once was not heard. What the log has then.
+    /// Directories: turns a counted name into a hole and returns the new totals. One atomic step
+    /// for both counts: they share a word so that concurrent updates cannot start or repeat a
+    /// compaction by missing each other.
     #[inline]
     pub fn lose_name(&self) -> LogCounts {
-        // Without a look at it before: the line would come from another processor twice.
+        // Without a load before it, which would transfer the line between processors twice.
         let change = ONE_HOLE - 1;
         let counts = LogCounts::from_word(self.entries.fetch_add(change, AcqRel).wrapping_add(change));
         self.limit_holes(counts);
         counts
     }
 
-    /// Directories: a name of it is about to get another slot of its log. One of the two will be a hole, also if nothing comes of it, and there are as many
-    /// names as before, so that all is counted at once. What the log has then; none if the directory is removed.
+    /// Directories: a name of it is about to get another slot of its log; returns the new totals,
+    /// or none if the directory is removed. One of the two slots will be a hole, even if the rename
+    /// fails, and the number of names stays the same, so all is counted at once.
     #[inline]
     pub fn move_name(&self) -> Option<LogCounts> {
         let before = self.entries.fetch_add(ONE_HOLE, AcqRel);
@@ -337,7 +361,7 @@ impl Cachelet {
         }
     }
 
-    /// Directories: a compaction found so many holes.
+    /// Directories: subtracts the holes that a compaction found.
     pub fn forget_holes(&self, found: u64) {
         let fewer = |word: u64| {
             let holes = (word & !ENTRIES_DEAD) >> HOLES_SHIFT;
@@ -346,21 +370,22 @@ impl Cachelet {
         let _ = self.entries.fetch_update(AcqRel, Relaxed, fewer);
     }
 
-    /// Directories: from here on nothing can be made in it, unless it has names or is removed already; whether that was so.
+    /// Directories: forbids new names, if it has no names and is not removed already. Returns
+    /// whether it did.
     pub fn end_names(&self) -> bool {
         let empty = |word: u64| (word & ((ONE_HOLE - 1) | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD);
         self.entries.fetch_update(AcqRel, Acquire, empty).is_ok()
     }
 
-    /// Directories: takes [`Cachelet::end_names`] back.
+    /// Directories: undoes [`Cachelet::end_names`].
     pub fn allow_names(&self) {
         self.entries.fetch_and(!ENTRIES_DEAD, AcqRel);
     }
 }
 const _: () = assert!(size_of::<Cachelet>() == 128);
 const _: () = assert!(core::mem::offset_of!(Cachelet, lock) == 64);
-// SAFETY: repr(C), no padding (the fields sum up to 128 bytes, each aligned to its size), atomics only; AtomicI64 is 8 bytes of which any
-// pattern is a value.
+// SAFETY: repr(C), no padding (the fields sum up to 128 bytes, each aligned to its size), atomics
+// only; AtomicI64 is 8 bytes of which any pattern is a value.
 unsafe impl Layout for Cachelet {}
 
 #[cfg(test)]

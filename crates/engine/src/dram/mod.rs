@@ -1,10 +1,13 @@
-//! The DRAM region: everything that can be rebuilt from the image. Its layout is computed from the image's geometry and a budget, reserved
-//! whole, and touched on demand; there is no growth protocol.
+//! The DRAM region: everything that can be rebuilt from the image. Its layout is computed from the
+//! image's geometry and a budget. It is reserved whole and touched on demand; there is no growth
+//! protocol.
 //!
 //! Invariants
 //! - Nothing in it is needed to recover the image.
-//! - All links are indexes (cachelets, buckets, slots, blocks); index 0 of cachelets and overflow buckets is never handed out and serves as none.
-//! - A fresh region is all zero, and zero is the initial state of everything but what [`Dram::format`] writes.
+//! - All links are indexes (cachelets, buckets, slots, blocks). Index 0 of cachelets and overflow
+//!   buckets is never allocated and means "none".
+//! - A fresh region is all zero, and zero is the initial state of everything except what
+//!   [`Dram::format`] writes.
 
 mod bucket;
 mod cachelet;
@@ -27,24 +30,25 @@ use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
 use pmem::{BadOffset, Direct, Layout, Pm, Region};
 
-/// A huge page.
+/// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Blocks in a group, which a shard claims at a time: 2 MiB.
 pub const GROUP_BLOCKS: u64 = 512;
 /// Buckets of a new mindex. It grows from here one bucket at a time.
 pub const BUCKETS_MIN: u64 = 1024;
-/// Thread slots of a region: as many threads may be inside the engine at once.
+/// Thread slots of a region: the maximum number of threads inside the engine at once.
 pub const SLOTS_MAX: u64 = 1024;
 
-/// Bytes of the area for the layers above, but for what they keep of each file. Sparse, like all areas.
+/// Bytes of the area for the layers above, without their per-file records. Sparse, like all areas.
 pub const UPPER_BYTES: u64 = 256 << 20;
-/// What that area has more of for each cachelet.
+/// Additional bytes of that area per cachelet.
 pub const UPPER_FILE_BYTES: u64 = 32;
 
 /// State of a block that holds dentries. Changes under its lock.
 #[repr(C, align(32))]
 pub struct SlabState {
-    /// Free lines (bit per line) that nobody owns at the moment; lines of a slab that a shard owns are in that shard's slot.
+    /// Free lines (bit per line) while no shard owns the slab; an owning shard keeps them in its
+    /// slot.
     pub free_lines: AtomicU64,
     /// Next slab of the list that this one is on; see `alloc::lines`.
     pub next: AtomicU32,
@@ -75,7 +79,7 @@ pub struct Group {
 // SAFETY: repr(C), 4 * 4 bytes without padding, atomics only.
 unsafe impl Layout for Group {}
 
-/// Where the areas of a DRAM region lie: a pure function of geometry and budget.
+/// Offsets of the areas of a DRAM region: a pure function of geometry and budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DramLayout {
     /// Thread slots.
@@ -92,32 +96,33 @@ pub struct DramLayout {
     pub inode_bits: u64,
     /// A counter (u32) per inode number: references found by recovery.
     pub inode_links: u64,
-    /// A counter (u32) per block: references beyond the first, of blocks that files share.
+    /// A counter (u32) per block: references beyond the first, of shared blocks.
     pub block_shares: u64,
-    /// A word per block: what holds it, as far as that must be known. See `alloc::blocks`.
+    /// A word per block: its owner, where that must be known. See `alloc::blocks`.
     pub block_owners: u64,
     /// Cachelets.
     pub cachelets: u64,
-    /// How many.
+    /// Number of cachelets.
     pub cachelets_max: u64,
     /// Buckets.
     pub buckets: u64,
-    /// How many at most.
+    /// Maximum number of buckets.
     pub buckets_max: u64,
     /// Overflow buckets.
     pub overflow: u64,
-    /// How many.
+    /// Number of overflow buckets.
     pub overflow_max: u64,
-    /// For the layers above (open files, processes, locks).
+    /// Area for the layers above (open files, processes, locks).
     pub upper: u64,
-    /// Bytes of that.
+    /// Bytes of that area.
     pub upper_bytes: u64,
-    /// Bytes of all.
+    /// Bytes of the region.
     pub length: u64,
 }
 
 impl DramLayout {
-    /// The layout for an image, where at most `cached_files_max` files are cached at a time (0: as many as the image holds).
+    /// The layout for an image with at most `cached_files_max` cached files (0: as many as the
+    /// image holds).
     pub fn new(geometry: &Geometry, cached_files_max: u64) -> DramLayout {
         let files = match cached_files_max {
             0 => geometry.inodes_max(),
@@ -144,7 +149,8 @@ impl DramLayout {
             inode_bits: place(inodes_max / 8, 4096),
             inode_links: place(inodes_max * 4, 4096),
             block_shares: place(geometry.blocks * 4, 4096),
-            // What is touched at random begins at a huge page, so that it can have huge pages of its own.
+            // Areas with random access begin at a huge page, so that they can have huge pages of
+            // their own.
             block_owners: place(groups_count * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
             cachelets: place(cachelets_max * size_of::<Cachelet>() as u64, HUGE_PAGE_BYTES),
             cachelets_max,
@@ -172,36 +178,37 @@ pub struct Dram {
     inode_links: &'static [AtomicU32],
     block_shares: &'static [AtomicU32],
     block_owners: &'static [AtomicU64],
-    /// Where what lies.
+    /// Offsets of the areas.
     pub layout: DramLayout,
-    /// The memory. Nobody takes it out: the tables are of it.
+    /// The memory. It never leaves this struct, because the tables borrow from it.
     region: Region<Direct>,
 }
 
-/// The element of a table; or what is wrong with its index.
+/// The element of a table, or an error if the index is out of bounds.
 #[inline(always)]
 fn element<T>(table: &[T], index: u64) -> Result<&T> {
     table.get(index as usize).ok_or_else(|| BadOffset { offset: index, length: table.len() as u64 }.into())
 }
 
-/// `count` structures from an offset on, after one check for all of them.
+/// `count` structures from an offset on, after one bounds check for all of them.
 ///
 /// # Safety
-/// They are used for as long as the region is there only.
+/// The result must be used only while the region is mapped.
 unsafe fn table<T: Layout>(region: &Region<Direct>, at: u64, count: u64) -> Result<&'static [T]> {
     let table: *const [T] = region.slice(Pm::new(at), count)?;
-    // SAFETY: a slice of the region, which is there by contract.
+    // SAFETY: a slice of the region, which is mapped by the function's contract.
     Ok(unsafe { &*table })
 }
 
 impl Dram {
-    /// A region of that layout; refused if it is too short for it.
+    /// A region of that layout; fails if the region is too short.
     pub fn new(region: Region<Direct>, layout: DramLayout) -> Result<Dram> {
         let blocks = layout.groups_count * GROUP_BLOCKS;
         let inode_words = (layout.inode_links - layout.inode_bits) / 8;
         let inode_links = (layout.block_shares - layout.inode_links) / 4;
         let block_shares = (layout.block_owners - layout.block_shares) / 4;
-        // SAFETY: the tables are private to what is made here, as is the region, which stays in it; they are lent out for as long as that is borrowed only.
+        // SAFETY: the tables and the region are private to the value made here, which keeps the
+        // region. Its methods lend them out only while it is borrowed.
         unsafe {
             Ok(Dram {
                 slots: table(&region, layout.slots, SLOTS_MAX)?,
@@ -245,20 +252,22 @@ impl Dram {
         element(self.cachelets, index as u64)
     }
 
-    /// Asks for both lines of a cachelet.
+    /// Prefetches both lines of a cachelet.
     #[inline]
     pub fn prefetch_cachelet(&self, index: u32) {
         self.prefetch_cachelet_front(index);
         self.prefetch_cachelet_rest(index);
     }
 
-    /// Asks for the first line of a cachelet: all that tells whether a file is the one that is meant, and who may use it.
+    /// Prefetches the first line of a cachelet: it identifies the file and decides the access to
+    /// it.
     #[inline]
     pub fn prefetch_cachelet_front(&self, index: u32) {
         self.region.prefetch(self.cachelet_offset(index));
     }
 
-    /// Asks for the second line of a cachelet: times, blocks, and what it takes to change the file.
+    /// Prefetches the second line of a cachelet: times, blocks, and the fields that change the
+    /// file.
     #[inline]
     pub fn prefetch_cachelet_rest(&self, index: u32) {
         self.region.prefetch(self.cachelet_offset(index) + 64);
@@ -317,7 +326,7 @@ impl Dram {
         element(self.block_shares, block)
     }
 
-    /// What holds a block.
+    /// The owner of a block.
     #[inline]
     pub fn block_owner(&self, block: u64) -> Result<&AtomicU64> {
         element(self.block_owners, block)

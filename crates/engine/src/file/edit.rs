@@ -1,10 +1,12 @@
-//! Copy-on-write changes of a range of a body: new blocks and, where more than one pointer changes, a new subtree, made visible by one store.
+//! Copy-on-write changes of a range of a body. They build new blocks and, where more than one
+//! pointer changes, a new subtree, which one store makes visible.
 //!
 //! Invariants
-//! - Nothing that is visible changes before the one commit store: a word in a map node (one pointer, or a whole subtree), or the property entry
-//!   (when the root or the length changes too).
-//! - If building fails, everything that was built is freed at once: nobody could see it.
-//! - An unwritten block is filled where it is: until its pointer says "written", it reads as zeros whatever is in it.
+//! - Nothing visible changes before the one commit store: a word in a map node (one pointer, or a
+//!   whole subtree), or the property entry (when the root or the length changes too).
+//! - If building fails, everything that was built is freed at once, since it was invisible.
+//! - An unwritten block is filled in place: until its pointer says "written", it reads as zeros
+//!   whatever it holds.
 
 use super::map::{BLOCK_UNWRITTEN, Map, NODE_WORDS, Tree, height_for, slot_of, slots_of, span};
 use super::release::{Freed, Supply};
@@ -21,22 +23,22 @@ use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory};
 /// What happens to a range of bytes.
 #[derive(Clone, Copy)]
 pub(super) enum Change<'a> {
-    /// It holds these.
+    /// It holds these bytes.
     Write(&'a [u8]),
     /// It reads as zeros and has blocks.
     Zero,
     /// It reads as before and has blocks.
     Allocate,
-    /// It reads as before and has written blocks that are the file's alone.
+    /// It reads as before and has written blocks that belong to this file alone.
     Materialise,
-    /// It has the very blocks that another range has, all of them marked as shared there.
+    /// It shares the blocks of another range, all of which are marked as shared there.
     Share(Shared),
 }
 
-/// Where the blocks are that an edit shares.
+/// The source of the blocks that an edit shares.
 #[derive(Clone, Copy)]
 pub(super) struct Shared {
-    /// The body that has them.
+    /// The source body.
     pub body: Tree,
     /// Its block that becomes the first one of the edit.
     pub first: u64,
@@ -48,12 +50,12 @@ pub(super) struct Edit<'a> {
     pub change: Change<'a>,
     pub from: u64,
     pub to: u64,
-    /// Bytes of the old body that count; what lies behind them in the last block is taken as zeros.
+    /// Bytes of the old body that count; later bytes of its last block are taken as zeros.
     pub size_bytes: u64,
 }
 
 impl Edit<'_> {
-    /// The blocks that are touched.
+    /// The blocks that the edit touches.
     pub fn blocks(&self) -> Range<u64> {
         self.from / BLOCK_BYTES..self.to.div_ceil(BLOCK_BYTES)
     }
@@ -77,15 +79,15 @@ struct Builder<'t, 'f, 'a, M: Memory> {
     map: Map<'t, M>,
     edit: Edit<'a>,
     supply: Supply,
-    /// Blocks and nodes allocated, and those that they take the place of.
+    /// Numbers of blocks and nodes that were allocated, and of those that they replace.
     added: u64,
     removed: u64,
     flushed: Flushed,
-    /// Whole blocks of the write that were placed and have yet to be copied.
+    /// Whole blocks of the write that were placed and are yet to be copied.
     placed: Placed,
 }
 
-/// Blocks in a row on the image, which blocks from `index` on of the body are.
+/// Contiguous blocks on the image that become the body's blocks from `index` on.
 #[derive(Clone, Copy)]
 struct Placed {
     index: u64,
@@ -111,7 +113,8 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
 
-    /// The tree that takes the place of `old`, which begins with block `base` and is seen as one of `level`.
+    /// The tree that replaces `old`, which begins with block `base` and is seen as a tree of
+    /// `level`.
     fn build(&mut self, level: u32, base: u64, old: Tree) -> Result<Tree> {
         let blocks = self.edit.blocks();
         let touched = base < blocks.end && blocks.start < base + span(level);
@@ -167,7 +170,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     fn leaf(&mut self, index: u64, old: Tree) -> Result<Tree> {
         let reusable = !old.is_empty() && !old.is_shared();
         let within = self.edit.within(index);
-        // What a dead writer left behind the end was never counted.
+        // Blocks that a dead writer left behind the end were never counted.
         let counted = !old.is_empty() && (!old.is_written() || self.edit.visible(index) > 0);
         let whole = within.start == 0 && within.end >= self.edit.visible(index);
         let word = match self.edit.change {
@@ -205,7 +208,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         Ok(Tree { word, level: 0 })
     }
 
-    /// The block that takes the place of `old`; a hole where the other range has nothing written.
+    /// The block that replaces `old`; a hole where the other range has nothing written.
     fn share(&mut self, from: Shared, index: u64, old: Tree) -> Result<Tree> {
         let leaf = self.map.leaf(from.body, index - self.edit.blocks().start + from.first)?;
         if !leaf.is_written() {
@@ -221,7 +224,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         Ok(leaf)
     }
 
-    /// Gives the block at `to` the content that block `index` will have; its word.
+    /// Fills the block at `to` with the new content of block `index`. Returns its word.
     fn fill(&mut self, index: u64, old: Tree, to: u64) -> Result<u64> {
         let within = self.edit.within(index);
         if let Change::Write(_) = self.edit.change
@@ -246,7 +249,8 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         Ok(to)
     }
 
-    /// A block that the write fills is copied with its neighbours: what follows a copy waits until its stores are done.
+    /// Batches a block that the write fills entirely with its neighbours, to copy them together:
+    /// code after a copy waits for its stores.
     fn place(&mut self, index: u64, block: u64) -> Result<()> {
         let run = self.placed.run;
         if run.count == 0 || block != run.first + run.count {
@@ -270,7 +274,8 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         Ok(())
     }
 
-    /// Copies what stays of block `index`; what never was written, or lies behind the old length, becomes zeros.
+    /// Copies the part of block `index` that stays; what was never written, or lies behind the old
+    /// length, becomes zeros.
     fn keep(&mut self, index: u64, old: Tree, to: u64, part: Range<u64>) -> Result<()> {
         let visible = if old.is_written() { self.edit.visible(index) } else { 0 };
         let copied = visible.clamp(part.start, part.end);
@@ -287,7 +292,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     }
 }
 
-/// Where an edit becomes visible.
+/// The place where an edit becomes visible.
 struct Target<'m> {
     /// The word; none: the root, in the property entry.
     slot: Option<&'m Commit64>,
@@ -298,7 +303,7 @@ struct Target<'m> {
 }
 
 impl<'m, M: Memory> Map<'m, M> {
-    /// The lowest word above all of `blocks`; the root if `through_root`, or if the tree has to grow.
+    /// The lowest word above all of `blocks`; the root if `through_root`, or if the tree must grow.
     fn target(&self, root: Tree, blocks: &Range<u64>, through_root: bool) -> Result<Target<'m>> {
         let last = blocks.end - 1;
         let level = height_for(last).max(if root.is_empty() { 0 } else { root.level });
@@ -322,7 +327,8 @@ impl<'m, M: Memory> Map<'m, M> {
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// Under the cachelet's lock: makes `property` durable and visible. `proof` is that of all that its root and length show.
+    /// Under the cachelet's lock: makes `property` durable and visible. `proof` covers everything
+    /// that its root and length show.
     pub(super) fn finish_change(&self, cachelet: &Cachelet, property: &Property, proof: Durable) -> Result<()> {
         let flushed = self.commit_property(cachelet, property, proof)?;
         self.fs.pm.fence(flushed);
@@ -330,16 +336,18 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// `property` with the times of a change of content now.
+    /// `property` with the present time as the times of a content change.
     pub(super) fn changed_now(&self, property: &Property) -> Property {
         let now = self.fs.now_ns();
         Property { modified_ns: now, changed_ns: now, ..*property }
     }
 
-    /// Under the cachelet's lock: applies an edit as a whole and sets the length. The new property, published.
+    /// Under the cachelet's lock: applies an edit as a whole and sets the length. Returns the new
+    /// property, published.
     ///
-    /// At the first fence recovery sees the old body, since nothing names what was built. At the second one the body is the new one; if
-    /// a crash tears the two stores under it, the body is new or old and the times are new or old, each as a whole.
+    /// Before the second fence recovery sees the old body, since nothing names what was built;
+    /// after it, the new one. A crash may tear the two stores before the second fence. Then the
+    /// body is new or old, and the times are new or old, each as a whole.
     pub(super) fn replace(
         &self,
         cachelet: &Cachelet,
@@ -365,7 +373,7 @@ impl<M: Memory> Thread<'_, M> {
         let durable = self.fs.pm.fence(flushed);
         self.mark_difference((target.level, target.base), &blocks, target.tree, new)?;
         let mut after = match edit.change {
-            // What a mapping needs reads as before: nothing has changed for anybody.
+            // A mapping needs blocks that read as before: no visible change.
             Change::Materialise => *property,
             _ => self.changed_now(property),
         };
@@ -393,8 +401,8 @@ impl<M: Memory> Thread<'_, M> {
         durable: Durable,
         several: bool,
     ) -> Result<()> {
-        // A reader that takes several pieces could take some before this store and others after it: it notices by the version. A single
-        // block is taken in one piece.
+        // A reader of several pieces could take some before this store and others after it; the
+        // version shows that. A single block is taken in one piece.
         let version = cachelet.version.load(Relaxed);
         if several {
             cachelet.version.store(version.wrapping_add(1), Relaxed);

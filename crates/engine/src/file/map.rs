@@ -1,19 +1,27 @@
-//! Block maps: which block of the image holds which block of a body. A radix tree of 512-word nodes, as high as the body needs.
+//! Block maps: which block of the image holds which block of a body. A radix tree of 512-word
+//! nodes, as high as the body needs.
 //!
-//! The root word (in a property entry, or in [`Inode::xattrs`]) is zero for an empty body, else block offset | height (bits 0..3) | for height 0,
-//! where the root is the only data block, that block's flags (bits 4..6). A word of a node of level 1 is a data pointer: block offset | flags (bits
-//! 0..2). A word of a higher node is the offset of a node one level lower. Zero is a hole, at any level.
+//! The root word (in a property entry, or in [`Inode::xattrs`]) is zero for an empty body.
+//! Otherwise it holds block offset | height (bits 0..3). At height 0 the root is the only data
+//! block, and bits 4..6 hold its flags. A word of a node of level 1 is a data pointer: block offset
+//! | flags (bits 0..2). A word of a higher node is the offset of a node one level lower. Zero is a
+//! hole, at any level.
 //!
-//! The root may also be a *row*: the body's first blocks, all written, lie one behind the other, and the root says where they begin, how many
-//! they are (bit 3, and bits 52..62), and whether others may name them (bit 5). A row stands for the node of level 1 that would lead to its blocks, so
-//! that a file which was written from its beginning to its end needs none. That node replaces it before anything is done with single pointers.
+//! The root may also be an *inline extent*: the body's first blocks, all written, are contiguous.
+//! The root holds their start, their number (bit 3, and bits 52..62), and whether other pointers
+//! may name them (bit 5). An inline extent stands for the node of level 1 that would lead to its
+//! blocks, so a file that was written from beginning to end needs no node. That node replaces it
+//! before any single pointer changes.
 //!
 //! Invariants
-//! - What is at a level below is reached only through words of the level above, and levels strictly decrease: no walk can loop.
+//! - A level is reached only through words of the level above, and levels strictly decrease: no
+//!   walk can loop.
 //! - A node's content is durable before anything on the image links to it.
-//! - A data pointer within the length of a file is stored only when its block's content is durable. Behind the length it may be stored
-//!   earlier: recovery clears written pointers there. Pointers there that stay are unwritten ones (room that fallocate reserved).
-//! - What lies in the last block behind the length is undefined on the image; whoever makes the file longer zeroes it first.
+//! - A data pointer within the length of a file is stored only once its block's content is durable.
+//!   Behind the length it may be stored earlier: recovery clears written pointers there. Pointers
+//!   there that stay are unwritten ones (space that fallocate reserved).
+//! - The content of the last block behind the length is undefined on the image; an operation that
+//!   lengthens the file zeroes it first.
 
 use crate::alloc::BlockRun;
 use crate::error::{Corruption, Error, Result};
@@ -30,9 +38,9 @@ pub(super) const NODE_WORDS: u64 = 512;
 const WORDS_PER_LINE: usize = 8;
 /// The highest tree: 2^36 blocks, 256 TiB.
 pub(super) const HEIGHT_MAX: u32 = 4;
-/// Blocks that a body may have.
+/// Maximum number of blocks of a body.
 pub(super) const BLOCKS_MAX: u64 = span(HEIGHT_MAX);
-/// The longest file in bytes.
+/// Maximum file length in bytes.
 pub(super) const SIZE_BYTES_MAX: u64 = BLOCKS_MAX * BLOCK_BYTES;
 /// Flag of a data pointer: allocated but never written, reads as zeros.
 pub const BLOCK_UNWRITTEN: u64 = 1;
@@ -42,13 +50,13 @@ pub const BLOCK_SHARED: u64 = 2;
 const LOW_BITS: u64 = BLOCK_BYTES - 1;
 /// The bits of a word that are the offset.
 const OFFSET_BITS: u64 = (1 << ROW_COUNT_SHIFT) - BLOCK_BYTES;
-/// Where a root of height 0 keeps its block's flags.
+/// Shift of the block's flags in a root of height 0.
 const ROOT_FLAGS_SHIFT: u32 = 4;
-/// Flag of a root: it leads to blocks in a row, not to a node.
+/// Flag of a root: an inline extent instead of a node.
 const ROW: u64 = 8;
-/// Where a row says how many blocks it has.
+/// Shift of the number of blocks in an inline extent.
 const ROW_COUNT_SHIFT: u32 = 52;
-/// Blocks that a row has at most.
+/// Maximum number of blocks of an inline extent.
 pub(super) const ROW_BLOCKS_MAX: u64 = NODE_WORDS;
 
 /// Blocks below a pointer of a level.
@@ -56,7 +64,7 @@ pub(super) const fn span(level: u32) -> u64 {
     1 << (9 * level)
 }
 
-/// The lowest tree that has block `index`.
+/// The lowest height of a tree that has block `index`.
 pub(super) fn height_for(index: u64) -> u32 {
     (0..HEIGHT_MAX).find(|height| index < span(*height)).unwrap_or(HEIGHT_MAX)
 }
@@ -77,24 +85,24 @@ pub(super) fn slots_of(range: &Range<u64>, level: u32, base: u64) -> Range<usize
 /// A map node: one block.
 #[repr(C, align(4096))]
 pub(super) struct MapNode {
-    /// Links, in the order of what they lead to.
+    /// Links, in the order of the blocks below them.
     pub words: [Commit64; NODE_WORDS as usize],
 }
 assert_layout!(MapNode, 4096, words @ 0);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for MapNode {}
 
-/// A tree: what a word leads to, and the level that this is on (0: a data block).
+/// A tree: a word, and the level of what it leads to (0: a data block).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tree {
-    /// The word, in the form that it has in a node; zero: nothing there, and the level means nothing.
+    /// The word, in the form that it has in a node; zero: an empty tree, whose level means nothing.
     pub word: u64,
     /// Level of what the word leads to.
     pub level: u32,
 }
 
 impl Tree {
-    /// Nothing.
+    /// The empty tree.
     pub const EMPTY: Tree = Tree { word: 0, level: 0 };
 
     /// The tree of a root word.
@@ -114,7 +122,8 @@ impl Tree {
         Ok(Tree { word: root & !LOW_BITS | flags | root & ROW, level })
     }
 
-    /// `count` blocks in a row, one at least; the first is what `word` leads to as a data pointer.
+    /// An inline extent of `count` blocks (at least one); `word`, as a data pointer, leads to the
+    /// first.
     pub fn row(word: u64, count: u64) -> Tree {
         match count {
             1 => Tree { word, level: 0 },
@@ -122,18 +131,18 @@ impl Tree {
         }
     }
 
-    /// Whether this is a root that leads to blocks in a row.
+    /// Whether this is a root that is an inline extent.
     #[inline]
     pub fn is_row(self) -> bool {
         self.level == 1 && self.word & ROW != 0
     }
 
-    /// Blocks of a row.
+    /// Blocks of an inline extent.
     pub fn row_count(self) -> u64 {
         self.word >> ROW_COUNT_SHIFT
     }
 
-    /// A block of a row; empty behind its end.
+    /// A block of an inline extent; empty behind its end.
     pub fn row_block(self, index: u64) -> Tree {
         match index < self.row_count() {
             true => Tree { word: (self.offset() | self.word & BLOCK_SHARED) + index * BLOCK_BYTES, level: 0 },
@@ -151,7 +160,7 @@ impl Tree {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether the tree is empty.
     pub fn is_empty(self) -> bool {
         self.word == 0
     }
@@ -171,22 +180,22 @@ impl Tree {
         self.word != 0 && self.word & BLOCK_UNWRITTEN == 0
     }
 
-    /// Whether others may name the data block.
+    /// Whether other pointers may name the data block.
     pub fn is_shared(self) -> bool {
         self.word & BLOCK_SHARED != 0
     }
 }
 
-/// Blocks in a row: of data (also in a row on the image, with equal flags) or of a hole.
+/// Consecutive blocks of a body: data blocks (contiguous on the image, with equal flags) or a hole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     /// The first block; empty for a hole.
     pub first: Tree,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
 }
 
-/// What a walk meets.
+/// An element of a walk.
 pub(super) struct Part<'n> {
     /// The block or node.
     pub tree: Tree,
@@ -208,7 +217,7 @@ pub enum BodyPart {
     },
     /// A data block.
     Data {
-        /// Which block of the body.
+        /// Its index in the body.
         index: u64,
         /// Number of the block on the image.
         block: u64,
@@ -217,7 +226,7 @@ pub enum BodyPart {
     },
 }
 
-/// The memory that maps lie in. Needs no file system, so that a checker can use it too.
+/// The memory that holds the maps. Needs no file system, so that a checker can use it too.
 pub(super) struct Map<'m, M: Memory> {
     pub pm: &'m Region<M>,
     pub geometry: &'m Geometry,
@@ -256,7 +265,7 @@ impl<'m, M: Memory> Map<'m, M> {
     pub fn root(&self, root: u64) -> Result<Tree> {
         let tree = Tree::from_root(root)?;
         if tree.is_row() {
-            // What lies between them is inside, too.
+            // The blocks between these two are then inside, too.
             self.tree(tree.row_block(0).word, 0)?;
             self.tree(tree.row_block(tree.row_count() - 1).word, 0)?;
             return Ok(tree);
@@ -264,7 +273,7 @@ impl<'m, M: Memory> Map<'m, M> {
         self.tree(tree.word, tree.level)
     }
 
-    /// The node that a checked tree of level 1 or more is. A row is none.
+    /// The node of a checked tree of level 1 or more. An inline extent has none.
     #[inline]
     pub fn node(&self, tree: Tree) -> Result<&'m MapNode> {
         if tree.is_row() {
@@ -273,7 +282,8 @@ impl<'m, M: Memory> Map<'m, M> {
         Ok(self.pm.get(Pm::new(tree.offset()))?)
     }
 
-    /// The child `slot` of `tree` seen as one of level `level`: where the tree is lower than that, it is the first child's first child, and so on.
+    /// The child `slot` of `tree`, seen as a tree of level `level`. A lower tree is its own first
+    /// child, at any number of levels.
     #[inline]
     pub fn child(&self, tree: Tree, level: u32, slot: usize) -> Result<Tree> {
         if tree.is_empty() || (tree.level < level && slot != 0) {
@@ -288,7 +298,8 @@ impl<'m, M: Memory> Map<'m, M> {
         self.tree(self.node(tree)?.words[slot].load_acquire(), level - 1)
     }
 
-    /// The run that begins with block `index`, at most `limit` blocks of it. It may end early where a node ends.
+    /// The run that begins with block `index`, at most `limit` blocks of it. It may end early where
+    /// a node ends.
     pub fn run(&self, tree: Tree, index: u64, limit: u64) -> Result<Run> {
         let hole = |count: u64| Ok(Run { first: Tree::EMPTY, count: count.min(limit) });
         if tree.is_empty() || index >= span(tree.level) {
@@ -309,7 +320,7 @@ impl<'m, M: Memory> Map<'m, M> {
             if word == 0 {
                 let wanted = (limit.div_ceil(below) + 1).min(NODE_WORDS) as usize;
                 let empty = node.words[slot..].iter().take(wanted).take_while(|word| word.load() == 0).count();
-                // Others may store the word between the two looks at it.
+                // Other threads may store the word between the two loads.
                 return hole(empty.max(1) as u64 * below - index % below);
             }
             tree = self.tree(word, tree.level - 1)?;
@@ -317,7 +328,7 @@ impl<'m, M: Memory> Map<'m, M> {
                 let row = node.words[slot..].iter().take(limit.min(NODE_WORDS) as usize).enumerate();
                 let count =
                     row.take_while(|(at, other)| other.load_acquire() == word + *at as u64 * BLOCK_BYTES).count();
-                // The last block of the row decides whether all of it is inside.
+                // The last block of the run decides whether all of it is inside.
                 self.tree(word + (count as u64).saturating_sub(1) * BLOCK_BYTES, 0)?;
                 return Ok(Run { first: tree, count: (count as u64).max(1) });
             }
@@ -358,9 +369,10 @@ impl<'m, M: Memory> Map<'m, M> {
         Ok(None)
     }
 
-    /// Gives every part of a tree to `each`, a node after what it leads to.
+    /// Passes every part of a tree to `each`, a node after its children.
     pub fn walk(&self, tree: Tree, each: &mut dyn FnMut(Part<'m>) -> Result<()>) -> Result<()> {
-        // A damaged image may lead to one node many times; no body has more nodes than the image has blocks.
+        // A damaged image may lead to one node many times; no body has more nodes than the image
+        // has blocks.
         let mut nodes_left = self.geometry.blocks;
         self.walk_from(Part { tree, index: 0, slot: None }, &mut nodes_left, each)
     }
@@ -400,8 +412,8 @@ impl<'m, M: Memory> Map<'m, M> {
         each(part)
     }
 
-    /// Gives what `one` has and `other` has not to `each`, looking at the blocks of `range` only; a node after what it leads to. Both begin with block
-    /// `base` and are seen as trees of `level`.
+    /// Passes what `one` has and `other` has not to `each`, a node after its children. Looks at the
+    /// blocks of `range` only. Both trees begin with block `base` and are seen as trees of `level`.
     pub fn difference(
         &self,
         at: (u32, u64),
@@ -425,8 +437,9 @@ impl<'m, M: Memory> Map<'m, M> {
         if one.level == level && !one.is_row() { each(one) } else { Ok(()) }
     }
 
-    /// Writes a whole node to the block at `offset`: so many words, one by one from `word`, and zeros behind them. From the first error on the words are zero; the
-    /// error is given back beside the token, so that the caller can walk what there is and take it apart.
+    /// Writes a whole node to the block at `offset`: `words` words from `word`, then zeros. From
+    /// the first error on the words are zero. The error is returned beside the token, so that the
+    /// caller can walk what was built and free it.
     pub fn write_node(
         &self,
         offset: u64,
@@ -458,7 +471,7 @@ impl<'m, M: Memory> Map<'m, M> {
     }
 }
 
-/// Frees all blocks of a body that nobody can be looking at, at once.
+/// Frees all blocks of a body that no reader can reach, at once.
 pub(crate) fn free_body<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
     let map = thread.fs.map();
     let mut freed = Freed::new(thread);
@@ -466,15 +479,15 @@ pub(crate) fn free_body<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<
     freed.finish()
 }
 
-/// Blocks or nodes in a row on the image.
+/// Contiguous blocks or nodes on the image.
 pub(crate) struct Blocks {
-    /// The row.
+    /// The run.
     pub run: BlockRun,
     /// Whether other pointers may name them too.
     pub shared: bool,
 }
 
-/// Blocks in a row that grow at the end, for calls that take runs.
+/// Contiguous blocks, collected one by one for callbacks that take runs.
 struct Row<'r> {
     blocks: Blocks,
     give: &'r mut dyn FnMut(Blocks) -> Result<()>,
@@ -504,10 +517,10 @@ impl Row<'_> {
     }
 }
 
-/// After a crash: gives the blocks of a body to `mark`, and clears what a write or a truncation left behind the end of the
-/// file; how many blocks the body has.
+/// After a crash: passes the blocks of a body to `mark`, and clears what a write or a truncation
+/// left behind the end of the file. Returns the number of blocks of the body.
 ///
-/// What is cleared is not marked, so it is free. A crash while clearing leaves less to clear.
+/// Cleared blocks are not marked, so they are free. A crash while clearing leaves less to clear.
 pub(crate) fn recover_body<M: Memory>(
     fs: &Fs<M>,
     _inode: &Inode,
@@ -544,14 +557,15 @@ pub(crate) fn recover_body<M: Memory>(
     Ok(counted)
 }
 
-/// The blocks that a root word says lie in a row: a data pointer to the first (offset and `BLOCK_*` flags), and how many. None: it leads to a block, to
-/// nodes, or to nothing.
+/// The blocks of a root word that is an inline extent: a data pointer to the first (offset and
+/// `BLOCK_*` flags), and their number. `None`: the root leads to a block, to nodes, or to nothing.
 pub fn row_of_root(root: u64) -> Option<(u64, u64)> {
     let tree = Tree::from_root(root).ok()?;
     tree.is_row().then(|| (tree.row_block(0).word, tree.row_count()))
 }
 
-/// Gives every part of a body to `each`, a node after what it leads to; an error where the map leads outside.
+/// Passes every part of a body to `each`, a node after its children. Fails where the map leads
+/// outside the data area.
 pub fn visit_body<M: Memory>(
     pm: &Region<M>,
     geometry: &Geometry,
@@ -568,13 +582,13 @@ pub fn visit_body<M: Memory>(
     })
 }
 
-/// Notes the owner of all blocks of a body that are about to lose their last pointer.
+/// Records the owner of all blocks of a body that are about to lose their last pointer.
 pub(crate) fn mark_body_of<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
     let map = thread.fs.map();
     map.walk(map.root(root)?, &mut |part| thread.mark_tree(part.tree))
 }
 
-/// Gives the blocks of a body to `mark`.
+/// Passes the blocks of a body to `mark`.
 pub(crate) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(Blocks) -> Result<()>) -> Result<()> {
     let map = fs.map();
     let mut row = Row::new(mark);

@@ -1,12 +1,14 @@
 //! Files that programs map into their memory.
 //!
 //! Invariants
-//! - While a file is marked as mapped, no block of it is freed, moved or replaced: writes go in place, what is cut off or punched is filled
-//!   with zeros and stays. So whoever has a block mapped sees the file, and never another one.
-//! - Blocks that were cut off stay behind the end as unwritten ones. They go when the mark does; if the machine dies before, they are room that the
-//!   file has reserved.
-//! - A block that a program may store into is a written one, for nobody notices the store: what becomes visible of an unwritten block when
-//!   a mapped file grows again is made written, as zeros.
+//! - While a file is marked as mapped, none of its blocks is freed, moved or replaced: writes go in
+//!   place, and what is cut off or punched is filled with zeros and stays. So a mapping always
+//!   shows this file, never another one.
+//! - Blocks that were cut off stay behind the end as unwritten ones. They are freed when the mark
+//!   is removed. If the machine crashes before, they are space that the file has reserved.
+//! - A block that a program may store into is a written one, because such stores cannot be
+//!   detected. When a mapped file grows again, unwritten blocks that become visible are made
+//!   written, as zeros.
 
 use super::Extent;
 use super::edit::{Change, Edit};
@@ -19,15 +21,15 @@ use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 
-/// Blocks that get their place in one step.
+/// Blocks that are materialised in one step.
 const PIECE_BLOCKS: u64 = 512;
 
-/// What [`Thread::make_fit`] gives blocks of their own to.
+/// Which blocks [`Thread::make_fit`] materialises.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// All that programs could not store into.
+    /// All blocks that programs could not store into.
     Stores,
-    /// What other files share.
+    /// Blocks that are shared with other files.
     Loads,
 }
 
@@ -37,12 +39,13 @@ pub(super) fn is_mapped(cachelet: &Cachelet) -> bool {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Marks a file as mapped by programs, or takes the mark away; the same again changes nothing. Whoever maps it counts how often, and has the
-    /// mark set before the first mapping is made and taken away after the last one is gone.
+    /// Marks a file as mapped by programs, or removes the mark; idempotent. The caller counts the
+    /// mappings. It sets the mark before the first mapping is made and removes it after the last
+    /// one is gone.
     pub fn set_mapped(&self, node: Node, mapped: bool) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         if mapped {
-            // Under the lock: a change in flight would still move blocks.
+            // Under the lock: a change in flight could still move blocks.
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
             self.body_property(cachelet)?;
             cachelet.mapped.fetch_or(MAPPED, AcqRel);
@@ -57,18 +60,19 @@ impl<'f, M: Memory> Thread<'f, M> {
             let property = self.body_property(cachelet)?;
             let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
             self.as_owner(node.number, || self.clear_blocks(cachelet, &property, behind, ClearMode::All))?;
-            // Last: whoever finishes for one that died here clears once more.
+            // Last: a reaper that finishes for a thread that died here clears once more.
             cachelet.mapped.fetch_and(!MAPPED_KEPT, AcqRel);
         }
         Ok(())
     }
 
-    /// The blocks of a range of a file that is marked as mapped, in order, as far as the file reaches (up to the end of its last block, whose bytes
-    /// behind the end become zeros). What other files share is copied first, since a shared block is replaced by whoever writes to it.
-    /// `allocate`: what is a hole gets blocks, so that stores into all of it reach the file; otherwise holes and unwritten pieces are given
-    /// as such. `visit` must not call the engine.
+    /// Passes the blocks of a range of a file that is marked as mapped to `visit`, in order, up to
+    /// the end of its last block, whose bytes behind the end become zeros. The pieces stay where
+    /// they are for as long as the mark is set.
     ///
-    /// The pieces stay where they are as long as the mark does.
+    /// Blocks that are shared with other files are copied first, since a write replaces a shared
+    /// block. `allocate`: holes get blocks, so that stores into the whole range reach the file;
+    /// otherwise holes and unwritten pieces are passed as such. `visit` must not call the engine.
     pub fn map_extents(
         &self,
         node: Node,
@@ -110,7 +114,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Makes durable what programs stored into a range of a mapped file (msync); as far as the memory behind the image can.
+    /// Makes the stores of programs into a range of a mapped file durable (msync), as far as the
+    /// memory behind the image allows.
     pub fn flush_mapped(&self, node: Node, offset: u64, length: u64) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
@@ -130,8 +135,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Notes that a program may have stored into a mapped file: its times are those of a change of content now, unless somebody has set its
-    /// modification time since it was mapped.
+    /// Records that a program may have stored into a mapped file: sets its times to those of a
+    /// content change now, unless its modification time was set explicitly since it was mapped.
     pub fn note_stores(&self, node: Node) -> Result<()> {
         self.change_file(node, |cachelet, property| {
             if cachelet.mapped.load(Relaxed) & MAPPED_TIMES_SET != 0 {
@@ -141,7 +146,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    /// Under the lock, after the modification time was set: stores that came before do not count any more.
+    /// Under the lock, after the modification time was set explicitly: earlier stores no longer
+    /// count as changes.
     pub(crate) fn note_times_set(&self, cachelet: &Cachelet) {
         let kind = FileKind::from_mode(cachelet.mode.load(Relaxed));
         if kind == Some(FileKind::Regular) && is_mapped(cachelet) {
@@ -149,7 +155,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Under the lock: gives what is within the length blocks of its own, written, where it needs them.
+    /// Under the lock: replaces blocks within the length by written blocks of the file's own, as
+    /// `needs` requires.
     fn make_fit(
         &self,
         cachelet: &Cachelet,
@@ -174,14 +181,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Makes a range of blocks written ones of the file's own that read as before.
+    /// Makes a range of blocks written and the file's own; they read as before.
     fn materialise(&self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<Property> {
         let (from, to) = (range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
         let size_bytes = property.size_bytes;
         self.replace(cachelet, property, Edit { change: Change::Materialise, from, to, size_bytes }, size_bytes)
     }
 
-    /// Under the lock, after a mapped file grew from `size_before`: what is visible now and unwritten becomes written zeros.
+    /// Under the lock, after a mapped file grew from `size_before`: newly visible unwritten blocks
+    /// become written zeros.
     pub(super) fn settle_growth(&self, cachelet: &Cachelet, size_before: u64) -> Result<()> {
         let mut property = self.body_property(cachelet)?;
         let map = self.fs.map();
@@ -197,12 +205,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Notes that blocks stay behind the end for the sake of mappings.
+    /// Records that blocks stay behind the end for the sake of mappings.
     pub(super) fn note_kept(&self, cachelet: &Cachelet) {
         cachelet.mapped.fetch_or(MAPPED_KEPT, Relaxed);
     }
 
-    /// A program sees all of the last block: nothing but zeros behind the end.
+    /// A program sees all of the last block, so the bytes behind the end must be zeros.
     pub(super) fn clear_last_block(&self, property: &Property) -> Result<()> {
         let used = property.size_bytes % BLOCK_BYTES;
         let map = self.fs.map();

@@ -1,10 +1,12 @@
-//! Bodies of files: block maps, reading, copy-on-write writing, truncation, holes, and extended attributes.
+//! Bodies of files: block maps, reading, copy-on-write writing, truncation, holes, and extended
+//! attributes.
 //!
 //! Invariants
-//! - A body changes under its cachelet's lock; it is read without one.
-//! - What a call changes becomes visible, and survives a crash, as a whole: see each module for the store that decides. Exceptions, as in POSIX:
-//!   punching many blocks, and writing to a file that programs have mapped.
-//! - Nothing of a body is used again before readers that may look at it have left.
+//! - A body changes under its cachelet's lock; it is read without a lock.
+//! - The changes of a call become visible, and survive a crash, as a whole; each module names the
+//!   store that decides. Exceptions, as in POSIX: punching many blocks, and writing to a file that
+//!   programs have mapped.
+//! - No block of a body is reused while a reader may still rely on it.
 
 mod edit;
 mod map;
@@ -25,19 +27,19 @@ pub use map::{BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, row_of_root, visit_body};
 pub(crate) use map::{Blocks, free_body, mark_body, mark_body_of, recover_body};
 pub(crate) use xattr::{recover_xattrs, write_new_body};
 
-/// What fallocate does.
+/// Operations of fallocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocateMode {
     /// Gives the range blocks that read as zeros; grows the file unless `keep_size`.
     Allocate {
-        /// Leave the length.
+        /// Leave the length unchanged.
         keep_size: bool,
     },
-    /// Frees the range, which reads as zeros.
+    /// Frees the range, which then reads as zeros.
     PunchHole,
     /// Makes the range read as zeros and have blocks.
     ZeroRange {
-        /// Leave the length.
+        /// Leave the length unchanged.
         keep_size: bool,
     },
     /// Removes the range (of whole blocks) and closes the gap.
@@ -46,7 +48,7 @@ pub enum AllocateMode {
     InsertRange,
 }
 
-/// What lseek looks for.
+/// Targets of lseek.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekWhat {
     /// The next byte that is not in a hole.
@@ -55,7 +57,7 @@ pub enum SeekWhat {
     Hole,
 }
 
-/// A piece of a file that is in one piece on the image, or a hole.
+/// A piece of a file that is contiguous on the image, or a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Offset in the file.

@@ -1,8 +1,10 @@
-//! Reading, and looking for data and holes: without a lock.
+//! Reading, and searching for data and holes: without a lock.
 //!
-//! A reader takes length and root in one consistent piece, and walks. Its answer counts only if the file's version has not moved meanwhile: every
-//! change moves it after becoming visible and before blocks are freed, and a change of several pointers under one word also before. So what was
-//! read from a block that meanwhile serves another file is thrown away. A reader that is disturbed too often takes the lock instead.
+//! A reader takes a consistent pair of length and root, and walks. Its result counts only if the
+//! file's version has not changed meanwhile. Every change advances the version after it becomes
+//! visible and before blocks are freed; a change of several pointers under one word also advances
+//! it before. So bytes read from a block that meanwhile serves another file are discarded. A reader
+//! that is disturbed too often takes the lock instead.
 
 use super::map::{Run, Tree};
 use super::{Extent, SeekWhat};
@@ -14,17 +16,18 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Memory};
 
-/// Tries without the lock.
+/// Attempts without the lock.
 const TRIES: usize = 8;
-/// Tries for answers that take long, so that little work is done in vain.
+/// Attempts for results that take long, to limit wasted work.
 const TRIES_LONG: usize = 2;
-/// Bytes from which on a read takes long.
+/// A read of at least this many bytes takes long.
 const LONG_BYTES: usize = 1 << 20;
-/// Looks at a version that is being moved, before a try is given up.
+/// Loads of a version that is changing, before an attempt is given up.
 const SPINS: usize = 200;
 
 impl<M: Memory> Thread<'_, M> {
-    /// Reads into `into`; how many bytes there were. A read sees each write wholly or not at all.
+    /// Reads into `into` and returns the number of bytes read. A read sees each write wholly or not
+    /// at all.
     pub fn read(&self, node: Node, offset: u64, into: &mut [u8]) -> Result<usize> {
         let tries = if into.len() < LONG_BYTES { TRIES } else { TRIES_LONG };
         self.consistently(node, tries, |property| {
@@ -35,7 +38,8 @@ impl<M: Memory> Thread<'_, M> {
         })
     }
 
-    /// The piece of the file at `offset` (which must be below its length). It begins with the block of `offset` and ends with the file at the latest.
+    /// The piece of the file at `offset`. It begins with the block of `offset` and ends at the end
+    /// of the file at the latest. `NoSuchExtent` at or beyond the end.
     pub fn extent(&self, node: Node, offset: u64) -> Result<Extent> {
         self.consistently(node, TRIES, |property| {
             if offset >= property.size_bytes {
@@ -74,19 +78,19 @@ impl<M: Memory> Thread<'_, M> {
         })
     }
 
-    /// The root word of a file's block map at this moment, for [`visit_body`](crate::visit_body).
+    /// The present root word of a file's block map, for [`visit_body`](crate::visit_body).
     pub fn body_root(&self, node: Node) -> Result<u64> {
         self.consistently(node, TRIES, |property| Ok(property.root))
     }
 
-    /// What `look` says about one state of a file.
+    /// The result of `look` on one consistent state of a file.
     fn consistently<T>(&self, node: Node, tries: usize, mut look: impl FnMut(&Property) -> Result<T>) -> Result<T> {
         let cachelet = self.cachelet(node)?;
         for _ in 0..tries {
             let Some(version) = stable_version(cachelet) else { continue };
             let answer = self.body_property(cachelet).and_then(|property| look(&property));
             fence(Acquire);
-            // An error too may come from a mixture.
+            // An error, too, may result from a mixture of states.
             if cachelet.version.load(Relaxed) == version {
                 return answer;
             }
@@ -106,7 +110,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 }
 
-/// The version of a cachelet that nobody is changing; none if it stays in motion.
+/// The version of a cachelet that no thread is changing; none if it keeps changing.
 fn stable_version(cachelet: &Cachelet) -> Option<u32> {
     for _ in 0..SPINS {
         let version = cachelet.version.load(Acquire);
@@ -119,8 +123,8 @@ fn stable_version(cachelet: &Cachelet) -> Option<u32> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Copies bytes of a body, which is taken as zeros where it has none. The caller knows its length, and keeps it
-    /// from changing or notices that it did.
+    /// Copies bytes of a body; holes and unwritten blocks are zeros. The caller knows the body's
+    /// length, and either prevents changes or detects them.
     pub(crate) fn read_body(&self, root: u64, offset: u64, into: &mut [u8]) -> Result<()> {
         let map = self.map();
         let root = map.root(root)?;
@@ -142,7 +146,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// The run that begins with block `index` of a file, to its very end, across nodes.
+    /// The run that begins with block `index` of a file, up to its end, across nodes.
     fn long_run(&self, property: &Property, index: u64) -> Result<Run> {
         let map = self.map();
         let root = map.root(property.root)?;

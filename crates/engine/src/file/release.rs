@@ -1,15 +1,20 @@
-//! Getting blocks and giving them back.
+//! Allocating blocks and giving them back.
 //!
-//! Blocks that lost their last pointer are free at once, without a grace period, although readers take no lock. That is sound because a reader's
-//! answer counts only if the file's version has not moved (see [`super::read`]), and because a walk checks every word that it follows. A grace
-//! period would have to be waited for, now and then, under the file's lock, for which others may wait while they are pinned.
+//! Blocks that lost their last pointer are free at once, without a grace period, although readers
+//! take no lock. This is sound because a reader's result counts only if the file's version has not
+//! changed (see [`super::read`]), and because a walk checks every word that it follows. A grace
+//! period would sometimes have to be waited for under the file's lock, for which pinned threads may
+//! wait.
 //!
 //! Invariants
-//! - Blocks are freed only after a fence behind the store that took the last pointer to them away, and after the file's version moved since
-//!   that store (or where no reader's length reaches them).
-//! - Before the last pointer to a block goes, the block is marked as the inode's, so that it is found if this thread dies before it is free.
-//! - A shared block loses one reference; only the last one frees it. If its thread dies between the store and the count, the count is too high:
-//!   the block is lost until the next scan, which the last one to leave provides for by not leaving the image clean.
+//! - Blocks are freed only after a fence that follows the store which removed their last pointer,
+//!   and after the file's version has advanced since that store (or where no reader's length
+//!   reaches them).
+//! - Before the last pointer to a block is removed, the block is marked as the inode's. So a reaper
+//!   finds it if this thread dies before it is free.
+//! - A shared block loses one reference; only the last one frees it. If its thread dies between the
+//!   store and the count, the count is too high and the block is lost until the next scan.
+//!   Therefore the last process to leave does not leave the image clean.
 
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, Map, Tree, slots_of, span};
 use crate::alloc::BlockRun;
@@ -23,7 +28,7 @@ use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory};
 /// Pieces that are freed in one step, after one fence.
 const PIECES: usize = 32;
 
-/// Whether a block is to be freed by whoever drops a pointer to it; takes one reference away if it is shared.
+/// Whether removing a pointer frees its block; if the block is shared, one reference is dropped.
 fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool> {
     if tree.level > 0 || !tree.is_shared() {
         return Ok(true);
@@ -31,7 +36,7 @@ fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool>
     thread.fs.unshare_block(tree.block())
 }
 
-/// Frees blocks at once, neighbours together.
+/// Frees blocks at once, contiguous ones together.
 pub(super) struct Freed<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     run: BlockRun,
@@ -55,19 +60,20 @@ impl<'t, 'f, M: Memory> Freed<'t, 'f, M> {
         if run.count > 0 { self.thread.free_blocks(run) } else { Ok(()) }
     }
 
-    /// The rest.
+    /// Frees the pending run.
     pub fn finish(self) -> Result<()> {
         if self.run.count > 0 { self.thread.free_blocks(self.run) } else { Ok(()) }
     }
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// Before a change: notes the owner of what the tree `old` has and `new` has not.
+    /// Before a change: records the owner of what the tree `old` has and `new` has not.
     pub(super) fn mark_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
         self.fs.map().difference(at, range, (old, new), &mut |tree| self.mark_tree(tree))
     }
 
-    /// Before its pointer goes: notes the owner of a block or node. A shared block has none.
+    /// Before its pointer is removed: records the owner of a block or node. A shared block has
+    /// none.
     pub(super) fn mark_tree(&self, tree: Tree) -> Result<()> {
         if tree.level == 0 && tree.is_shared() {
             return Ok(());
@@ -75,8 +81,9 @@ impl<M: Memory> Thread<'_, M> {
         self.fs.mark_owner(BlockRun { first: tree.block(), count: 1 }, self.block_owner())
     }
 
-    /// Frees what the tree `old` has and `new` has not. The change is durable and published. An error here means a damaged image; the blocks are
-    /// then lost until the next scan, but the change stands.
+    /// Frees what the tree `old` has and `new` has not. The change is durable and published. An
+    /// error here means a damaged image; the blocks are then lost until the next scan, but the
+    /// change stands.
     pub(super) fn free_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
         let mut freed = Freed::new(self);
         self.fs.map().difference(at, range, (old, new), &mut |tree| freed.tree(tree))?;
@@ -84,7 +91,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 }
 
-/// Blocks allocated ahead, in a row where that can be had.
+/// Blocks allocated ahead, contiguous where possible.
 pub(super) struct Supply {
     run: BlockRun,
 }
@@ -92,7 +99,8 @@ pub(super) struct Supply {
 impl Supply {
     pub const EMPTY: Supply = Supply { run: BlockRun { first: 0, count: 0 } };
 
-    /// Between one and `count` blocks in a row, of the `wanted` that the operation may still need.
+    /// Between one and `count` contiguous blocks, of the `wanted` that the operation may still
+    /// need.
     pub fn take<M: Memory>(&mut self, thread: &Thread<'_, M>, count: u64, wanted: u64) -> Result<BlockRun> {
         if self.run.count == 0 {
             self.run = thread.allocate_blocks(wanted.max(count))?;
@@ -111,7 +119,7 @@ impl Supply {
         Ok(self.run.first)
     }
 
-    /// Gives back what was not used.
+    /// Gives back unused blocks.
     pub fn give_back<M: Memory>(&mut self, thread: &Thread<'_, M>) -> Result<()> {
         let run = core::mem::replace(&mut self.run, BlockRun { first: 0, count: 0 });
         if run.count > 0 { thread.free_blocks(run) } else { Ok(()) }
@@ -121,19 +129,21 @@ impl Supply {
 /// What [`Clearing`] does with data pointers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClearMode {
-    /// All go.
+    /// Removes all.
     All,
-    /// Written ones go; unwritten ones are room that fallocate reserved behind the end, and stay.
+    /// Removes written ones. Unwritten ones are space that fallocate reserved behind the end, and
+    /// stay.
     Written,
-    /// Blocks stay where programs have mapped them: filled with zeros, and marked unwritten where they are behind the end.
+    /// Keeps the blocks where programs have mapped them: they are filled with zeros, and marked
+    /// unwritten where they are behind the end.
     Mapped {
         /// Mark them unwritten.
         behind_end: bool,
     },
 }
 
-/// Clears the pointers to a range of blocks in place, and releases what they led to. At every moment a cleared pointer reads as a hole, so a
-/// crash in between leaves part of the range cleared.
+/// Clears the pointers to a range of blocks in place, and frees the blocks below. A cleared pointer
+/// reads as a hole at once, so a crash in between leaves part of the range cleared.
 pub(super) struct Clearing<'t, 'f, M: Memory> {
     map: Map<'t, M>,
     range: Range<u64>,
@@ -142,7 +152,7 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
     kept: Tree,
     thread: &'t Thread<'f, M>,
     cachelet: &'t Cachelet,
-    /// What lost its pointer, subtrees as a whole, and is not freed yet.
+    /// Trees that lost their pointer, subtrees as a whole, and are not freed yet.
     cut: [Tree; PIECES],
     cut_count: usize,
     /// Cleared words that are not flushed yet: neighbours in one node.
@@ -157,12 +167,13 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         Clearing { map, range, mode, kept: Tree::EMPTY, thread, cachelet, cut, cut_count: 0, pending: None, removed: 0 }
     }
 
-    /// The same, but for one node.
+    /// The same clearing, except that one node is kept.
     pub fn keeping(self, kept: Tree) -> Self {
         Clearing { kept, ..self }
     }
 
-    /// Clears below the node `root`, which itself stays; how many blocks and nodes were released, and whether the node is empty now.
+    /// Clears below the node `root`, which itself stays. Returns the number of blocks and nodes
+    /// released, and whether the node is empty now.
     pub fn run(mut self, root: Tree) -> Result<(u64, bool)> {
         let empty = self.node(root, 0)?;
         self.free_cut()?;
@@ -194,7 +205,8 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
                 if leaf.is_written() {
                     let zeros = pm.stream_zeros(leaf.offset(), BLOCK_BYTES)?;
                     if behind_end {
-                        // Names the block that it named: nothing that would have to be durable becomes visible.
+                        // It names the same block: nothing becomes visible that would have to be
+                        // durable.
                         let dirty = pm.commit(cell, leaf.word | BLOCK_UNWRITTEN, zeros.sealed());
                         self.note(dirty);
                     }
@@ -242,11 +254,11 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         if self.cut_count == PIECES { self.free_cut() } else { Ok(()) }
     }
 
-    /// Makes the cleared words durable and frees what they led to.
+    /// Makes the cleared words durable and frees the trees below them.
     fn free_cut(&mut self) -> Result<()> {
         self.flush();
         self.map.pm.fence(Flushed::nothing());
-        // Whoever still reads by a pointer that is gone reads again.
+        // A reader that still follows a removed pointer reads again.
         let version = self.cachelet.version.load(Relaxed);
         self.cachelet.version.store(version.wrapping_add(2), Release);
         let mut freed = Freed::new(self.thread);

@@ -1,7 +1,7 @@
 //! Truncation and fallocate.
 //!
-//! A shorter length commits first; what is behind it is cleared afterwards, and recovery does that if a crash comes in between. A longer
-//! length commits last, when what it will show is durably zero.
+//! A shorter length commits first; the blocks behind it are cleared afterwards, or by recovery if a
+//! crash comes in between. A longer length commits last, once what it will show is durably zero.
 
 use super::AllocateMode;
 use super::edit::{Change, Edit};
@@ -16,7 +16,7 @@ use core::ops::Range;
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 
 impl<M: Memory> Thread<'_, M> {
-    /// Sets the length. What is cut off is gone, what is added reads as zeros.
+    /// Sets the length, durably. Bytes that are cut off are lost; added bytes read as zeros.
     pub fn truncate(&self, node: Node, size_bytes: u64) -> Result<()> {
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);
@@ -35,17 +35,18 @@ impl<M: Memory> Thread<'_, M> {
         })
     }
 
-    /// The proof for a change that shows nothing which is not durable already.
+    /// The proof for a change that shows nothing that is not durable already.
     pub(super) fn nothing_new(&self) -> Durable {
         self.fs.pm.fence(Flushed::nothing())
     }
 
-    /// Cuts everything off: one property entry, and the old body goes as a whole.
+    /// Cuts everything off: one property entry, and the old body is freed as a whole.
     fn empty(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
         self.drop_body(cachelet, &Property { size_bytes: 0, ..self.changed_now(property) })
     }
 
-    /// Makes a property entry durable and visible without the body that it names, which goes as a whole.
+    /// Makes a property entry durable and visible without the body that it names, which is freed as
+    /// a whole.
     fn drop_body(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
         mark_body_of(self, property.root)?;
         self.finish_change(cachelet, &Property { root: 0, blocks: 0, ..*property }, self.nothing_new())?;
@@ -66,7 +67,7 @@ impl<M: Memory> Thread<'_, M> {
         if only_block_stays_mapped {
             after.root = Tree { word: root.word | BLOCK_UNWRITTEN, level: 0 }.to_root();
         }
-        // From this fence on the rest is gone; recovery clears the pointers that are there still.
+        // From this fence on the rest is cut off; recovery clears pointers that still exist.
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if only_block_stays_mapped {
             let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
@@ -80,7 +81,8 @@ impl<M: Memory> Thread<'_, M> {
         self.clear_blocks(cachelet, &after, from_block(size_bytes.div_ceil(BLOCK_BYTES)), mode)
     }
 
-    /// Makes a property entry durable and visible that names fewer blocks of its row, all at once; one at least is kept.
+    /// Makes a property entry durable and visible that names fewer blocks of its inline extent, all
+    /// at once; at least one is kept.
     fn shorten_row(&self, cachelet: &Cachelet, property: &Property, row: Tree, kept: u64) -> Result<()> {
         let kept = kept.clamp(1, row.row_count());
         let gone = || (kept..row.row_count()).map(|index| row.row_block(index));
@@ -93,7 +95,7 @@ impl<M: Memory> Thread<'_, M> {
         freed.finish()
     }
 
-    /// Clears the pointers to a range of blocks and counts the body's blocks anew.
+    /// Clears the pointers to a range of blocks and updates the body's count of blocks.
     pub(super) fn clear_blocks(
         &self,
         cachelet: &Cachelet,
@@ -106,7 +108,8 @@ impl<M: Memory> Thread<'_, M> {
             return Ok(());
         }
         if root.is_row() && mode == ClearMode::All && range.end >= root.row_count() {
-            // The end of a row goes without a node, so that it goes where there is no room.
+            // The end of an inline extent is removed without a node, so that it works when no space
+            // is left.
             return match range.start {
                 0 => self.drop_body(cachelet, property),
                 start => self.shorten_row(cachelet, property, root, start),
@@ -138,7 +141,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// fallocate(2).
+    /// fallocate(2), durable.
     pub fn allocate(&self, node: Node, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
         if length == 0 {
             return Err(Error::Invalid);
@@ -183,7 +186,7 @@ impl<M: Memory> Thread<'_, M> {
         self.replace(cachelet, &property, edit, size_after).map(drop)
     }
 
-    /// Fills what is written in a range with zeros, where it is; what is not reads as zeros already.
+    /// Fills the written blocks of a range with zeros, in place; all others already read as zeros.
     fn zero_in_place(&self, property: &Property, range: Range<u64>) -> Result<()> {
         let map = self.fs.map();
         let root = map.root(property.root)?;
@@ -210,13 +213,14 @@ impl<M: Memory> Thread<'_, M> {
         let mapped = is_mapped(cachelet);
         let size_bytes = property.size_bytes;
         let first = range.start.div_ceil(BLOCK_BYTES);
-        // Behind the end nothing is visible: the last block goes as a whole if all that counts in it goes.
+        // Nothing is visible behind the end: the last block goes as a whole if all its valid bytes
+        // go.
         let last = match range.end >= size_bytes {
             true => range.end.div_ceil(BLOCK_BYTES),
             false => range.end / BLOCK_BYTES,
         };
         let head = range.start..range.end.min(first * BLOCK_BYTES);
-        // Behind the head: the two may be in one block, or be one.
+        // Behind the head: the two may be in one block, or be the same.
         let tail = head.end.max(last * BLOCK_BYTES)..range.end;
         for edge in [head, tail] {
             if edge.start < edge.end.min(size_bytes) {
@@ -238,7 +242,7 @@ impl<M: Memory> Thread<'_, M> {
         self.clear_blocks(cachelet, &after, first..last, mode)
     }
 
-    /// Zeros in a part of one block, if there is anything but zeros.
+    /// Zeroes a part of one block, if it holds anything but zeros.
     fn zero_edge(&self, cachelet: &Cachelet, property: &Property, edge: Range<u64>, mapped: bool) -> Result<Property> {
         let map = self.fs.map();
         let leaf = map.leaf(map.root(property.root)?, edge.start / BLOCK_BYTES)?;

@@ -1,10 +1,12 @@
-//! Sharing: a range of a file gets the very blocks of a range of another (FICLONE, FICLONERANGE). Nothing is copied; whoever writes later gets a
-//! block of its own.
+//! Sharing: a range of a file gets the blocks of a range of another file (FICLONE, FICLONERANGE).
+//! Nothing is copied; a later write gets a block of its own.
 //!
 //! Invariants
-//! - Pointers to a shared block all say so, durably, before there is a second one.
-//! - Both files are locked, the one with the lower inode number first. Nobody else holds two files.
-//! - A file that programs have mapped shares nothing: stores into its blocks would show in the other file.
+//! - Pointers to a shared block all carry the mark, durably, before there is a second one.
+//! - Both files are locked, the one with the lower inode number first. No other operation holds two
+//!   files.
+//! - A file that programs have mapped shares nothing: stores into its blocks would show in the
+//!   other file.
 
 use super::edit::{Change, Edit, Shared};
 use super::map::{BLOCK_SHARED, Map, SIZE_BYTES_MAX, Tree, slots_of, span};
@@ -16,7 +18,7 @@ use crate::fs::{Node, Thread};
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 
-/// A range of one file and where it comes in another.
+/// A range of one file and its position in another.
 struct Copied {
     from: u64,
     to: u64,
@@ -26,7 +28,8 @@ struct Copied {
 }
 
 impl Copied {
-    /// Checks the places against each other and against what the files hold, as FICLONERANGE does; nothing if there is nothing to do.
+    /// Checks the positions against each other and against the files' lengths, as FICLONERANGE
+    /// does. `None` if there is nothing to do.
     fn new(from: u64, to: u64, length: Option<u64>, sizes: (u64, u64), same: bool) -> Result<Option<Copied>> {
         let (source_bytes, target_bytes) = sizes;
         if !(from | to).is_multiple_of(BLOCK_BYTES) || from > source_bytes {
@@ -36,7 +39,7 @@ impl Copied {
         let (Some(from_end), Some(to_end)) = (from.checked_add(bytes), to.checked_add(bytes)) else {
             return Err(Error::Invalid);
         };
-        // A part of a block only where nothing follows it, on both sides.
+        // A partial block only where nothing follows it, on both sides.
         let whole = bytes.is_multiple_of(BLOCK_BYTES);
         if from_end > source_bytes || !whole && (from_end < source_bytes || to_end < target_bytes) {
             return Err(Error::Invalid);
@@ -57,11 +60,13 @@ impl Copied {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Gives the range of `target` at offset `to.1` the blocks of `from.0` at offset `from.1`: `length` bytes, or all up to the end of the
-    /// source. How many bytes that were. Atomic, and persistent when it returns.
+    /// Gives the range of `to.0` at offset `to.1` the blocks of `from.0` at offset `from.1`:
+    /// `length` bytes, or all up to the end of the source. Returns the number of bytes. Atomic, and
+    /// persistent when the call returns.
     ///
-    /// Offsets are those of whole blocks, and so is the length, unless it ends with the source and nothing follows in the target (`Invalid`).
-    /// `Busy` where one of the files is mapped: its blocks cannot be shared. A hole in the source becomes one in the target.
+    /// Offsets and length are multiples of the block size, except that a length may end with the
+    /// source if nothing follows in the target; otherwise `Invalid`. `Busy` if one of the files is
+    /// mapped: its blocks cannot be shared. A hole in the source becomes a hole in the target.
     pub fn share_range(&self, from: (Node, u64), to: (Node, u64), length: Option<u64>) -> Result<u64> {
         self.fs.writable()?;
         let ((source, from), (target, to)) = (from, to);
@@ -91,15 +96,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if property.kind() == Some(FileKind::Regular) { Ok(property) } else { Err(Error::Invalid) }
     }
 
-    /// Marks the written blocks of a range as shared, each where it is named. A crash on the way leaves marks that only cost: whoever writes
-    /// there gets a new block, although the old one is nobody else's.
+    /// Marks the written blocks of a range as shared, in each pointer. A crash in between leaves
+    /// superfluous marks, whose only cost is that a later write allocates a new block.
     fn mark_shared(&self, source: &Cachelet, blocks: &Range<u64>) -> Result<()> {
         let property = self.body_property(source)?;
         let root = self.fs.map().root(property.root)?;
-        // The marked pointers lead where they led.
+        // The marked pointers lead to the same blocks as before.
         let proof = self.fs.pm.fence(Flushed::nothing());
         if root.level == 0 || root.is_row() {
-            // A row as a whole, whichever of its blocks they are: so it stays one.
+            // An inline extent is marked as a whole, whichever of its blocks are shared, so that it
+            // stays one.
             let count = if root.is_row() { root.row_count() } else { 1 };
             if root.is_written() && !root.is_shared() && blocks.start < count {
                 let marked = Tree { word: root.word | BLOCK_SHARED, ..root };
@@ -112,7 +118,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Under the node `tree`, which begins with block `base`; flushed, for the caller's fence.
+    /// Marks below the node `tree`, which begins with block `base`; flushed, for the caller's
+    /// fence.
     fn mark_below(&self, map: Map<'_, M>, tree: Tree, base: u64, blocks: &Range<u64>, proof: Durable) -> Result<()> {
         let node = map.node(tree)?;
         for slot in slots_of(blocks, tree.level, base) {
@@ -128,7 +135,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Both files locked: the range of the target becomes the source's blocks.
+    /// With both files locked: the range of the target becomes the source's blocks.
     fn take_shared(&self, (source, target): (&Cachelet, &Cachelet), copied: &Copied) -> Result<()> {
         let map = self.fs.map();
         let property = self.body_property(target)?;

@@ -1,8 +1,10 @@
-//! Collapsing and inserting ranges: the same blocks at other places. A new tree of nodes over them, made visible by one property entry.
+//! Collapsing and inserting ranges: the same blocks at other positions. Builds a new tree of nodes
+//! over them, which one property entry makes visible.
 //!
 //! Invariants
-//! - Nodes that lead only to blocks before the cut are kept; all others are new, so that what is visible does not change while building.
-//! - No data is copied. Where building fails, the new nodes are freed and nothing has changed.
+//! - Nodes that lead only to blocks before the cut are kept; all others are new, so that nothing
+//!   visible changes while building.
+//! - No data is copied. If building fails, the new nodes are freed and nothing has changed.
 
 use super::map::{BLOCKS_MAX, Map, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, span};
 use super::mapping::is_mapped;
@@ -14,7 +16,8 @@ use crate::fs::Thread;
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 
-/// Which blocks come where: up to `cut` as before, from `begin` on those that were `from` and its followers, between them nothing.
+/// The new position of each block: up to `cut` as before; from `begin` on those that were at `from`
+/// and after; a hole between them.
 #[derive(Clone, Copy)]
 struct Moves {
     cut: u64,
@@ -23,7 +26,7 @@ struct Moves {
 }
 
 impl Moves {
-    /// Where block `index` was.
+    /// The previous position of block `index`.
     fn source(&self, index: u64) -> Option<u64> {
         match index {
             _ if index < self.cut => Some(index),
@@ -32,7 +35,7 @@ impl Moves {
         }
     }
 
-    /// Where blocks `range` were, as two ranges.
+    /// The previous positions of blocks `range`, as two ranges.
     fn sources(&self, range: &Range<u64>) -> [Range<u64>; 2] {
         let moved = |at: u64| (at.max(self.begin) - self.begin + self.from).min(BLOCKS_MAX);
         [range.start.min(self.cut)..range.end.min(self.cut), moved(range.start)..moved(range.end)]
@@ -48,7 +51,7 @@ struct Builder<'t, 'f, M: Memory> {
 }
 
 impl<M: Memory> Builder<'_, '_, M> {
-    /// The new tree of `level` that begins with block `base`. `same`: what the old one has there.
+    /// The new tree of `level` that begins with block `base`. `same`: what the old tree has there.
     fn build(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
         let end = base + span(level);
         if end <= self.moves.cut && (same.is_empty() || (same.level == level && !same.is_row())) {
@@ -67,7 +70,8 @@ impl<M: Memory> Builder<'_, '_, M> {
         if empty && !self.keeps_nodes(level, base, same)? { Ok(Tree::EMPTY) } else { self.node(level, base, same) }
     }
 
-    /// Whether nodes of the old tree lie before the cut as a whole, and so stay: there may be nothing below them.
+    /// Whether nodes of the old tree lie wholly before the cut, and so stay; there may be nothing
+    /// below them.
     fn keeps_nodes(&self, level: u32, base: u64, same: Tree) -> Result<bool> {
         if level <= 1 || same.is_empty() {
             return Ok(false);
@@ -108,7 +112,7 @@ impl<M: Memory> Builder<'_, '_, M> {
 
     /// Frees the new nodes of a tree, bottom up.
     fn discard(&self, tree: Tree, base: u64) -> Result<()> {
-        // Of a row there are no nodes that could have been kept.
+        // An inline extent has no nodes that could have been kept.
         if tree.level == 0 || (base + span(tree.level) <= self.moves.cut && !self.old.is_row()) {
             return Ok(());
         }
@@ -135,7 +139,7 @@ impl<M: Memory> Thread<'_, M> {
         self.shift(cachelet, property, moves, property.size_bytes - length, cut..cut + count)
     }
 
-    /// Puts a hole of `length` bytes into a file at `offset`.
+    /// Inserts a hole of `length` bytes into a file at `offset`.
     pub(super) fn insert(&self, cachelet: &Cachelet, property: &Property, offset: u64, length: u64) -> Result<()> {
         if !(offset | length).is_multiple_of(BLOCK_BYTES) || offset >= property.size_bytes {
             return Err(Error::Invalid);
@@ -148,7 +152,8 @@ impl<M: Memory> Thread<'_, M> {
         self.shift(cachelet, property, moves, property.size_bytes + length, 0..0)
     }
 
-    /// Recovery sees the old tree until the property entry is durable, and the new one from then on.
+    /// Recovery sees the old tree until the property entry is durable, and the new one from then
+    /// on.
     fn shift(
         &self,
         cachelet: &Cachelet,
@@ -158,7 +163,7 @@ impl<M: Memory> Thread<'_, M> {
         dropped: Range<u64>,
     ) -> Result<()> {
         if is_mapped(cachelet) {
-            // Programs have mapped blocks at the places where they are.
+            // The mapped blocks must keep their positions.
             return Err(Error::Busy);
         }
         let map = self.fs.map();

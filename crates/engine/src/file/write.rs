@@ -1,9 +1,11 @@
-//! Writing: which way a write takes.
+//! Writing, in one of three ways.
 //!
-//! - Bytes behind the end go in place: into the rest of the last block, and into blocks whose pointers nobody sees until the length
-//!   commits ([`Extension`]). An append never copies what is there.
+//! - Bytes behind the end go in place: into the rest of the last block, and into blocks whose
+//!   pointers are invisible until the length commits ([`Extension`]). An append never copies
+//!   existing data.
 //! - Everything else is copied on write ([`super::edit`]).
-//! - A file that programs have mapped shared is written in place where it has blocks, since those must stay where they are.
+//! - A file that programs have mapped shared is written in place where it has blocks, since those
+//!   must stay where they are.
 
 use super::edit::{Change, Edit};
 use super::map::{
@@ -20,7 +22,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory};
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Writes all of `from` at `offset`: atomic, and persistent when it returns. How many bytes (all, or an error and nothing changed).
+    /// Writes all of `from` at `offset`: atomic, and persistent when the call returns. Returns the
+    /// number of bytes, which is all; on an error nothing has changed.
     ///
     /// A file that is mapped shared is written in place instead, piece by piece.
     pub fn write(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
@@ -28,7 +31,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(from.len())
     }
 
-    /// Writes at the end, atomically with finding it; the offset that the bytes got.
+    /// Writes at the end, atomically with finding it, and persistently. Returns the offset of the
+    /// bytes.
     pub fn append(&self, node: Node, from: &[u8]) -> Result<u64> {
         self.change_file(node, |cachelet, property| {
             self.write_locked(cachelet, property, property.size_bytes, from)?;
@@ -36,7 +40,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    /// Runs a change of a regular file under its lock; once more if it found no room and recycling made some.
+    /// Runs a change of a regular file under its lock, and once more if it found no space but
+    /// recycling freed some.
     pub(super) fn change_file<T>(
         &self,
         node: Node,
@@ -95,7 +100,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             return self.extend(cachelet, property, root, Some(tail), offset, from);
         }
-        // A gap: what lies behind the old end becomes visible as zeros.
+        // A gap: the bytes behind the old end become visible as zeros.
         if offset > size_bytes {
             let property = self.clear_behind_end(cachelet, property)?;
             return self.extend(cachelet, &property, map.root(property.root)?, None, offset, from);
@@ -103,7 +108,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.extend(cachelet, property, root, None, offset, from)
     }
 
-    /// Writes in place where there are blocks, and by replacement where there are none.
+    /// Writes in place where there are blocks, and by replacement elsewhere.
     fn write_mapped(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
         let map = self.fs.map();
         let size_bytes = property.size_bytes;
@@ -132,14 +137,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.finish_change(cachelet, &self.changed_now(&property), durable)
     }
 
-    /// Before a file grows over a gap: makes what lies behind its end in the last block zeros, durably, and takes away what an operation that was
-    /// cut short may have left behind the end. The new property.
+    /// Before a file grows over a gap: durably zeroes the part of the last block behind its end,
+    /// and clears what an interrupted operation may have left behind the end. Returns the new
+    /// property.
     pub(super) fn clear_behind_end(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
         let size_bytes = property.size_bytes;
         let mut property = *property;
         let root = map.root(property.root)?;
-        // Nobody leaves a row that reaches behind the end; an image may say anything.
+        // No operation leaves an inline extent that reaches behind the end, but a damaged image
+        // may.
         let root = match root.is_row() && root.row_count() > size_bytes.div_ceil(BLOCK_BYTES) {
             true => {
                 property = self.with_nodes(cachelet, &property)?;
@@ -169,7 +176,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(property)
     }
 
-    /// Gives a body that is a row a node instead, which nobody sees but by the count of blocks. The property then, published.
+    /// Replaces an inline extent by a node; only the count of blocks shows it. Returns the
+    /// resulting property, published.
     pub(super) fn with_nodes(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
         let row = map.root(property.root)?;
@@ -183,7 +191,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(after)
     }
 
-    /// The node that a row stands for. Not durable before the next fence.
+    /// The node that an inline extent stands for. Not durable before the next fence.
     fn node_of_row(&self, row: Tree) -> Result<(Tree, Flushed)> {
         let word = self.allocate_blocks(1)?.first * BLOCK_BYTES;
         let blocks = row.row_count() as usize;
@@ -191,8 +199,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok((Tree { word, level: 1 }, flushed))
     }
 
-    /// After pointers behind the end were cleared: counts the body's blocks anew. What an operation left there that was cut short was never counted, but an empty node
-    /// may have been: sharing makes one where a range without blocks is shared.
+    /// Recounts the body's blocks after pointers behind the end were cleared. Data blocks that an
+    /// interrupted operation left there were never counted, but an empty node may have been:
+    /// sharing makes one where a range without blocks is shared.
     fn recount_blocks(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
         let mut blocks = 0;
@@ -209,8 +218,9 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Writes at or behind the end. `tail`: the last block, if the write begins in it.
     ///
-    /// At the first fence recovery sees the old length: bytes behind it do not count, and written pointers behind it are cleared. At the second
-    /// one everything that the new length shows is durable.
+    /// Until the second fence recovery sees the old length: bytes behind it do not count, and
+    /// written pointers behind it are cleared. The first fence makes everything durable that the
+    /// new length shows; the second commits the new length.
     fn extend(
         &self,
         cachelet: &Cachelet,
@@ -256,7 +266,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 }
 
-/// A write behind the end. Whatever it stores, nobody sees it before the length commits.
+/// A write behind the end. Its stores are invisible before the length commits.
 struct Extension<'t, 'f, 'a, M: Memory> {
     thread: &'t Thread<'f, M>,
     map: Map<'t, M>,
@@ -274,7 +284,8 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
 
-    /// The rest of the last block, in place; the gap between the old end and the write becomes zeros.
+    /// Fills the rest of the last block, in place; the gap between the old end and the write
+    /// becomes zeros.
     fn fill_tail(&mut self, tail: Tree, size_bytes: u64) -> Result<()> {
         let (gap, start) = (size_bytes % BLOCK_BYTES, self.offset % BLOCK_BYTES);
         let count = (self.from.len() as u64).min(BLOCK_BYTES - start);
@@ -288,7 +299,8 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
     fn place_all(&mut self, range: RangeInclusive<u64>) -> Result<()> {
         let (first, last) = range.into_inner();
         if !self.root.is_empty() && height_for(last) == 0 && self.root.level == 0 {
-            // A block that fallocate reserved: the root in the property entry says from now on that it is written.
+            // A block that fallocate reserved: the root in the property entry will mark it as
+            // written.
             self.usable(self.root)?;
             self.fill(0, self.root.offset(), 1)?;
             self.root.word &= !BLOCK_UNWRITTEN;
@@ -305,14 +317,16 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             self.root = node;
         }
         self.grow(height_for(last))?;
-        // All that can fail for want of room comes first; until then every written pointer behind the end is one of this operation.
+        // All steps that can fail for lack of space come first; until then every written pointer
+        // behind the end belongs to this operation.
         if self.each_node(first, last, Self::place_missing)? {
             self.each_node(first, last, Self::convert_reserved)?;
         }
         Ok(())
     }
 
-    /// As long as the blocks of the range continue the row of those before them, or begin one: the first one that does not.
+    /// Places blocks for as long as they continue the inline extent or begin one. Returns the first
+    /// block that does not.
     fn place_in_row(&mut self, first: u64, last: u64) -> Result<u64> {
         let count = match self.root {
             root if root.is_empty() => 0,
@@ -339,7 +353,8 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         Ok(index)
     }
 
-    /// Applies `step` to the words of each lowest node that lead to blocks of the range, and flushes them; whether any step said so.
+    /// Applies `step` to those words of each lowest node that lead to blocks of the range, and
+    /// flushes them. Returns whether any step returned true.
     fn each_node(
         &mut self,
         first: u64,
@@ -360,7 +375,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         Ok(said)
     }
 
-    /// New blocks where there are none; whether there are some that were reserved.
+    /// Allocates the missing blocks. Returns whether there are reserved ones.
     fn place_missing(&mut self, node: &MapNode, range: RangeInclusive<u64>, last: u64) -> Result<bool> {
         let (mut index, stop) = range.into_inner();
         let mut reserved = false;
@@ -375,9 +390,10 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             let (block, count) = self.take(missing, last - index + 1)?;
             self.fill(index, block, count)?;
             for (at, cell) in cells[..count as usize].iter().enumerate() {
-                // The proof is the length in the property entry: until that commits, after the fence, recovery clears these pointers.
+                // The proof is the length in the property entry: until that commits, after the
+                // fence, recovery clears these pointers.
                 let proof = Flushed::nothing().sealed();
-                // Flushed with all of the node's words by the caller.
+                // The caller flushes all of the node's words.
                 let _ = self.map.pm.commit(cell, block + at as u64 * BLOCK_BYTES, proof);
             }
             index += count;
@@ -385,8 +401,9 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         Ok(reserved)
     }
 
-    /// A block that was there; whether it is a reserved one, for later. A written one is what a writer left that died: nobody sees it, and it
-    /// serves as if it were new.
+    /// Handles a block that exists already. Returns whether it is a reserved one, to be converted
+    /// later. A written one was left by a thread that died: it is invisible and serves as a new
+    /// block.
     fn placed_before(&mut self, cell: &Commit64, index: u64) -> Result<bool> {
         let leaf = self.map.tree(cell.load(), 0)?;
         self.usable(leaf)?;
@@ -397,7 +414,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         Ok(!leaf.is_written())
     }
 
-    /// Fills reserved blocks where they are and declares them written. Nothing here needs room.
+    /// Fills reserved blocks in place and marks them written. Needs no space.
     fn convert_reserved(&mut self, node: &MapNode, range: RangeInclusive<u64>, _last: u64) -> Result<bool> {
         for index in range {
             let cell = &node.words[slot_of(index, 1)];
@@ -406,25 +423,26 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
                 continue;
             }
             self.fill(index, leaf.offset(), 1)?;
-            // As above: the length decides; and flushed by the caller.
+            // As above: the length decides, and the caller flushes.
             let _ = self.map.pm.commit(cell, leaf.offset(), Flushed::nothing().sealed());
         }
         Ok(true)
     }
 
-    /// Refuses a block behind the end that others may name: nothing makes such.
+    /// Rejects a shared block behind the end: no operation makes one.
     fn usable(&self, leaf: Tree) -> Result<()> {
         if leaf.is_shared() { Err(Corruption::BlockMap(leaf.word).into()) } else { Ok(()) }
     }
 
-    /// Up to `count` blocks in a row: offset of the first, and how many.
+    /// Up to `count` contiguous blocks: offset of the first, and their number.
     fn take(&mut self, count: u64, wanted: u64) -> Result<(u64, u64)> {
         let run = self.supply.take(self.thread, count, wanted)?;
         self.added += run.count;
         Ok((run.first * BLOCK_BYTES, run.count))
     }
 
-    /// Gives `count` blocks at `to` the content of block `index` and its followers: the bytes to write, zeros around them.
+    /// Fills `count` blocks at `to` with the content of block `index` and its successors: the bytes
+    /// to write, with zeros around them.
     fn fill(&mut self, index: u64, to: u64, count: u64) -> Result<()> {
         let start = index * BLOCK_BYTES;
         let length = count * BLOCK_BYTES;
@@ -449,7 +467,8 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         Ok(Tree { word, level })
     }
 
-    /// Puts nodes over the root until the tree has this height. Nobody knows them before the property entry does.
+    /// Puts nodes above the root until the tree has this height. They are invisible until the
+    /// property entry commits.
     fn grow(&mut self, height: u32) -> Result<()> {
         if self.root.is_empty() {
             self.root = self.empty_node(height)?;
@@ -466,7 +485,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         Ok(())
     }
 
-    /// The node that holds the pointer to block `index`; made, with those above it, if it is missing.
+    /// The node that holds the pointer to block `index`; missing nodes are made.
     fn leaf_node(&mut self, index: u64) -> Result<&'t MapNode> {
         let mut tree = self.root;
         while tree.level > 1 {
@@ -476,7 +495,8 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
                 false => child,
                 true => {
                     let fresh = self.empty_node(tree.level - 1)?;
-                    // Recovery follows links behind the end too, to find what is reserved there: no link without a durable node.
+                    // Recovery follows links behind the end too, to find reserved blocks: no link
+                    // without a durable node.
                     let durable = self.map.pm.fence(Flushed::nothing());
                     let dirty = self.map.pm.commit(cell, fresh.word, durable);
                     let flushed = self.map.pm.flush(dirty);
@@ -488,7 +508,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         self.map.node(tree)
     }
 
-    /// Takes everything back that was placed from block `first` on. `old`: the root before.
+    /// Rolls back everything that was placed from block `first` on. `old`: the root before.
     fn undo(mut self, cachelet: &Cachelet, old: Tree, first: u64) -> Result<()> {
         self.supply.give_back(self.thread)?;
         if self.root == old && (old.is_row() || old.level == 0) {
@@ -499,7 +519,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             self.map.walk(self.root, &mut |part| if part.index < first { Ok(()) } else { freed.tree(part.tree) })?;
             return freed.finish();
         }
-        // The old root is the property entry's still, whatever is below it.
+        // The property entry still names the old root, whatever is below it now.
         Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).keeping(old).run(self.root)?;
         let mut freed = Freed::new(self.thread);
         let mut top = self.root;

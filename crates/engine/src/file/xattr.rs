@@ -1,11 +1,13 @@
-//! Extended attributes: all of a file's in one body, which is replaced as a whole.
+//! Extended attributes: all attributes of a file are in one body, which is replaced as a whole.
 //!
-//! The body begins with a header of 64 bytes: CRC-32C of all that follows the header, bytes of the whole body, number of attributes, each a word, and
-//! zeros. Then the attributes, packed: name length (1 byte), value length (4 bytes), name, value.
+//! The body begins with a header of 64 bytes: CRC-32C of all bytes after the header, length of the
+//! whole body in bytes, number of attributes, each a word, and zeros. Then the attributes, packed:
+//! name length (1 byte), value length (4 bytes), name, value.
 //!
 //! Invariants
-//! - A body never changes once the inode names it, so a pinned reader needs no lock and sees one whole set.
-//! - No attributes: no body.
+//! - A body never changes once the inode names it, so a pinned reader needs no lock and sees one
+//!   whole set.
+//! - A file without attributes has no such body.
 
 use super::map::{Blocks, Tree, mark_body};
 use super::release::Supply;
@@ -21,9 +23,9 @@ use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, crc32c};
 const HEADER_BYTES: u64 = 64;
 /// Bytes before an attribute's name.
 const ENTRY_BYTES: u64 = 5;
-/// The longest value.
+/// Maximum length of a value.
 const VALUE_BYTES_MAX: usize = 64 << 10;
-/// The largest body.
+/// Maximum length of the body.
 const BODY_BYTES_MAX: u64 = 1 << 20;
 /// Bytes that are copied at a time.
 const PIECE_BYTES: usize = 512;
@@ -51,7 +53,7 @@ impl Entry {
     }
 }
 
-/// The attributes of one file as they were at one moment.
+/// A consistent set of the attributes of one file.
 struct Set<'s, M: Memory> {
     fs: &'s Fs<M>,
     /// The body's root word; zero for no attributes.
@@ -117,7 +119,8 @@ impl<'s, M: Memory> Set<'s, M> {
         Ok(None)
     }
 
-    /// Gives all bytes behind the header to `each`, with their offsets, and checks them against the checksum at the end.
+    /// Passes all bytes behind the header to `each`, with their offsets. Checks them against the
+    /// checksum at the end.
     fn pieces(&self, each: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut buffer = [0u8; PIECE_BYTES];
         let mut at = HEADER_BYTES;
@@ -133,7 +136,7 @@ impl<'s, M: Memory> Set<'s, M> {
     }
 }
 
-/// Writes a fresh body from its start to its end; nobody can see it. At most one lowest node of blocks.
+/// Writes a fresh, invisible body from start to end. It has at most one lowest-level node.
 struct Writer<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     root: Tree,
@@ -186,7 +189,7 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
         let pm = &self.thread.fs.pm;
         let node = self.thread.fs.map().node(self.root)?;
         let cell = node.words.get(index as usize).ok_or(Error::TooLarge)?;
-        // The proof is whatever names the root, which comes after a fence.
+        // The proof is the record that will name the root, which follows a fence.
         let dirty = pm.commit(cell, self.block, Flushed::nothing().sealed());
         pm.flush(dirty).unfenced();
         Ok(())
@@ -203,7 +206,8 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
     }
 }
 
-/// Makes a body of up to a block from `bytes`, for an inode that is being made: root word, blocks, and the token that awaits a fence.
+/// Makes a body of at most one block from `bytes`, for a new inode: root word, blocks, and the
+/// token that awaits a fence.
 pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) -> Result<(u64, u64, Flushed)> {
     if bytes.len() as u64 > BLOCK_BYTES {
         return Err(Error::TooLarge);
@@ -221,7 +225,8 @@ pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) ->
     }
 }
 
-/// Gives the blocks of the body that holds the extended attributes to `mark`; an error if the body does not verify.
+/// Passes the blocks of the body that holds the extended attributes to `mark`. Fails if the body
+/// does not verify.
 pub(crate) fn recover_xattrs<M: Memory>(
     fs: &Fs<M>,
     inode: &Inode,
@@ -235,14 +240,15 @@ pub(crate) fn recover_xattrs<M: Memory>(
     Set::open(fs, root)?.pieces(&mut |_, _| Ok(()))
 }
 
-/// Refuses a name that no attribute can have.
+/// Rejects a name that no attribute can have.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX { Err(Error::TooSmall(NAME_BYTES_MAX)) } else { Ok(()) }
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// Copies the value of attribute `name` into `value`; its length. `TooSmall` with the length if it does not fit, unless `value` is empty: then
-    /// only the length is told.
+    /// Copies the value of attribute `name` into `value` and returns its length. If `value` is
+    /// empty, returns only the length; if it is too short, fails with `TooSmall` and the length.
+    /// `NoAttribute` if there is no such attribute.
     pub fn xattr(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
         check_name(name)?;
         let _pin = self.pin();
@@ -258,7 +264,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(entry.value_length)
     }
 
-    /// Sets an attribute: `create` fails with `Exists` if it is there, `replace` with `NoAttribute` if it is not.
+    /// Sets an attribute, durably. `create` fails with `Exists` if it exists, `replace` with
+    /// `NoAttribute` if it does not.
     pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::TooBig);
@@ -266,12 +273,12 @@ impl<M: Memory> Thread<'_, M> {
         self.change_xattr(node, name, Some(value), create, replace)
     }
 
-    /// Removes an attribute.
+    /// Removes an attribute, durably; `NoAttribute` if there is none.
     pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
         self.change_xattr(node, name, None, false, true)
     }
 
-    /// Gives the names of all attributes to `each`.
+    /// Passes the names of all attributes to `each`.
     pub fn xattr_names(&self, node: Node, each: &mut dyn FnMut(&[u8])) -> Result<()> {
         let _pin = self.pin();
         let set = self.xattrs(node)?;
@@ -320,13 +327,15 @@ impl<M: Memory> Thread<'_, M> {
         let added = added.as_ref().map_or(&[][..], |added| &added[..]);
         let new = self.as_owner(node.number, || self.build_xattrs(&old, entry, added))?;
         let durable = self.fs.pm.fence(Flushed::nothing());
-        // At the fence before, recovery sees the old set; from the next one on, the new one. The two stores under that one are independent.
+        // Before the next fence recovery sees the old set, after it the new one. The two stores
+        // before that fence are independent.
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         super::mark_body_of(self, old.root)?;
         step();
         self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
         if old.root != 0 {
-            // Readers of attributes have no version to check. The queue's from here on, or if this thread dies, free.
+            // Readers of attributes have no version to check. From here on the retire queue owns
+            // the blocks; if this thread dies, they are free.
             super::mark_body_of(self, old.root)?;
             step();
             self.retire(RetiredKind::Body, old.root, 0);
@@ -346,7 +355,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// A body with `attributes`, for an inode that is being made: root word for [`Inode::xattrs`]. Durable at the next fence.
+    /// Builds a body with `attributes` for a new inode and returns the root word for
+    /// [`Inode::xattrs`]. Durable at the next fence.
     pub(crate) fn write_new_xattrs(&self, attributes: &[(&[u8], &[u8])]) -> Result<u64> {
         for (name, value) in attributes {
             check_name(name)?;
@@ -357,7 +367,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(self.build_xattrs(&Set::open(self.fs, 0)?, None, attributes)?.to_root())
     }
 
-    /// A body with the attributes of `old` but `entry`, and with those of `added`. Empty for no attributes.
+    /// A body with the attributes of `old` except `entry`, plus those of `added`. Empty if there
+    /// are none.
     fn build_xattrs(&self, old: &Set<'_, M>, entry: Option<Entry>, added: &[(&[u8], &[u8])]) -> Result<Tree> {
         let dropped = entry.map_or(0, |entry| entry.length());
         let added_bytes = |(name, value): &(&[u8], &[u8])| ENTRY_BYTES + (name.len() + value.len()) as u64;
