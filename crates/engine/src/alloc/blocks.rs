@@ -1,19 +1,22 @@
 //! Blocks.
 //!
-//! A bit per block says whether it is in use. Blocks come in groups of 512; a shard claims a group and allocates inside it, so that files stay in
-//! one piece and shards meet nowhere.
+//! A bit per block shows whether it is in use. Blocks come in groups of 512. A shard claims a group
+//! and allocates inside it, which keeps files contiguous and shards apart.
 //!
-//! Each block in use has an owner word, which serves those who clean up after a thread that died. It names the inode whose body, log or attributes
-//! the block is part of, or the thread slot that has it between two places. Blocks that are in use since before the region was built
-//! have none (zero); they get one before something takes their last pointer away ([`Fs::mark_owner`]). Blocks with several pointers are nobody's:
-//! what is left of them after a death is found by the next scan only.
+//! Each block in use has an owner word, for reapers of dead threads. It names the inode whose body,
+//! log or attributes contain the block, or the thread slot that holds it in transit. Blocks in use
+//! since before the region was built have none (zero); they get one before their last pointer is
+//! removed ([`Fs::mark_owner`]). Blocks with several pointers have no owner: those that a death
+//! leaves behind are found by the next scan only.
 //!
 //! Invariants
-//! - Bits and count of a group change under its lock; the owner word of a block is set before its bit. A group whose lock's owner died is put in
-//!   order by counting. Owning a group is courtesy: when blocks are short everybody takes from every group.
-//! - A block whose owner word names an inode, but which nothing of that inode leads to, is about to get its first pointer or has lost
-//!   its last, by a thread that holds the inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue. So if
-//!   that thread is dead, the block is free ([`Fs::sweep_blocks`]).
+//! - Bits and count of a group change under its lock; the owner word of a block is set before its
+//!   bit. A group whose lock's owner died is recovered by counting. Owning a group is only a
+//!   preference: when blocks are short, any thread allocates from any group.
+//! - Consider a block whose owner word names an inode, while nothing of that inode leads to the
+//!   block. It is about to get its first pointer or has lost its last, by a thread that holds the
+//!   inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue.
+//!   So if that thread is dead, the block is free ([`Fs::sweep_blocks`]).
 
 use crate::dram::{GROUP_BLOCKS, Group};
 use crate::error::{Error, Result};
@@ -25,13 +28,16 @@ use pmem::{BLOCK_BYTES, BadOffset, Memory};
 
 /// Words of bits in a group.
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
-/// A run shorter than this is refused while the caller wants more and one of the next groups may have it: files would be in shreds.
+/// A shorter run is refused while the caller wants more and one of the next groups may have it, to
+/// limit fragmentation of files.
 const SHRED_BLOCKS: u64 = 16;
-/// So many groups are looked into before half as much is enough: where all free blocks are scattered, some twenty groups are tried, not all there are.
+/// After this many groups half the run length is enough: where all free blocks are scattered, about
+/// twenty groups are tried instead of all.
 const GROUPS_TRIED: u64 = 4;
 
-/// A group that has so many free blocks again is looked at next by whoever wants one: its pages are there already, those of groups that nobody had are not. With
-/// more, an image in memory takes up more beyond what is in it; with less, files that want long rows get shorter ones.
+/// A group with this many free blocks again is the next to be claimed: its pages are already
+/// allocated, unlike those of unused groups. A higher value wastes memory of an image in memory; a
+/// lower one gives shorter runs to files that want long ones.
 const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 / 2;
 
 /// Owner word of blocks of dentries and inodes.
@@ -43,25 +49,26 @@ const OWNED_BY_SLOT: u64 = 1 << 63;
 /// In an owner word while a reaper is at work: something leads to the block.
 const REACHED: u64 = 1 << 62;
 
-/// The owner word of what thread slot `ticket - 1` has between two places.
+/// The owner word of blocks that thread slot `ticket - 1` holds in transit.
 pub(crate) fn owned_by_slot(ticket: u32) -> u64 {
     OWNED_BY_SLOT | ticket as u64
 }
 
-/// Blocks in a row.
+/// Contiguous blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockRun {
-    /// Number of the first.
+    /// Number of the first block.
     pub first: u64,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
 }
 
-/// The free blocks of a group at a moment: a bit per block, set: free.
+/// A copy of the free blocks of a group: a bit per block, set: free.
 struct FreeMap([u64; GROUP_WORDS]);
 
 impl FreeMap {
-    /// The first block at or after `from` that is free (`wanted`) or used; `GROUP_BLOCKS` if there is none.
+    /// The first block at or after `from` that is free (`wanted`) or used; `GROUP_BLOCKS` if there
+    /// is none.
     fn next(&self, from: u64, wanted: bool) -> u64 {
         let mut at = from;
         while at < GROUP_BLOCKS {
@@ -75,7 +82,8 @@ impl FreeMap {
         GROUP_BLOCKS
     }
 
-    /// The first run of `wanted` free blocks, from `hint` on and then from the start; if there is none, the longest run.
+    /// The first run of `wanted` free blocks, from `hint` on and then from the start; otherwise the
+    /// longest run.
     fn run(&self, hint: u64, wanted: u64) -> Option<(u64, u64)> {
         let mut longest = (0, 0);
         for (from, end) in [(hint, GROUP_BLOCKS), (0, hint)] {
@@ -95,7 +103,7 @@ impl FreeMap {
     }
 }
 
-/// The pieces of a run of blocks, one for each word of bits that it touches: word and mask.
+/// Splits a run of blocks into pieces, one for each word of bits that it touches: word and mask.
 fn pieces(run: BlockRun) -> impl Iterator<Item = (u64, u64)> {
     let end = run.first + run.count;
     let mut at = run.first;
@@ -111,7 +119,7 @@ fn pieces(run: BlockRun) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Blocks not in use; exact while nobody is inside.
+    /// Number of blocks not in use; exact while no thread is inside.
     pub(crate) fn blocks_free(&self) -> Result<u64> {
         let mut free = 0;
         for group in 0..self.dram.layout.groups_count {
@@ -120,13 +128,14 @@ impl<M: Memory> Fs<M> {
         Ok(free)
     }
 
-    /// Whether all blocks of a run are ones that are handed out: not of the fixed areas, not outside.
+    /// Whether all blocks of a run lie in the data area.
     pub(crate) fn is_data(&self, run: BlockRun) -> bool {
         let Some(end) = run.first.checked_add(run.count) else { return false };
         run.first >= self.geometry.data_block && end <= self.geometry.copy_block()
     }
 
-    /// While the region is being built: marks blocks as in use; how many were already.
+    /// While the region is being built: marks blocks as in use. Returns how many were marked
+    /// already.
     pub(crate) fn mark_blocks(&self, run: BlockRun) -> Result<u64> {
         let mut already = 0;
         for (word, mask) in pieces(run) {
@@ -135,7 +144,8 @@ impl<M: Memory> Fs<M> {
         Ok(already)
     }
 
-    /// While the region is being built: marks blocks of a file's body; those that were marked already are shared.
+    /// While the region is being built: marks blocks of a file's body; those already marked are
+    /// shared.
     pub(crate) fn mark_body(&self, run: BlockRun) -> Result<()> {
         for (word, mask) in pieces(run) {
             let mut shared = self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask;
@@ -147,7 +157,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// While the region is being built: takes marks away.
+    /// While the region is being built: clears marks.
     pub(crate) fn unmark_blocks(&self, run: BlockRun) -> Result<()> {
         for (word, mask) in pieces(run) {
             self.dram.block_word(word)?.fetch_and(!mask, AcqRel);
@@ -155,8 +165,8 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// While the region is being built: marks what is never handed out, namely the fixed areas, the superblock's copy, and what the last group has
-    /// beyond the image.
+    /// While the region is being built: marks what is never handed out: the fixed areas, the
+    /// superblock's copy, and the part of the last group beyond the image.
     pub(crate) fn mark_fixed_blocks(&self) -> Result<()> {
         let copy = self.geometry.copy_block();
         self.mark_blocks(BlockRun { first: 0, count: self.geometry.data_block })?;
@@ -164,7 +174,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Ends building the region: counts the free blocks of every group; how many there are.
+    /// Ends building the region: counts the free blocks of every group and returns their total.
     pub(crate) fn count_groups(&self) -> Result<u64> {
         let mut total = 0;
         for group in 0..self.dram.layout.groups_count {
@@ -186,8 +196,9 @@ impl<M: Memory> Fs<M> {
         Ok(map)
     }
 
-    /// Counts one more pointer to a block that one names already, and that is marked as shared there. Whoever did this once in a region's life
-    /// has made the counts matter to those who clean up after the dead.
+    /// Counts one more pointer to a block that another pointer names already and marks as shared.
+    /// From the first call in a region's life on, a death with a file locked makes the counts
+    /// unreliable, which reapers must take into account.
     pub(crate) fn share_block(&self, block: u64) -> Result<()> {
         self.header()?.blocks_shared.store(1, Relaxed);
         self.dram.block_owner(block)?.store(OWNED_BY_MANY, Relaxed);
@@ -195,13 +206,13 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Takes one pointer to a shared block away; whether it was the last one.
+    /// Drops one pointer to a shared block. Returns whether it was the last one.
     pub(crate) fn unshare_block(&self, block: u64) -> Result<bool> {
         let shares = self.dram.block_shares(block)?;
         Ok(shares.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)).is_err())
     }
 
-    /// Notes the owner of blocks.
+    /// Records the owner of blocks.
     pub(crate) fn mark_owner(&self, run: BlockRun, owner: u64) -> Result<()> {
         for block in run.first..run.first + run.count {
             self.dram.block_owner(block)?.store(owner, Relaxed);
@@ -209,17 +220,18 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// For a reaper: something of `owner` leads to these blocks.
+    /// For a reaper: marks blocks that something of `owner` leads to.
     pub(crate) fn mark_reached(&self, run: BlockRun, owner: u64) -> Result<()> {
         self.mark_owner(run, owner | REACHED)
     }
 
-    /// For a reaper: the same for blocks of a body. Those with several pointers are nobody's.
+    /// For a reaper: the same for blocks of a body. Blocks with several pointers have no owner.
     pub(crate) fn mark_body_reached(&self, blocks: Blocks, owner: u64) -> Result<()> {
         if blocks.shared { Ok(()) } else { self.mark_reached(blocks.run, owner) }
     }
 
-    /// For whoever holds the lock of a group, after somebody died with it.
+    /// Recounts a group after a thread died while it held the group's lock, which the caller holds
+    /// now.
     pub(crate) fn recount_group(&self, index: u64) -> Result<()> {
         let map = self.free_map(index)?;
         let free: u32 = map.0.iter().map(|word| word.count_ones()).sum();
@@ -229,7 +241,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// For a reaper: frees the blocks of `owner` that were not marked as reached, and takes the marks off the others.
+    /// For a reaper: frees the blocks of `owner` that were not marked as reached, and clears the
+    /// marks of the others.
     pub(crate) fn sweep_blocks(&self, owner: u64) -> Result<()> {
         for index in 0..self.fs.dram.layout.groups_count * GROUP_WORDS as u64 {
             let mut used = self.fs.dram.block_word(index)?.load(Acquire);
@@ -249,11 +262,12 @@ impl<M: Memory> Thread<'_, M> {
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// Between one and `wanted` blocks in a row, as many as can be had in one piece nearby. What they hold is undefined.
+    /// Between one and `wanted` contiguous blocks, as long a run as can be found nearby. Their
+    /// content is undefined.
     pub(crate) fn allocate_blocks(&self, wanted: u64) -> Result<BlockRun> {
         let wanted = wanted.clamp(1, GROUP_BLOCKS);
         let groups = self.fs.dram.layout.groups_count;
-        // Groups with room for a decent piece first, each tried once at most.
+        // Groups with room for a run of useful length first, each tried at most once.
         for tried in 0..groups {
             let least = (wanted.min(SHRED_BLOCKS) >> (tried / GROUPS_TRIED).min(63)).max(1);
             if let Some(run) = self.allocate_in_own(wanted, least)? {
@@ -263,7 +277,7 @@ impl<M: Memory> Thread<'_, M> {
                 break;
             }
         }
-        // Then whatever there is, whoever's it is.
+        // Then any free block, in any group.
         let own = self.slot.group.load(Relaxed).max(1) - 1;
         for step in 0..groups {
             let group = (own + step) % groups;
@@ -276,7 +290,7 @@ impl<M: Memory> Thread<'_, M> {
         Err(Error::NoSpace)
     }
 
-    /// Exactly `count` blocks in a row, or `NoSpace`; a group's worth at most.
+    /// Exactly `count` contiguous blocks, at most a group's worth; otherwise `NoSpace`.
     pub(crate) fn allocate_contiguous(&self, count: u64) -> Result<BlockRun> {
         if count == 0 || count > GROUP_BLOCKS {
             return Err(Error::NoSpace);
@@ -299,7 +313,7 @@ impl<M: Memory> Thread<'_, M> {
         Err(Error::NoSpace)
     }
 
-    /// Gives blocks back at once: nobody can be looking at them. (`retire` is for the others.)
+    /// Frees blocks that no reader can reach, at once. (`retire` is for all others.)
     pub(crate) fn free_blocks(&self, run: BlockRun) -> Result<()> {
         if !self.fs.is_data(run) {
             return Err(BadOffset { offset: run.first, length: run.count }.into());
@@ -310,7 +324,7 @@ impl<M: Memory> Thread<'_, M> {
             self.free_in_group(BlockRun { first: at, count: end - at })?;
             at = end;
         }
-        // What was taken last and is given back at once leaves no gap behind it.
+        // Blocks that were allocated last and are freed at once leave no gap behind them.
         if self.slot.block_hint.load(Relaxed) == run.first + run.count {
             self.slot.block_hint.store(run.first, Relaxed);
         }
@@ -344,7 +358,7 @@ impl<M: Memory> Thread<'_, M> {
         if (before..before + freed).contains(&WORTH_BLOCKS) && index < cursor.load(Relaxed) {
             cursor.store(index, Relaxed);
         }
-        // An image may say of several files that they have a block.
+        // A damaged image may name a block in several files.
         if twice {
             Err(BadOffset { offset: run.first * BLOCK_BYTES, length: run.count * BLOCK_BYTES }.into())
         } else {
@@ -373,8 +387,9 @@ impl<M: Memory> Thread<'_, M> {
         Ok(Some(run))
     }
 
-    /// A shard that has filled a group will fill the next one, too, if that is wholly free: it is provided as a huge page, for less than the single pages
-    /// cost. So is its first one, which it had filled in single pages.
+    /// A shard that has filled a group will fill the next one, too, if that is wholly free. So the
+    /// next group is provided as a huge page, which costs less than the single pages. So is the
+    /// shard's first group, which it had filled in single pages.
     fn provide_pages(&self, old: Option<u64>, fresh: u64, free: u64) {
         let Some(old) = old else { return };
         if free == GROUP_BLOCKS {
@@ -387,7 +402,8 @@ impl<M: Memory> Thread<'_, M> {
         }
     }
 
-    /// Gives the shard's group up and claims the next one with at least `least` free blocks that nobody owns; whether there was one.
+    /// Releases the shard's group and claims the next unowned one with at least `least` free
+    /// blocks. Returns whether there was one.
     fn claim_group(&self, least: u64) -> Result<bool> {
         let header = self.fs.header()?;
         let groups = self.fs.dram.layout.groups_count;
@@ -402,7 +418,8 @@ impl<M: Memory> Thread<'_, M> {
             let group = self.fs.dram.group(index)?;
             let owner = group.owner.load(Relaxed);
             let free = group.free.load(Relaxed) as u64;
-            // One that is ours already was claimed by a thread of this slot that died right then.
+            // A group that this slot owns already was claimed by a thread of this slot that died
+            // right then.
             if free >= least
                 && (owner == self.ticket()
                     || owner == 0 && group.owner.compare_exchange(0, self.ticket(), AcqRel, Relaxed).is_ok())

@@ -1,11 +1,13 @@
 //! Cachelets.
 //!
-//! A shard keeps a list of free ones and a range that nobody used yet. When its list grows long, a part goes to the list that all share,
-//! batch by batch: a shard that only closes files feeds one that only opens them.
+//! A shard keeps a list of free ones and a range of unused ones. When its list grows long, a part
+//! goes to the shared list, batch by batch: a shard that only closes files feeds one that only
+//! opens them.
 //!
 //! Invariants
-//! - A free cachelet has the number zero, and is linked by `next`. The first one of a batch on the shared list has the first one of the next batch
-//!   in `mapped` and the batch's length in `device`. The shared list and the bump change under a lock.
+//! - A free cachelet has the number zero, and is linked by `next`. The first one of a batch on the
+//!   shared list holds the first one of the next batch in `mapped` and the batch's length in
+//!   `device`. The shared list and the bump change under a lock.
 //! - Index 0 is never handed out and ends every list.
 
 use crate::dram::Cachelet;
@@ -16,16 +18,17 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::Memory;
 
-/// Cachelets that a shard takes at a time from those that nobody used yet.
+/// Cachelets that a shard takes at a time from the unused ones.
 const RANGE: u64 = 64;
-/// A shard's list may be as long as this.
+/// Maximum length of a shard's list.
 const LIST_MAX: u32 = 512;
-/// What goes to the shared list at a time.
+/// Cachelets that move to the shared list at a time.
 const BATCH: u32 = 256;
 
 impl<M: Memory> Thread<'_, M> {
-    /// The index of a free cachelet, in hand, its fields undefined but `number`, which is zero. `NoMemory` if there is none: the caller is pinned, so eviction
-    /// is for the operation around it.
+    /// The index of a free cachelet, recorded as an in-flight allocation. Its fields are undefined
+    /// except `number`, which is zero. `NoMemory` if there is none: the caller is pinned, so
+    /// eviction is left to the operation around it.
     pub(crate) fn allocate_cachelet(&self) -> Result<u32> {
         if let Some(index) = self.cachelet_of_shard()? {
             return Ok(index);
@@ -36,8 +39,8 @@ impl<M: Memory> Thread<'_, M> {
         Err(Error::NoMemory)
     }
 
-    /// The index of the cachelet that the next file made by this thread gets, if nothing comes between: for who wants to ask for what belongs to it. None: it
-    /// is not known yet.
+    /// The cachelet that the next file made by this thread gets, if nothing intervenes; lets
+    /// callers prefetch what belongs to it. `None`: not known yet.
     #[inline]
     pub fn cachelet_ahead(&self) -> Option<u32> {
         match self.slot.cachelet_list.load(Relaxed) {
@@ -49,7 +52,7 @@ impl<M: Memory> Thread<'_, M> {
         }
     }
 
-    /// Gives a cachelet back at once.
+    /// Frees a cachelet at once.
     pub(crate) fn free_cachelet(&self, index: u32) -> Result<()> {
         self.list_cachelet(index)?;
         if self.slot.hand.cachelet.load(Relaxed) == index {
@@ -58,7 +61,7 @@ impl<M: Memory> Thread<'_, M> {
         self.trim_cachelets()
     }
 
-    /// Puts a cachelet on the shard's list, and leaves it there.
+    /// Puts a cachelet on the shard's list.
     pub(crate) fn list_cachelet(&self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         cachelet.number.store(0, Release);
@@ -70,7 +73,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// Gives a part of the list to the others if it is long.
+    /// Moves a part of the list to the shared one if it is long.
     pub(crate) fn trim_cachelets(&self) -> Result<()> {
         if self.slot.cachelets_count.load(Relaxed) > LIST_MAX { self.give_batch(BATCH) } else { Ok(()) }
     }
@@ -126,7 +129,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// Gives the first `count` of the shard's list to the shared one.
+    /// Moves the first `count` cachelets of the shard's list to the shared one.
     fn give_batch(&self, count: u32) -> Result<()> {
         let header = self.fs.header()?;
         let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
@@ -150,7 +153,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// Takes a batch of the shared list; whether there was one. The shard's list is empty.
+    /// Takes a batch of the shared list. Returns whether there was one. The shard's list is empty.
     fn take_batch(&self) -> Result<bool> {
         let header = self.fs.header()?;
         if header.cachelets_free.load(Relaxed) == 0 {
@@ -170,7 +173,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(true)
     }
 
-    /// Takes a range that nobody used yet; whether there was one.
+    /// Takes a range of unused cachelets. Returns whether there was one.
     fn take_range(&self) -> Result<bool> {
         let header = self.fs.header()?;
         let layout = &self.fs.dram.layout;
@@ -191,7 +194,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(true)
     }
 
-    /// Lets shards without a thread give what they hold to the shared list; whether there was anything.
+    /// Moves the cachelets of shards without a thread to the shared list and takes a batch of it.
+    /// Returns whether there was one.
     fn adopt_cachelets(&self) -> Result<bool> {
         let mut found = false;
         self.for_idle_shards(|idle| {

@@ -1,14 +1,18 @@
 //! Inode numbers.
 //!
-//! A bit per number says whether it is in use. A shard takes up to [`MAGAZINE_INODES`] at a time into its magazine, ascending, so that files
-//! that are made one after the other lie side by side. When the segments have none left, a new segment is added to the table.
+//! A bit per number shows whether it is in use. A shard takes up to [`MAGAZINE_INODES`] at a time
+//! into its magazine, ascending, so that files made in succession lie side by side. When the
+//! segments have none left, a new segment is added to the table.
 //!
 //! Invariants
 //! - The map changes under the lock in the header; a number in a magazine counts as taken.
-//! - The number that a thread takes stays in its magazine, in front of those that are left: it is given back by a step backwards.
-//! - Segments are added in order and never taken away. A segment is durably zero before the table names it.
-//! - What a free number's identity says is of its last life, and counts for nobody: names have generations. The numbers in a magazine say nothing.
-//! - Number 0 is nobody's: its bit is set from the beginning, and it is not counted.
+//! - The number that a thread takes stays in its magazine, in front of those that are left:
+//!   stepping back gives it back.
+//! - Segments are added in order and never removed. A segment is durably zero before the table
+//!   names it.
+//! - The identity of a free number is that of its last life and has no effect, because names have
+//!   generations. The identities of numbers in a magazine are erased.
+//! - Number 0 is never used: its bit is set from the beginning, and it is not counted.
 
 use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
 use crate::dram::{DramHeader, MAGAZINE_INODES};
@@ -23,11 +27,12 @@ use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
 
 /// Words of bits of a segment.
 const SEGMENT_WORDS: u64 = INODES_PER_SEGMENT / 64;
-/// Segments that a refill searches before a new one is added: bounds what a create may cost on a full table with few holes.
+/// Segments that a refill searches before a new one is added. Bounds the cost of a create on a full
+/// table with few holes.
 const SEARCH_SEGMENTS: u64 = 64;
 
 impl<M: Memory> Fs<M> {
-    /// Inodes in use; exact while nobody is inside.
+    /// Number of inodes in use; exact while no thread is inside.
     pub(crate) fn inodes_used(&self) -> Result<u64> {
         let header = self.header()?;
         let mut used = header.inodes_used.load(Relaxed);
@@ -45,7 +50,7 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-/// The map of inode numbers, which its owner holds.
+/// The map of inode numbers, locked.
 pub(crate) struct InodeMap<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     header: &'f DramHeader,
@@ -53,14 +58,15 @@ pub(crate) struct InodeMap<'t, 'f, M: Memory> {
 }
 
 impl<M: Memory> InodeMap<'_, '_, M> {
-    /// Gives back the numbers of the bits in word `index`, together with another change that says so.
+    /// Gives back the numbers of the bits in word `index`, together with another change that
+    /// records it.
     pub(crate) fn free(&self, index: u64, bits: u64, with: Change<'_>) -> Result<()> {
         let InodeMap { thread, header, .. } = self;
         let word = thread.fs.dram.inode_word(index)?;
         let was = word.load(Relaxed);
         let used = header.inodes_used.load(Relaxed) - (was & bits).count_ones() as u64;
         thread.change_together([Change::Wide(word, was & !bits), Change::Wide(&header.inodes_used, used), with]);
-        // An image may have a name for an inode that it calls free.
+        // A damaged image may have a name for an inode that it calls free.
         if was & bits == bits { Ok(()) } else { Err(Corruption::Inode(index * 64).into()) }
     }
 }
@@ -75,7 +81,8 @@ fn lowest_bits(word: u64, count: usize) -> u64 {
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// A free inode number, in hand. Log, extended attributes, inline area and access time of its inode are durably zero.
+    /// A free inode number, recorded as an in-flight allocation. Log, extended attributes, inline
+    /// area and access time of its inode are durably zero.
     pub(crate) fn allocate_inode(&self) -> Result<u64> {
         if self.slot.inodes_next.load(Relaxed) >= self.slot.inodes_count.load(Relaxed) {
             self.refill_inodes()?;
@@ -97,7 +104,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(number)
     }
 
-    /// Puts the number that was taken last back; the caller made durably zero what `allocate_inode` promises.
+    /// Puts back the number that was taken last. The caller has made durably zero what
+    /// `allocate_inode` promises to be zero.
     pub(crate) fn put_back_inode(&self, number: u64) -> Result<()> {
         let next = self.slot.inodes_next.load(Relaxed);
         let last = next.checked_sub(1).filter(|last| self.slot.inodes[*last as usize].load(Relaxed) == number);
@@ -110,7 +118,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// As the reaper of this slot: whether the number that its owner wanted was not taken, or was put back.
+    /// As the reaper of this slot: whether the number that its owner wanted was not taken, or was
+    /// put back.
     pub(crate) fn is_in_magazine(&self, number: u64) -> bool {
         let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
         self.slot.inodes[..(end as usize).min(MAGAZINE_INODES)]
@@ -134,7 +143,8 @@ impl<M: Memory> Thread<'_, M> {
             let mut rest = taken;
             for slot in &self.slot.inodes[count..count + taken.count_ones() as usize] {
                 let number = index * 64 + rest.trailing_zeros() as u64;
-                // Before it is taken: nobody else takes it under this lock, and of a free number the identity counts for nobody.
+                // Before it is taken: this lock keeps other threads from taking it, and the
+                // identity of a free number has no effect.
                 self.forget_life(self.fs.inode_at(self.fs.inode_offset_in(segment_word, number)?)?);
                 slot.store(number, Relaxed);
                 rest &= rest - 1;
@@ -149,12 +159,12 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// Gives one number back, together with another change that says so.
+    /// Gives one number back, together with another change that records it.
     fn free_inode(&self, number: u64, with: Change<'_>) -> Result<()> {
         self.hold_inode_map()?.free(number / 64, 1 << (number % 64), with)
     }
 
-    /// Holds the map: nobody else takes or gives numbers meanwhile.
+    /// Locks the map: no other thread takes or gives back numbers meanwhile.
     pub(crate) fn hold_inode_map(&self) -> Result<InodeMap<'_, '_, M>> {
         let header = self.fs.header()?;
         let held = self.lock(&header.inodes_lock, &header.inodes_waiters)?;
@@ -174,11 +184,11 @@ impl<M: Memory> Thread<'_, M> {
 
     fn refill_inodes(&self) -> Result<()> {
         let (next, count) = (&self.slot.inodes_next, &self.slot.inodes_count);
-        // Empty either way, in this order.
+        // The magazine is empty after either store, in this order.
         count.store(0, Release);
         step();
         next.store(0, Release);
-        // Ends: every turn but the last sees one segment more than the turn before.
+        // Terminates: every round but the last sees one segment more than the round before.
         while count.load(Relaxed) == 0 {
             let segments = self.fs.header()?.segments.load(Acquire);
             self.search_inodes(segments, SEARCH_SEGMENTS)?;
@@ -195,8 +205,9 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// Takes the last life's birth away from a number that is about to get another one, so that nobody finds it by its number meanwhile. Nothing
-    /// depends on it after a crash, so it is not flushed; and the next owner finds the line in its cache.
+    /// Erases the birth of a number's last life when it is about to get another one, so that no
+    /// lookup by number finds it meanwhile. Not flushed, because nothing depends on it after a
+    /// crash; and the next owner finds the line in its cache.
     fn forget_life(&self, inode: &Inode) {
         let free = inode.free_word();
         if inode.birth.load() != free {
@@ -224,7 +235,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// Adds a segment to a table of `segments`, unless somebody else does.
+    /// Adds a segment to a table of `segments`, unless another thread does.
     fn add_segment(&self, segments: u64) -> Result<()> {
         let header = self.fs.header()?;
         let _held = self.lock(&header.segment_lock, &header.segment_waiters)?;
@@ -250,7 +261,7 @@ impl<M: Memory> Thread<'_, M> {
         self.finish_segment(segments)
     }
 
-    /// Blocks for a segment: in a row if there are so many anywhere, else wherever there are some, and one for their list.
+    /// Blocks for a segment: contiguous if possible, else scattered, plus one for their list.
     fn allocate_segment(&self) -> Result<Segment> {
         match self.allocate_contiguous(SEGMENT_BLOCKS) {
             Ok(run) => return Ok(Segment::in_a_row(run.first * BLOCK_BYTES)),
@@ -273,7 +284,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(Segment::listed(list, blocks))
     }
 
-    /// A segment was added to the table: from now on numbers are taken from it. Repeated by a reaper.
+    /// Completes the addition of a segment that the table names: numbers are taken from it from now
+    /// on. A reaper may repeat it.
     fn finish_segment(&self, segment: u64) -> Result<()> {
         let added = self.fs.segment(segment).ok_or(Corruption::Inode(segment * INODES_PER_SEGMENT))?;
         for block in added.blocks() {
@@ -284,7 +296,8 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    /// As the reaper of this slot: ends the addition of a segment, if the table names it already.
+    /// As the reaper of this slot: completes the addition of a segment, if the table already names
+    /// it.
     pub(crate) fn repair_segments(&self) -> Result<()> {
         let header = self.fs.header()?;
         let segments = header.segments.load(Acquire);

@@ -1,14 +1,17 @@
-//! Lines of slabs, for dentries: 1 to 5 cache lines in a row within one block of 64.
+//! Lines of slabs, for dentries: 1 to 5 contiguous cache lines within one block of 64.
 //!
-//! A shard hands out the lines of one slab at a time, whose free lines are a mask in its slot. Lines that others free meanwhile gather in the
-//! slab's state and are taken over when the mask has no room left.
+//! A shard hands out the lines of one slab at a time, whose free lines are a mask in its slot.
+//! Lines that other threads free meanwhile gather in the slab's state; the shard takes them over
+//! when its mask has no room left.
 //!
 //! Invariants
-//! - A line is free in exactly one place: the slab's `free_lines`, or the mask of the shard that owns the slab (state 3). A slab changes under
-//!   its lock, and all words of a change together.
-//! - The word where a dentry's seal is (the second of a line) never verifies in a free line: a new slab is durably zeroed, whoever frees a dentry
-//!   zeroed its seal durably, and the rest of a name cannot look like a seal, which has a zero byte.
-//! - A slab with free lines that is in state 1 (on no list) comes back with the next line that is freed in it.
+//! - A line is free in exactly one place: the slab's `free_lines`, or the mask of the shard that
+//!   owns the slab (state 3). A slab changes under its lock, and all words of a change together.
+//! - The word at the position of a dentry's seal (the second of a line) never verifies in a free
+//!   line. A new slab is durably zeroed; a dentry's seal is durably zeroed before its lines are
+//!   freed; and the rest of a name cannot look like a seal, which has a zero byte.
+//! - A slab with free lines in state 1 (on no list) is listed again with the next line that is
+//!   freed in it.
 
 use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
 use crate::dram::SlabState;
@@ -19,22 +22,25 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, BadOffset, LINE_BYTES, Memory};
 
-/// The block is no slab; or, since a clean image does not tell full slabs from other blocks, a full one.
+/// The block is not a slab, or is a full one: a clean image does not distinguish full slabs from
+/// other blocks.
 pub(crate) const SLAB_NONE: u32 = 0;
-/// A slab on no list: full, or not worth looking at until more of it is freed.
+/// A slab on no list: full, or not worth trying until more of it is freed.
 pub(crate) const SLAB_FULL: u32 = 1;
 /// On the list of a shard.
 pub(crate) const SLAB_LISTED: u32 = 2;
 /// A shard hands out its lines.
 pub(crate) const SLAB_OWNED: u32 = 3;
 
-/// The lines of the longest dentry.
+/// Lines of the longest dentry.
 const LINES_MAX: u64 = 5;
 /// Slabs of the shard's list that are tried before a new block is taken.
 const TRIES: usize = 4;
-/// A shard with more slabs than this on its list gives wholly free ones back to the blocks. Fewer it keeps: taken anew, a block must be zeroed first.
+/// A shard with more slabs than this on its list turns wholly free ones back into free blocks. It
+/// keeps fewer, because a newly taken block must be zeroed first.
 const KEPT_SLABS: u32 = 256;
-/// A slab with fewer free lines than this, in pieces that did not fit, is not tried again until more of it is freed.
+/// A slab with fewer free lines than this, in pieces that did not fit, is not tried again until
+/// more of it is freed.
 const WORTH_LINES: u32 = 8;
 
 /// The mask of `lines` lines from line `first` on.
@@ -42,7 +48,7 @@ pub(crate) fn line_mask(first: u64, lines: u64) -> u64 {
     (u64::MAX >> (64 - lines)) << first
 }
 
-/// The first of `lines` lines in a row that are set in `mask`.
+/// The first of `lines` contiguous lines that are set in `mask`.
 fn find_run(mask: u64, lines: u64) -> Option<u64> {
     let mut starts = mask;
     for shift in 1..lines {
@@ -51,13 +57,13 @@ fn find_run(mask: u64, lines: u64) -> Option<u64> {
     (starts != 0).then_some(starts.trailing_zeros() as u64)
 }
 
-/// An image may have names in lines that it calls free, and those are freed once more.
+/// Reports lines that were freed twice: a damaged image may have names in lines that it calls free.
 fn freed_once(block: u64, twice: u64) -> Result<()> {
     if twice == 0 { Ok(()) } else { Err(BadOffset { offset: block * BLOCK_BYTES, length: BLOCK_BYTES }.into()) }
 }
 
 impl<M: Memory> Fs<M> {
-    /// Whether `lines` lines at `offset` lie in one block that is handed out.
+    /// Whether `lines` lines at `offset` lie in one block of the data area.
     pub(crate) fn lines_fit(&self, offset: u64, lines: u64) -> bool {
         let block = offset / BLOCK_BYTES;
         offset.is_multiple_of(LINE_BYTES)
@@ -68,7 +74,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// The offset of `lines` (1 to 5) free cache lines in a row within one block. Their `seal` words never verify.
+    /// The offset of `lines` (1 to 5) contiguous free cache lines within one block. Their `seal`
+    /// words never verify.
     pub(crate) fn allocate_lines(&self, lines: u64) -> Result<u64> {
         if !(1..=LINES_MAX).contains(&lines) {
             return Err(Error::Invalid);
@@ -83,13 +90,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Where no block is left for another slab: lines that are free in a slab of any shard. Only those in the masks of other shards stay theirs.
+    /// When no block is left for another slab: free lines in a slab of any shard. Only those in the
+    /// masks of other shards stay reserved.
     #[cold]
     fn lines_of_any_shard(&self, lines: u64) -> Result<u64> {
         for index in 0..self.fs.header()?.slots_high.load(Acquire) as u32 {
             let slot = self.fs.dram.slot(index)?;
             let mut block = slot.slab.load(Relaxed);
-            // The list may change meanwhile, and then leads into another one, which is as good.
+            // The list may change meanwhile and then lead into another list, which serves as well.
             let mut next = slot.slab_list.load(Relaxed);
             for _ in 0..=slot.slab_count.load(Relaxed) {
                 if block != 0
@@ -104,7 +112,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::NoSpace)
     }
 
-    /// Takes lines that were freed in a slab, whoever's it is.
+    /// Takes lines that were freed in a slab of any shard.
     fn lines_of_slab(&self, block: u64, lines: u64) -> Result<Option<u64>> {
         let slab = self.fs.dram.slab(block)?;
         let _held = self.lock(&slab.lock, &slab.waiters)?;
@@ -119,7 +127,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Some(offset))
     }
 
-    /// Gives lines back at once that were taken for a dentry; the caller made the dentry's seal durably zero.
+    /// Gives back lines of a dentry at once. The caller has made the dentry's seal durably zero.
     pub(crate) fn free_lines(&self, offset: u64, lines: u64) -> Result<()> {
         if !self.fs.lines_fit(offset, lines) {
             return Err(BadOffset { offset, length: lines * LINE_BYTES }.into());
@@ -129,7 +137,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.free_line_mask(offset / BLOCK_BYTES, line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines), with)
     }
 
-    /// Gives back the lines of a mask in one block, which were checked to be lines of dentries, together with another change that says so.
+    /// Gives back the lines of a mask in one block, which were checked to be lines of dentries,
+    /// together with another change that records it.
     pub(crate) fn free_line_mask(&self, block: u64, mask: u64, with: Change<'_>) -> Result<()> {
         if self.slot.slab.load(Relaxed) == block {
             let own = self.slot.slab_lines.load(Relaxed);
@@ -150,7 +159,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         freed_once(block, others & mask)
     }
 
-    /// Gives what the shard holds of slabs back to where everybody finds it, wholly free slabs to the blocks. For shards without a thread.
+    /// Returns the shard's slabs to where all threads find them, and wholly free slabs to the
+    /// blocks. For shards without a thread.
     pub(crate) fn give_back_lines(&self) -> Result<()> {
         self.put_back_slab()?;
         for _ in 0..self.slot.slab_count.load(Relaxed) {
@@ -179,13 +189,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         Some(offset)
     }
 
-    /// As the reaper of this slot: whether lines that its owner wanted were not taken, or were put back.
+    /// As the reaper of this slot: whether lines that its owner wanted were not taken, or were put
+    /// back.
     pub(crate) fn are_in_mask(&self, offset: u64, lines: u64) -> bool {
         let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines);
         self.slot.slab.load(Relaxed) == offset / BLOCK_BYTES && self.slot.slab_lines.load(Relaxed) & mask != 0
     }
 
-    /// Makes a slab with room for `lines` the shard's: what others freed in the present one, one of the list, or a new block.
+    /// Gives the shard a slab with room for `lines`: lines freed in the present one, one of the
+    /// list, or a new block.
     fn find_slab(&self, lines: u64) -> Result<()> {
         if self.slot.slab.load(Relaxed) != 0 {
             self.take_freed()?;
@@ -211,7 +223,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.new_slab()
     }
 
-    /// Takes over what others freed in the shard's slab.
+    /// Takes over the lines that other threads freed in the shard's slab.
     fn take_freed(&self) -> Result<()> {
         let slab = self.fs.dram.slab(self.slot.slab.load(Relaxed))?;
         let _held = self.lock(&slab.lock, &slab.waiters)?;
@@ -220,8 +232,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Takes a block for a slab. It is zeroed first: a crash may leave the slot that names a dentry without the dentry, and then nothing that lay
-    /// there may pass for one.
+    /// Takes a block for a slab and zeroes it first: a crash may leave the slot that names a dentry
+    /// without the dentry, and then no previous content may pass for one.
     fn new_slab(&self) -> Result<()> {
         let block = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_blocks(1))?.first;
         let pm = &self.fs.pm;
@@ -237,7 +249,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Gives the shard's slab up: to the end of its list if it has lines worth another look.
+    /// Releases the shard's slab: to the end of its list if it has lines worth another try.
     fn put_back_slab(&self) -> Result<()> {
         let block = self.slot.slab.load(Relaxed);
         if block == 0 {
@@ -261,7 +273,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// The shard's slab has no line in use, so it is no slab any more.
+    /// Turns the shard's slab, which has no line in use, back into a free block.
     fn free_slab(&self) -> Result<()> {
         let block = self.slot.slab.load(Relaxed);
         let slab = self.fs.dram.slab(block)?;
@@ -274,7 +286,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.free_blocks(BlockRun { first: block, count: 1 })
     }
 
-    /// What appends a slab to the shard's list: the oldest come first, so that none that does not fit stays in the way.
+    /// Changes that append a slab to the shard's list. The oldest come first, so that a slab that
+    /// does not fit does not block the list.
     fn list_changes<'c>(&'c self, block: u64, slab: &'c SlabState) -> Result<[Change<'c>; 4]> {
         let count = self.slot.slab_count.load(Relaxed);
         let before = match count {
@@ -296,7 +309,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Makes the first slab of the shard's list the one that it hands lines out of; whether there was one.
+    /// Makes the first slab of the shard's list its current one. Returns whether there was one.
     fn pop_slab(&self) -> Result<bool> {
         let count = self.slot.slab_count.load(Relaxed);
         if count == 0 {

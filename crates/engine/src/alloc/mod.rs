@@ -1,8 +1,10 @@
-//! What is free: blocks, dentry lines, inodes, cachelets. All of it is DRAM state, held by shards in advance, so that allocation meets nobody.
+//! Free space: blocks, dentry lines, inodes, cachelets. All of it is DRAM state that shards hold in
+//! advance, so that allocations of different threads rarely meet.
 //!
 //! Invariants
-//! - What is handed out was free for a whole grace period, and on the image nothing names it.
-//! - The maps of free things are rebuilt by recovery, or loaded from what a clean detach left ([`snapshot`]).
+//! - What is handed out was free for a whole grace period, and nothing on the image names it.
+//! - The maps of free space are rebuilt by recovery, or loaded from the snapshot of a clean detach
+//!   ([`snapshot`]).
 
 mod blocks;
 mod cachelets;

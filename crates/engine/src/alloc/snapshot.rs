@@ -1,13 +1,18 @@
-//! What a clean detach leaves so that the next attach need not scan: block map, inode map, slabs with free lines, and shared blocks.
+//! The snapshot that a clean detach leaves so that the next attach need not scan: block map, inode
+//! map, slabs with free lines, and shared blocks.
 //!
-//! - Block map: two bits per block. 0 free; 1 in use; 2 a slab of which free lines are listed; 3 a block whose further pointers are counted in the list.
+//! - Block map: two bits per block. 0: free; 1: in use; 2: a slab whose free lines are listed; 3: a
+//!   block whose further pointers are counted in the list.
 //! - Inode map: a bit per number, set: in use.
-//! - The list: a chain of [`ListPage`]s in blocks that the map calls free: the next attach for writing reads and forgets them. If no blocks
-//!   are left for it, the slabs count as full: their free lines are lost until the next scan. With shared blocks there is no snapshot then.
+//! - The list: a chain of [`ListPage`]s in blocks that the map calls free. The next attach for
+//!   writing reads them, after which they are free. If no blocks are left for the list, the slabs
+//!   count as full: their free lines are lost until the next scan. With shared blocks there is then
+//!   no snapshot.
 //!
 //! Invariants
-//! - All of it is durable before the clean flag is, and none of it is believed unless the checksum matches and every number in it
-//!   fits: else the image is scanned, as one on which nothing can be half-made.
+//! - All of it is durable before the clean flag is. None of it is trusted unless the checksum
+//!   matches and every number in it fits. Otherwise the image is scanned, as one without half-made
+//!   structures.
 
 use super::BlockRun;
 use super::lines::SLAB_LISTED;
@@ -86,7 +91,8 @@ fn write_words<M: Memory>(
     Ok(flushed)
 }
 
-/// Reads `words` words from `block` on, continues the checksum over them, and gives them to `each`.
+/// Reads `words` words from `block` on, continues the checksum over them, and passes them to
+/// `each`.
 fn read_words<M: Memory>(
     pm: &Region<M>,
     block: u64,
@@ -116,7 +122,8 @@ fn set_figures<M: Memory>(pm: &Region<M>, superblock: &Superblock, snapshot: &Sn
     pm.flush_all(&superblock.snapshot[0]).and(pm.flush_all(&superblock.snapshot[7]))
 }
 
-/// The snapshot of an empty image, for mkfs: the fixed areas and the first segment are in use, and the root.
+/// The snapshot of an empty image, for mkfs: the fixed areas, the first segment and the root are in
+/// use.
 pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geometry) -> Result<Flushed> {
     let mut crc = 0;
     let (behind, copy) = (geometry.data_block + SEGMENT_BLOCKS, geometry.copy_block());
@@ -131,7 +138,7 @@ pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, ge
         geometry.inode_map_block,
         inode_map_words(geometry),
         &mut crc,
-        // Number 0, which is nobody's, and the root.
+        // Number 0, which is never used, and the root.
         |index| Ok(if index == 0 { 0b11 } else { 0 }),
     )?);
     let mut figures = Snapshot { blocks_free: copy - behind, inodes_used: 1, segments: 1, ..Snapshot::default() };
@@ -139,7 +146,8 @@ pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, ge
     Ok(flushed.and(set_figures(pm, superblock, &figures)))
 }
 
-/// Writes the snapshot of a file system that nobody is inside, up to the fence. All shards have given back what they held.
+/// Writes the snapshot of a file system that no thread is inside, up to the fence. All shards have
+/// given back what they held.
 pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     let (pm, geometry) = (&fs.pm, &fs.geometry);
     let header = fs.header()?;
@@ -198,7 +206,7 @@ impl<M: Memory> Iterator for FreeBlocks<'_, M> {
 const CODE_SLAB: u64 = 2;
 const CODE_SHARED: u64 = 3;
 
-/// What the list has to say about a block that is in use: its code in the block map, and the word that goes with it.
+/// The list's entry for a block that is in use: its code in the block map, and its word.
 fn list_entry<M: Memory>(fs: &Fs<M>, block: u64) -> Result<Option<(u64, u64)>> {
     let slab = fs.dram.slab(block)?;
     let free = slab.free_lines.load(Acquire);
@@ -209,7 +217,7 @@ fn list_entry<M: Memory>(fs: &Fs<M>, block: u64) -> Result<Option<(u64, u64)>> {
     Ok((shares != 0).then_some((CODE_SHARED, shares as u64)))
 }
 
-/// Calls `each` with every block that the list has something to say about, ascending: number, code and word.
+/// Calls `each` with every block that has a list entry, ascending: number, code and word.
 fn for_entries<M: Memory>(fs: &Fs<M>, mut each: impl FnMut(u64, u64, u64) -> Result<()>) -> Result<()> {
     for index in 0..fs.geometry.blocks.div_ceil(64) {
         let mut used = fs.dram.block_word(index)?.load(Acquire);
@@ -231,7 +239,7 @@ pub(crate) fn for_slabs<M: Memory>(fs: &Fs<M>, mut each: impl FnMut(u64) -> Resu
     for_entries(fs, |block, code, _| if code == CODE_SLAB { each(block) } else { Ok(()) })
 }
 
-/// How many entries the list needs, and whether any is of a shared block.
+/// Number of entries that the list needs, and whether any is of a shared block.
 fn count_entries<M: Memory>(fs: &Fs<M>) -> Result<(u64, bool)> {
     let (mut entries, mut any_shared) = (0, false);
     for_entries(fs, |_, code, _| {
@@ -262,7 +270,8 @@ fn block_codes<M: Memory>(fs: &Fs<M>, index: u64, listed: bool) -> Result<u64> {
     Ok(codes)
 }
 
-/// Writes the list, of which the number of entries is known; `pages` gives the blocks behind the first one.
+/// Writes the list, whose number of entries is known; `pages` supplies the blocks behind the first
+/// one.
 fn write_list<M: Memory>(
     fs: &Fs<M>,
     (figures, mut left): (&Snapshot, u64),
@@ -294,7 +303,8 @@ fn write_list<M: Memory>(
     Ok(flushed)
 }
 
-/// Loads the snapshot of a clean image into a fresh region; whether it could be believed. If not, the region is as it was.
+/// Loads the snapshot of a clean image into a fresh region. Returns whether it was valid; if not,
+/// the region is unchanged.
 pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     let superblock = fs.superblock()?;
     let figures = Snapshot::from_words(&core::array::from_fn(|index| superblock.snapshot[index].load()));
@@ -322,7 +332,8 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     Ok(true)
 }
 
-/// Marks all blocks that the last maps called used, whether they match their checksum or not: for an image with damage in it.
+/// Marks all blocks that the last maps called used, whether or not they match their checksum: for a
+/// damaged image.
 pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
     let geometry = &fs.geometry;
     read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
@@ -348,7 +359,7 @@ fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool>
     if !sound || figures.checksum(crc, epoch) != figures.checksum {
         return Ok(false);
     }
-    // The table is not under the checksum: it is checked against the figures.
+    // The checksum does not cover the segment table: it is checked against the figures.
     for segment in 0..figures.segments {
         if fs.segment(segment).is_none() {
             return Ok(false);
@@ -357,7 +368,8 @@ fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool>
     Ok(figures.segments == geometry.segments_max || fs.segment_entry(figures.segments)?.load() == 0)
 }
 
-/// Continues the checksum over the list; whether it has the length that it should have and names blocks that are handed out.
+/// Continues the checksum over the list. Returns whether the list has the right length and names
+/// blocks of the data area only.
 fn verify_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> bool {
     let mut at = figures.list_page;
     let mut bytes = [0u8; BLOCK_BYTES as usize];
@@ -379,7 +391,8 @@ fn verify_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> bool
     at == 0 && (figures.list_page != 0) == (figures.list_pages != 0)
 }
 
-/// Sets up what the list tells of: slabs with free lines, full ones until `attach` lists them, and blocks with several pointers.
+/// Sets up what the list contains: slabs with free lines, which are on no list until `attach` lists
+/// them, and blocks with several pointers.
 fn load_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot) -> Result<()> {
     let mut at = figures.list_page;
     for _ in 0..figures.list_pages {
@@ -400,7 +413,7 @@ fn load_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// What the block map says about a block.
+/// The code of a block in the block map.
 fn code_of<M: Memory>(fs: &Fs<M>, block: u64) -> Result<u64> {
     let mut word = [0u8; 8];
     fs.pm.read_bytes(fs.geometry.block_map_block * BLOCK_BYTES + block / BLOCKS_PER_WORD * 8, &mut word)?;

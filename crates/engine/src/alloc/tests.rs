@@ -61,7 +61,7 @@ fn what_comes_and_goes_keeps_to_the_part_of_the_image_that_it_has() {
     let image = new_image(64 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
-    // A fifth of the image; then small pieces come and go, as many as there are.
+    // A fifth of the image; then as many small pieces come and go.
     let mut pieces: Vec<BlockRun> = (0..800).map(|_| thread.allocate_blocks(4).expect("blocks")).collect();
     let first = pieces[0].first;
     let mut random = 1u64;
@@ -99,7 +99,7 @@ fn a_run_of_exact_length_is_whole_or_refused() {
     assert_eq!(thread.allocate_contiguous(4), Err(Error::NoSpace));
     assert_eq!(thread.allocate_contiguous(3), Ok(BlockRun { first: middle + 3, count: 3 }));
     assert_eq!(thread.allocate_contiguous(513), Err(Error::NoSpace));
-    assert!(thread.free_blocks(BlockRun { first: 0, count: 1 }).is_err(), "the superblock is nobody's to free");
+    assert!(thread.free_blocks(BlockRun { first: 0, count: 1 }).is_err(), "the superblock cannot be freed");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn lines_that_lie_free_in_slabs_of_others_are_found_when_there_are_no_blocks() {
     let image = new_image(4 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let (first, second) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
-    // Ten slabs; then a line of each is left.
+    // Ten slabs, of each of which one line stays in use.
     let lines: Vec<u64> = (0..640).map(|_| take_line(&first)).collect();
     take_all(&first, 1);
     for line in lines.iter().filter(|line| **line % 4096 != 0) {
@@ -268,7 +268,7 @@ fn take_line(thread: &crate::fs::Thread<'_>) -> u64 {
     line
 }
 
-/// What was allocated is somebody's now.
+/// Clears the record of in-flight allocations.
 fn let_go(thread: &crate::fs::Thread<'_>) {
     thread.slot.hand.dentries.iter().for_each(|word| word.store(0, core::sync::atomic::Ordering::Relaxed));
 }
@@ -287,7 +287,7 @@ fn the_room_of_a_large_file_is_there_when_its_removal_returns() {
     }
     removes.release(large, 1);
     removes.unlink(root, b"large", |_| Ok(())).expect("unlinks");
-    // The one who removed it lives, and does nothing more.
+    // The remover is alive, and does nothing more.
     assert!(fs.blocks_free().expect("a count") >= written, "{written} blocks");
     let other = writes.create(root, b"other", &new).expect("creates");
     for _ in 0..written / 16 {
@@ -350,7 +350,7 @@ fn a_clean_detach_brings_back_exactly_the_free_lines_blocks_and_inodes() {
     let again: HashSet<u64> = (0..500).map(|_| thread.allocate_lines(1).expect("a line")).collect();
     assert!(again.is_disjoint(&kept));
     assert_eq!(fs.blocks_free(), Ok(blocks_free), "no new block was needed");
-    // A line of a block that was full comes back too.
+    // A line of a block that was full comes back, too.
     kept.iter().for_each(|line| thread.free_lines(*line, 1).expect("frees"));
 }
 

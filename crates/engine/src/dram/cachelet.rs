@@ -193,8 +193,7 @@ pub struct Cachelet {
     /// Device number; zero if it is not a device. Directories: the number of subdirectories; see
     /// [`Cachelet::links`].
     pub device: AtomicU32,
-    /// Next in the list that this cachelet is on: free list, or the queue of directories that may
-    /// be evicted.
+    /// Next in the free list that this cachelet is on.
     pub next: AtomicU32,
 }
 /// Bit of a directory's `mapped` word: used since the eviction hand passed.

@@ -6,9 +6,8 @@
 //! - Nothing in it is needed to recover the image.
 //! - All links are indexes (cachelets, buckets, slots, blocks). Index 0 of cachelets and overflow
 //!   buckets is never allocated and means "none".
-//! - A fresh region is all zero, and zero is the initial state of everything except what
-//!   [`Dram::format`] writes.
-
+//! - A fresh region is all zero, and zero is the initial state of everything except some header
+//!   fields, which the first attach sets.
 mod bucket;
 mod cachelet;
 mod header;

@@ -1,4 +1,5 @@
-//! Blocks that files share: whoever writes gets its own, whoever is left has them alone, and they are counted after leaving and after a crash.
+//! Blocks that files share: a write gets its own block, the last user owns a block alone, and the
+//! references are counted after a detach and after a crash.
 
 use super::map::SIZE_BYTES_MAX;
 use super::tests::{MIB, check, content, file, property};
@@ -11,7 +12,7 @@ use pmem::{BLOCK_BYTES, Flushed};
 use std::vec;
 use std::vec::Vec;
 
-/// How many pointers beside the first one name the blocks of a file.
+/// Number of references beyond the first to the blocks of a file.
 fn shares(fs: &Fs, thread: &Thread<'_>, node: Node) -> u64 {
     let mut sum = 0;
     visit_body(fs.pm(), fs.geometry(), property(fs, thread, node).root, &mut |part| {
@@ -37,7 +38,7 @@ fn a_shared_block_is_copied_by_whoever_writes_and_freed_by_the_last() {
         thread.with_nodes(cachelet, &property(&fs, &thread, node)).expect("a node");
     };
     with_nodes(one);
-    // Both name the second block.
+    // Makes both files name the second block.
     let share = |node: Node, word: u64| {
         let root = fs.map().root(property(&fs, &thread, node).root).expect("a root");
         let cell = &fs.map().node(root).expect("a node").words[1];
@@ -78,7 +79,7 @@ fn a_file_that_shares_blocks_stays_as_it_was_however_the_other_one_changes() {
         check(&fs, &thread, source);
         check(&fs, &thread, copy);
         assert_eq!(content(&thread, source, size_bytes), bytes);
-        // Every way to change the source leaves the copy alone.
+        // No way of changing the source changes the copy.
         thread.append(source, b"behind the end").expect("appends");
         thread.write(source, size_bytes / 2, b"in the middle").expect("writes");
         thread.allocate(source, AllocateMode::PunchHole, 0, 100).expect("punches");
@@ -119,7 +120,7 @@ fn ranges_are_shared_within_a_file_and_into_the_middle_of_another() {
     assert_eq!(share((one, 0), (one, 5), 2), Ok(2 * BLOCK_BYTES));
     assert_eq!(seen(one, 10), [1, 2, 3, 4, 5, 1, 2, 8, 9, 10]);
     assert_eq!(share((one, 0), (one, 5), 2), Ok(2 * BLOCK_BYTES), "the same again changes nothing");
-    // Far behind the end: what is between is a hole, and what is a hole stays one.
+    // Far behind the end: the range between becomes a hole, and a hole stays one.
     assert_eq!(share((other, 1), (one, 1000), 1), Ok(BLOCK_BYTES));
     assert_eq!((first_byte(one, 999), first_byte(one, 1000)), (0, 3));
     assert_eq!(share((one, 100), (other, 0), 3), Ok(3 * BLOCK_BYTES));
@@ -169,7 +170,7 @@ fn a_mapping_has_no_blocks_that_others_share() {
     thread.change(other, |_| Ok(past)).expect("times");
     let mut seen = Vec::new();
     thread.map_extents(other, 0, 10_000, false, &mut |extent| seen.push(extent)).expect("extents");
-    assert_eq!(thread.stat(other).expect("attributes").modified_ns, 1_000_000_000, "who maps it changes nothing");
+    assert_eq!(thread.stat(other).expect("attributes").modified_ns, 1_000_000_000, "mapping changes no times");
     let mapped = seen[0].address.expect("a block");
     thread.write(other, 0, b"in place").expect("writes");
     let mut bytes = [0; 8];
@@ -222,7 +223,8 @@ fn a_node_that_shared_a_hole_is_counted_as_long_as_it_is_there() {
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
     let free_before = fs.blocks_free().expect("a count");
-    // The second place begins where the first one's node ends; the third lies in a node that has one block.
+    // The second place begins where the first one's node ends; the third lies in a node that has
+    // one block.
     for (at, length) in [(4 * MIB, 25 * BLOCK_BYTES), (2 * MIB, BLOCK_BYTES), (MIB, BLOCK_BYTES)] {
         let [hole, copy] = [file(&thread), file(&thread)];
         thread.truncate(hole, 100 * BLOCK_BYTES).expect("grows");
@@ -230,7 +232,7 @@ fn a_node_that_shared_a_hole_is_counted_as_long_as_it_is_there() {
         thread.write(copy, at, b"one block").expect("writes");
         assert_eq!(thread.share_range((hole, 0), (copy, at), Some(length)), Ok(length));
         check(&fs, &thread, copy);
-        // What is behind the end is cleared before a file grows over a gap.
+        // Pointers behind the end are cleared before a file grows over a gap.
         thread.truncate(copy, at + 20 * MIB).expect("grows");
         check(&fs, &thread, copy);
         thread.write(copy, at + 30 * MIB, b"far out").expect("writes");
@@ -257,7 +259,8 @@ fn an_empty_root_stays_where_there_is_no_room_to_grow() {
             filled += 1;
         }
         thread.truncate(filler, (filled - room) * BLOCK_BYTES).expect("makes a little room");
-        // It begins below the old root, and ends behind what that can hold: the map grows by nodes first.
+        // The range begins below the old root and ends behind its span: the map first grows by
+        // nodes.
         let grown = thread.write(copy, 500 * BLOCK_BYTES, &[6; 20 * BLOCK_BYTES as usize]);
         assert!(grown.is_ok() || grown == Err(Error::NoSpace), "{grown:?}");
         while thread.append(filler, &block).is_ok() {}

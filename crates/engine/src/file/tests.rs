@@ -31,7 +31,7 @@ pub(super) fn content(thread: &Thread<'_>, node: Node, size_bytes: u64) -> Vec<u
     bytes
 }
 
-/// What the image says must be what memory says, and the blocks must be as many as the map has.
+/// Checks that image and DRAM region agree, and that the count of blocks is that of the map.
 pub(super) fn check(fs: &Fs, thread: &Thread<'_>, node: Node) {
     let property = property(fs, thread, node);
     let mut counted = 0;
@@ -69,7 +69,7 @@ impl Random {
         self.0 % limit.max(1)
     }
 
-    /// An offset that likes the edges of blocks.
+    /// An offset, often at the edge of a block.
     fn offset(&mut self, limit: u64) -> u64 {
         let offset = self.below(limit);
         match self.below(4) {
@@ -166,7 +166,7 @@ fn random_change(
     }
 }
 
-/// Whether an offset is in data or in a hole can be told from the model only one way: what is not zero is data.
+/// The model tells data from holes in one direction only: what is not zero is data.
 fn check_seek(thread: &Thread<'_>, node: Node, model: &[u8]) {
     let mut at = 0;
     while at < model.len() as u64 {
@@ -185,7 +185,8 @@ fn check_seek(thread: &Thread<'_>, node: Node, model: &[u8]) {
     assert_eq!(thread.seek(node, model.len() as u64, SeekWhat::Hole), Err(Error::NoSuchExtent));
 }
 
-/// A story of random changes; every one is checked against the model. `mapped`: as if programs had mapped the file.
+/// A sequence of random changes, each checked against the model. `mapped`: as if programs had
+/// mapped the file.
 fn tell_story(seed: u64, limit: u64, steps: usize, mapped: bool) {
     let image = new_image(64 * MIB, 1024);
     let fs = Attached::new(&image).expect("attaches");
@@ -338,7 +339,7 @@ fn a_file_that_is_written_from_end_to_end_needs_no_node() {
     let (node, other) = (file(&thread), file(&thread));
     let bytes: Vec<u8> = (0..3 * MIB + 77).map(|at| (at % 251) as u8).collect();
     let blocks = |node| property(&fs, &thread, node).blocks;
-    // In pieces that begin and end anywhere, up to as many blocks as a row may have.
+    // In pieces with arbitrary boundaries, up to the maximum of an inline extent.
     let mut written = 0;
     for length in [5000, 3000, 10, 100_000, 4096, 2 * MIB as usize - 112_106] {
         assert_eq!(thread.append(node, &bytes[written..written + length]), Ok(written as u64));
@@ -351,7 +352,7 @@ fn a_file_that_is_written_from_end_to_end_needs_no_node() {
     assert_eq!(blocks(node), (bytes.len() as u64).div_ceil(BLOCK_BYTES) + 3);
     check(&fs, &thread, node);
     assert!(content(&thread, node, bytes.len() as u64) == bytes);
-    // A row that is cut off is one still, until a block of it is replaced or taken out.
+    // A truncated inline extent stays one until one of its blocks is replaced or removed.
     thread.write(other, 0, &bytes[..10 * 4096]).expect("writes");
     for (size_bytes, left) in [(8 * 4096 - 5, 8), (3 * 4096, 3), (4096, 1), (9 * 4096, 1), (100, 1)] {
         thread.truncate(other, size_bytes).expect("truncates");
@@ -397,7 +398,7 @@ fn a_write_that_finds_no_room_changes_nothing() {
         assert!(content(&thread, node, before.size_bytes) == old, "attempt {attempt}");
         check(&fs, &thread, node);
     }
-    // What was reserved behind the end survives a failed append.
+    // Blocks reserved behind the end survive a failed append.
     assert_eq!(thread.allocate(node, reserve, 3 * MIB, MIB), Ok(()));
     let before = property(&fs, &thread, node);
     let free_before = fs.blocks_free().expect("a count");
@@ -539,7 +540,7 @@ fn readers_of_a_file_that_shrinks_and_grows_see_one_state_of_it() {
         for round in 0..5_000u64 {
             let length = (round * 7919 % 60_000 + 1) as usize;
             assert_eq!(thread.truncate(node, 0), Ok(()));
-            // What was freed serves another file at once.
+            // Freed blocks serve another file at once.
             assert_eq!(thread.write(other, 0, &vec![0xff; 60_000]), Ok(60_000));
             assert_eq!(thread.append(node, &vec![(round % 200) as u8 + 1; length]), Ok(0));
             assert_eq!(thread.truncate(node, length as u64 / 2), Ok(()));
@@ -626,7 +627,7 @@ fn damaged_maps_are_errors() {
     for bad in [5, root.word | 5, root.word | 1 << 4 | 1, root.word | 0x80] {
         assert!(visit_body(fs.pm(), fs.geometry(), bad, &mut |_| {}).is_err(), "{bad:#x}");
     }
-    // A node that leads to itself ends all the same.
+    // A node that leads to itself must not loop.
     let dirty = fs.pm().commit(cell, good[1], Flushed::nothing().sealed());
     fs.pm().persist(dirty);
     let _ = visit_body(fs.pm(), fs.geometry(), property.root, &mut |_| {});
@@ -641,7 +642,7 @@ fn trees_are_as_high_as_they_need_to_be() {
     }
 }
 
-/// All attributes of a file, as the calls tell them.
+/// All attributes of a file, as the calls return them.
 fn attributes(thread: &Thread<'_>, node: Node) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut names = Vec::new();
     thread.xattr_names(node, &mut |name| names.push(name.to_vec())).expect("names");
@@ -716,7 +717,7 @@ fn extended_attributes_have_limits() {
     let result: Vec<Result<()>> = (1..20).map(fill).collect();
     assert_eq!(result[18], Err(Error::NoSpace));
     assert_eq!((Error::TooBig.errno(), Error::TooSmall(0).errno()), (7, 34));
-    // Damage is noticed before it would be certified anew.
+    // Damage is detected before a new checksum would certify it.
     let root = Tree::from_root(fs.inode(node.number).expect("an inode").xattrs.load()).expect("a root");
     let block = fs.map().leaf(root, 1).expect("a leaf");
     let dirty = fs.pm().write_bytes(block.offset() + 100, b"x").expect("inside");
