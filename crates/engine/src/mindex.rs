@@ -1,14 +1,18 @@
-//! The mindex (paper III.C): one global hash from (parent inode, name) to the dentry and to the cachelet or, before there is one, straight to the
-//! inode (the inode quick path).
+//! The mindex (paper III.C): one global hash from (parent inode, name) to the dentry and to the
+//! cachelet or, before there is one, directly to the inode (the inode quick path).
 //!
-//! Main buckets are cache lines in an array that grows one bucket at a time (linear hashing): memory and cache footprint follow the number of
-//! names, and no call ever pays for a rehash. A bucket that is full continues in overflow buckets.
+//! Main buckets are cache lines in an array that grows one bucket at a time (linear hashing):
+//! memory and cache footprint follow the number of names, and no call ever pays for a rehash. A
+//! full bucket continues in overflow buckets.
 //!
 //! Invariants
-//! - A bucket's chain changes only under its lock, and only while its version is odd (but for an entry's value, which is one word).
-//! - Readers take no lock. They are pinned, so a dentry or cachelet that an entry names is not used for something else; they read again when the
-//!   version moved. A miss counts only if the number of buckets still leads to the same bucket.
-//! - Bucket `n` comes into use by splitting bucket `n - L`, L the highest power of two not above `n`, under the grow lock and that bucket's lock.
+//! - A bucket's chain changes only under its lock, and only while its version is odd (except for an
+//!   entry's value, which is one word).
+//! - Readers take no lock. They are pinned, so a dentry or cachelet that an entry names is not
+//!   reused; they read again if the version has changed. A miss counts only if the number of
+//!   buckets still leads to the same bucket.
+//! - Bucket `n` comes into use by splitting bucket `n - L`, L the highest power of two not above
+//!   `n`, under the grow lock and that bucket's lock.
 
 mod growth;
 mod repair;
@@ -28,12 +32,14 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use pmem::{Memory, Pm};
 
-/// Chains longer than this are not the mindex's: somebody scribbled over the DRAM region.
+/// A longer chain means that the DRAM region was overwritten.
 const CHAIN_MAX: usize = 4096;
-/// Buckets for so many names on average, below which the table grows: of a bucket's three entries half are used, so that few chains go on. By arithmetic, of
-/// buckets with two names on average one in seven to five would, and each costs a line from memory more, also those who look for a name that is not there.
+/// (buckets, names): the table grows while it has fewer buckets per name. On average half of a
+/// bucket's three entries are used, so few chains continue. With two names per bucket on average,
+/// by arithmetic one bucket in five to seven would. Each continuation costs one more line from
+/// memory, also in lookups of absent names.
 const BUCKETS_PER_NAMES: (u64, u64) = (2, 3);
-/// Names that a thread makes before it reports them and grows the table by as much.
+/// Names that a thread makes before it reports them and grows the table accordingly.
 const REPORT_NAMES: i64 = 64;
 
 const LOW_40: u64 = (1 << 40) - 1;
@@ -74,7 +80,7 @@ impl NameHash {
     }
 }
 
-/// What an entry leads to.
+/// The target of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A cachelet; it must be checked to be still that inode's.
@@ -84,7 +90,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The inode must be looked for by its number.
+    /// Unknown: the inode must be found by its number.
     pub(crate) const UNKNOWN: Target = Target::Cachelet(0);
 
     fn bits(self) -> u64 {
@@ -107,28 +113,29 @@ pub(crate) struct Hit<'f> {
     pub dentry: &'f Dentry,
     /// The dentry's offset.
     pub dentry_offset: u64,
-    /// Where it leads.
+    /// Its target.
     pub target: Target,
 }
 
-/// What the main bucket of a name alone tells.
+/// Result of a lookup in the main bucket of a name alone.
 pub(crate) enum Near<'f> {
-    /// It leads to this cachelet of a file with that inode number, and nothing is in its way.
+    /// The name leads to this cachelet of a file with that inode number; no operation is changing
+    /// them.
     Found(u32, &'f Cachelet, u64),
     /// There is no such name.
     Absent,
-    /// Nothing: the chain is longer, or somebody is at it, or at the file.
+    /// Undecided: the chain continues, or an operation is changing the bucket or the file.
     Unclear,
 }
 
-/// A bucket that is held, found to lead to a given name.
+/// A locked bucket, verified to be that of a given name.
 pub(crate) struct HeldBucket<'f> {
     bucket: &'f Bucket,
     _held: Held<'f>,
 }
 
 impl<'f> HeldBucket<'f> {
-    /// Of a bucket and the lock that guards it.
+    /// From a bucket and the lock that guards it.
     pub(crate) fn new(bucket: &'f Bucket, held: Held<'f>) -> HeldBucket<'f> {
         HeldBucket { bucket, _held: held }
     }
@@ -139,13 +146,14 @@ impl<'f> HeldBucket<'f> {
     }
 }
 
-/// Whether an entry is that of a name with this hash, or another one of the same hash.
+/// Whether an entry belongs to a name with this hash (this one or another one of the same hash).
 #[inline(always)]
 fn is_of(hash: NameHash, key: u64, value: u64) -> bool {
     ((key ^ hash.key_bits()) | (value ^ hash.value_bits())) & !LOW_40 == 0 && key != 0
 }
 
-/// Whether what was read of a bucket since its version was read says something: nobody was at it.
+/// Whether a bucket has not changed since its version was read, so that the reads in between are
+/// valid.
 #[inline(always)]
 fn was_steady(bucket: &Bucket, version: u32) -> bool {
     fence(Acquire);
@@ -159,7 +167,8 @@ fn fold(a: u64, b: u64) -> u64 {
     wide as u64 ^ (wide >> 64) as u64
 }
 
-/// Less than eight bytes as a number, another one for other bytes of the same length. In few loads, and without a copy of them in memory.
+/// Up to seven bytes as a number; different bytes of the same length give different numbers. Uses
+/// few loads, and no copy in memory.
 #[inline(always)]
 fn word(bytes: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
@@ -173,12 +182,14 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 impl<M: Memory> Fs<M> {
-    /// The hash of a name: keyed by a seed that is drawn per DRAM region, so nobody can choose names that collide.
+    /// The hash of a name, keyed by a random seed per DRAM region: colliding names cannot be chosen
+    /// from outside.
     #[inline]
     pub(crate) fn hash_name(&self, parent: u64, name: &[u8]) -> NameHash {
         const A: u64 = 0x9e37_79b9_7f4a_7c15;
         const B: u64 = 0xd6e8_feb8_6659_fd93;
-        // The length is mixed in by addition: no seed makes both factors zero for more than one length.
+        // The length is mixed in by addition: no seed makes both factors zero for more than one
+        // length.
         let mut state = fold((self.hash_seed ^ parent) | 1 << 63, A.wrapping_add(name.len() as u64));
         let (words, rest) = name.as_chunks::<8>();
         for chunk in words {
@@ -196,7 +207,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Enters the area of main buckets up to one that is not used any more.
+    /// Enters the area of main buckets, up to bucket `end`, exclusively.
     pub(crate) fn enter_buckets(&self, end: u64) {
         let (layout, bytes) = (&self.dram.layout, size_of::<Bucket>() as u64);
         for index in 0..end {
@@ -204,7 +215,7 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The bucket of a hash, for who only looks.
+    /// The bucket of a hash, for reads.
     #[inline(always)]
     fn bucket_of(&self, hash: NameHash, header: &DramHeader) -> u64 {
         match self.tree() {
@@ -213,13 +224,15 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// Whether a name that was not found in a bucket would have been there. A tree's names do not move, and what was not in it when it was asked was not there.
+    /// Whether a name that was not found in a bucket would have been there. In a tree names do not
+    /// move, so a miss in its bucket is valid.
     #[inline(always)]
     fn still_leads(&self, hash: NameHash, header: &DramHeader, index: u64) -> bool {
         self.tree().is_some() || hash.bucket(header.buckets.load(Acquire)) == index
     }
 
-    /// Asks for the line that a lookup of this hash will touch first. The way through a tree is one of dependent reads, and is gone but once.
+    /// Prefetches the line that a lookup of this hash will touch first. Does nothing in a tree: its
+    /// walk is a chain of dependent reads, which should happen only once.
     #[inline]
     pub(crate) fn prefetch_bucket(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {
@@ -227,7 +240,7 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The same for who is going to hold the bucket.
+    /// As [`Fs::prefetch_bucket`], for a caller that is going to hold the bucket.
     #[inline]
     pub(crate) fn prefetch_bucket_to_change(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {
@@ -235,7 +248,7 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// Where the bucket of a hash is; none in a tree.
+    /// Offset of the bucket of a hash; none in a tree.
     #[inline]
     fn bucket_offset(&self, hash: NameHash) -> Option<u64> {
         if self.tree().is_some() {
@@ -260,7 +273,8 @@ impl<M: Memory> Fs<M> {
             }
             let found = self.search(main, parent, name, hash);
             fence(Acquire);
-            // What was read of a chain that changed meanwhile, also that it has no end, says nothing.
+            // Reads of a chain that changed meanwhile are invalid, also the result that it does not
+            // end.
             if main.version.load(Relaxed) != version {
                 continue;
             }
@@ -272,8 +286,9 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// What the main bucket of a name alone tells of it: nearly always all. The caller is pinned. `ask` is told the cachelet's index as soon as it is likely: what
-    /// else is needed of the file can be asked for beside the dentry and the cachelet's first line.
+    /// Looks a name up in its main bucket alone, which nearly always decides. The caller is pinned.
+    /// `ask` receives the cachelet's index as soon as it is likely, so that the caller can prefetch
+    /// more of the file beside the dentry and the cachelet's first line.
     #[inline(always)]
     pub(crate) fn find_near(&self, parent: u64, name: &[u8], hash: NameHash, ask: impl Fn(u32)) -> Near<'_> {
         self.look_near(parent, name, hash, ask).unwrap_or(Near::Unclear)
@@ -311,7 +326,8 @@ impl<M: Memory> Fs<M> {
         (is_all && was_steady(main, version) && self.still_leads(hash, header, bucket)).then_some(Near::Absent)
     }
 
-    /// Whether a name is surely not there, as far as its main bucket alone tells. The caller is pinned; to who is not, and has no tree, it is a hint.
+    /// Whether the main bucket alone shows that a name is absent. The caller is pinned. For an
+    /// unpinned caller (never with a tree) the result is a hint.
     #[inline]
     pub(crate) fn is_absent(&self, hash: NameHash) -> bool {
         let Ok(header) = self.header() else { return false };
@@ -323,13 +339,14 @@ impl<M: Memory> Fs<M> {
         !has && is_all && was_steady(main, version) && self.still_leads(hash, header, bucket)
     }
 
-    /// Whether there is such a name; made for those that there are not. The caller is pinned.
+    /// Whether a name exists; optimised for absent names. The caller is pinned.
     #[inline]
     pub(crate) fn has(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<bool> {
         Ok(!self.is_absent(hash) && self.find(parent, name, hash)?.is_some())
     }
 
-    /// The entry of a name in a chain. Part of its callers: what it finds would else travel through memory, in pieces that do not match.
+    /// The entry of a name in a chain. Always inlined: otherwise the result would pass through
+    /// memory, in pieces of mismatched sizes.
     #[inline(always)]
     fn search<'f>(
         &'f self,
@@ -371,7 +388,8 @@ impl<M: Memory> Fs<M> {
             && self.pm.bytes_equal(offset + DENTRY_HEADER_BYTES, name)
     }
 
-    /// The cachelet is needed whenever the name matches: load it while the name is compared.
+    /// Prefetches the target, which is needed whenever the name matches, while the name is
+    /// compared.
     #[inline(always)]
     fn prefetch_target(&self, target: Target) {
         match target {
@@ -382,7 +400,7 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Holds the bucket of a name: nobody else makes or removes that name meanwhile.
+    /// Holds the bucket of a name: no other thread makes or removes that name meanwhile.
     pub(crate) fn hold_bucket(&self, hash: NameHash) -> Result<HeldBucket<'f>> {
         if let Some(tree) = self.fs.tree() {
             return self.hold_in_tree(tree, hash);
@@ -398,7 +416,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Holds the buckets of two names, in an order that is the same for everybody; the second is none if it is the first one's.
+    /// Holds the buckets of two names, in an order that all threads share. The second is none if
+    /// both names are in one bucket.
     pub(crate) fn hold_buckets(&self, a: NameHash, b: NameHash) -> Result<(HeldBucket<'f>, Option<HeldBucket<'f>>)> {
         if let Some(tree) = self.fs.tree() {
             return self.hold_both_in_tree(tree, a, b);
@@ -441,7 +460,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(self.fs.search(held.bucket, parent, name, hash)?.map(|(_, hit)| hit))
     }
 
-    /// Makes sure that the held bucket has room for one more name, so that the insertion after a fence cannot fail.
+    /// Makes room for one more name in a held bucket, so that the insertion after a fence cannot
+    /// fail.
     pub(crate) fn reserve_entry(&self, held: &HeldBucket<'f>) -> Result<&'f BucketEntry> {
         self.reserve_in(held.bucket)
     }
@@ -461,7 +481,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// Puts a name into an entry that `reserve_entry` gave. Plain stores only.
+    /// Puts a name into an entry from `reserve_entry`. Plain stores only.
     pub(crate) fn insert_entry(
         &self,
         held: &HeldBucket<'f>,
@@ -479,7 +499,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.count_names(1);
     }
 
-    /// Takes the entry of a dentry out of a held bucket; where it led.
+    /// Removes the entry of a dentry from a held bucket and returns its target.
     pub(crate) fn remove_entry(
         &self,
         held: &HeldBucket<'f>,
@@ -493,10 +513,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             entry.key.store(0, Relaxed);
             step();
             entry.value.store(0, Relaxed);
-            // Else all who look for a name that is not there would look at it from now on.
+            // Otherwise all lookups of absent names would read the empty bucket.
             if is_in_main { Ok(()) } else { self.trim_chain(held.bucket) }
         });
-        // The name is gone, whatever became of its bucket.
+        // The name is gone, even if trimming its chain failed.
         self.count_names(-1);
         trimmed.map(|()| Some(target))
     }
@@ -520,7 +540,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(true)
     }
 
-    /// Makes the entry of a dentry lead to a cachelet from now on, if nobody holds the bucket; else some later lookup will.
+    /// Makes the entry of a dentry lead to a cachelet, unless another thread holds the bucket; then
+    /// a later lookup does so.
     pub(crate) fn refine_entry(&self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
         if let Some(tree) = self.fs.tree() {
             let held = self.try_hold_in_tree(tree, hash)?;
@@ -565,13 +586,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// Counts names made (or removed) by this thread; now and then tells all, and grows the table.
+    /// Counts names made (or removed) by this thread; `settle_names` reports them.
     fn count_names(&self, change: i64) {
         let delta = (self.slot.names_delta.load(Relaxed) as i64).wrapping_add(change);
         self.slot.names_delta.store(delta as u64, Relaxed);
     }
 
-    /// Reports what `count_names` gathered and grows the table by as much as it needs. Holds no bucket, so that a split can.
+    /// Reports the names gathered by `count_names` and grows the table as needed. Holds no bucket,
+    /// so that a split can.
     pub(crate) fn settle_names(&self) -> Result<()> {
         let delta = self.slot.names_delta.load(Relaxed) as i64;
         if delta.abs() < REPORT_NAMES {
@@ -585,7 +607,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 }
 
 impl HeldBucket<'_> {
-    /// Runs `stores` while the version is odd. Plain stores: no locked instruction between a flush and its fence.
+    /// Runs `stores` while the version is odd. Plain stores: no locked instruction between a flush
+    /// and its fence.
     fn change<R>(&self, stores: impl FnOnce() -> R) -> R {
         let version = self.bucket.version.load(Relaxed);
         self.bucket.version.store(version.wrapping_add(1), Relaxed);
@@ -598,7 +621,7 @@ impl HeldBucket<'_> {
     }
 }
 
-/// The name of a dentry, copied out.
+/// Copies the name of a dentry.
 pub(crate) fn dentry_name<'b, M: Memory>(
     fs: &Fs<M>,
     offset: u64,
@@ -610,7 +633,8 @@ pub(crate) fn dentry_name<'b, M: Memory>(
     Ok(name)
 }
 
-/// That each name is in the mindex once, and is one, when nobody is at work: not in a directory that is doubtful.
+/// Checks that each name is in the mindex once and valid, while no thread is at work. Not for
+/// directories that need a recount.
 #[cfg(test)]
 pub(crate) fn check_names<M: Memory>(fs: &Fs<M>) {
     let mut seen = std::collections::BTreeSet::new();

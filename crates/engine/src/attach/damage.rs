@@ -1,12 +1,17 @@
-//! What does not verify after a crash: half-made, and dropped, or damaged, and kept.
+//! Structures that do not verify after a crash: half-made ones are dropped, damaged ones are kept.
 //!
-//! What does not verify is one of two things. After a crash it may be *half-made*: a create that had not returned left parts of identity, property entry,
-//! dentry and log slot. Then it is dropped. Everything else is *damage*: it stays, is counted, and fsck names it.
-//! - On an image that was left cleanly (of which only the maps of what is free cannot be believed) nothing is half-made, and nothing is dropped or erased.
-//! - In a compacted page nothing is half-made: only names whose create had returned are copied there.
-//! - An identity that does not verify is not half-made if a name says its generation, and a property entry of that verifies that a create does not write.
-//! - Where one flipped bit explains why a seal does not verify, the bit is put right: it was either rot, or the one word of a create that had not returned
-//!   that did not arrive, and then the create is completed.
+//! A structure that does not verify is one of two things. After a crash it may be *half-made*: a
+//! create that had not returned left parts of identity, property entry, dentry and log slot. Then
+//! it is dropped. Everything else is *damage*: it stays, is counted, and fsck reports it.
+//! - On an image that was left clean (whose free maps alone are invalid) nothing is half-made, and
+//!   nothing is dropped or erased.
+//! - In a compacted page nothing is half-made: only names whose create had returned are copied
+//!   there.
+//! - An identity that does not verify is not half-made if a name has its generation, and a property
+//!   entry of that generation verifies that a create does not write.
+//! - Where one flipped bit explains why a seal does not verify, the bit is repaired. Either the bit
+//!   rotted, or one word of a create that had not returned was lost; in that case the create is
+//!   completed.
 
 use super::recovery::{DAMAGED, FLIPPED, LEFT_CLEANLY};
 use crate::alloc::{BlockRun, line_mask};
@@ -19,18 +24,19 @@ use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm};
 
-/// What a log slot leads to.
+/// The target of a log slot.
 #[derive(Clone, Copy)]
 pub(super) enum Entry {
     /// Nothing.
     Hole,
-    /// Nothing that counts: a create that had not returned.
+    /// A create that had not returned; it does not count.
     Unfinished,
-    /// A name that was removed at a moment.
+    /// A name that was removed at `moment_ns`.
     Dead { moment_ns: u64 },
     /// A name.
     Name { facts: DentryFacts, offset: u64, moment_ns: u64 },
-    /// Something that this program cannot read: left alone. Perhaps it is known which inode it names.
+    /// A target that this program cannot read; it is left alone. `number` is the inode that it
+    /// names, or zero if unknown.
     Damaged { number: u64 },
 }
 
@@ -39,13 +45,14 @@ impl<M: Memory> Fs<M> {
         self.header().is_ok_and(|header| header.recovery_counts[LEFT_CLEANLY].load(Relaxed) != 0)
     }
 
-    /// Whether damage was found so far, on an image on which nothing else can be wrong.
+    /// Whether damage was found so far on an image that was left clean, where damage is the only
+    /// possible defect.
     pub(super) fn has_damage(&self) -> bool {
         let damaged = self.header().is_ok_and(|header| header.recovery_counts[DAMAGED].load(Acquire) > 0);
         damaged && self.was_left_cleanly()
     }
 
-    /// Puts a flipped bit right in the structure at `start`, durably before the phase ends.
+    /// Repairs a flipped bit in the structure at `start`, durably before the phase ends.
     pub(super) fn put_right(&self, start: u64, flip: Flip) -> Result<()> {
         let offset = start + flip.offset;
         let word = self.pm.get(Pm::<Cell64>::new(offset))?.load() ^ flip.mask;
@@ -54,7 +61,8 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// The generation of an inode and what counts of its attributes, if both are whole, or are so but for a flipped bit.
+    /// The generation of an inode and its valid attributes, if both are whole, or are so except for
+    /// one flipped bit.
     pub(super) fn whole_inode(&self, inode: &Inode, number: u64) -> Option<(u32, Property, u32)> {
         let offset = self.pm.offset_of(inode);
         let generation = match inode.generation(number) {
@@ -62,7 +70,7 @@ impl<M: Memory> Fs<M> {
             None => {
                 let flip = inode.flip_in_identity(number)?;
                 let generation = (inode.birth.load() ^ if flip.offset == 0 { flip.mask } else { 0 }) as u32;
-                // Without attributes there is nothing to put right.
+                // Without attributes the identity is not worth repairing.
                 inode.property(number, generation)?;
                 self.put_right(offset, flip).ok()?;
                 inode.generation(number)?
@@ -76,7 +84,8 @@ impl<M: Memory> Fs<M> {
         Some((generation, property, sequence))
     }
 
-    /// Whether the inode that a name leads to does not verify, and did so once: see the rules at the top.
+    /// Whether the inode that a name leads to does not verify but once did: see the rules at the
+    /// top.
     pub(super) fn is_damaged(&self, facts: &DentryFacts) -> bool {
         let number = facts.inode;
         let Ok(inode) = self.inode(number) else { return false };
@@ -85,13 +94,14 @@ impl<M: Memory> Fs<M> {
         inode.generation(number).is_none() && changed && short_generation(generation) == facts.generation
     }
 
-    /// Whether an inode that is not whole is so by damage, whatever leads to it. A create writes no other number than what is there.
+    /// Whether an inode that is not whole is damaged, whatever leads to it. A create writes no
+    /// number but the inode's own.
     pub(super) fn was_whole(&self, inode: &Inode, number: u64) -> bool {
         let said = inode.number.load();
         inode.birth.load() >> 32 != 0 && (self.was_left_cleanly() || (said != number && said != 0))
     }
 
-    /// Whether the last clean detach said that an inode number is in use, and nobody was there since.
+    /// Whether the last clean detach recorded an inode number as in use, with no attach since.
     pub(super) fn was_left_in_use(&self, number: u64) -> bool {
         let offset = self.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
         let word = self.pm.get(Pm::<Cell64>::new(offset)).map_or(0, Cell64::load);
@@ -110,7 +120,7 @@ impl<M: Memory> Fs<M> {
         page.belongs_to(owner).then_some(page)
     }
 
-    /// What a slot of directory `owner` leads to.
+    /// The target of a slot of directory `owner`.
     pub(super) fn entry(&self, word: u64, owner: u64, page: &LogPage) -> Entry {
         if word == 0 {
             return Entry::Hole;
@@ -123,7 +133,8 @@ impl<M: Memory> Fs<M> {
             return damaged;
         }
         let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(offset)) else { return damaged };
-        // Here is the check that lets a create flush dentry, inode and slot under one fence: the slot counts only if all of them verify.
+        // This check lets a create flush dentry, inode and slot under one fence: the slot counts
+        // only if all of them verify.
         let verified = dentry.verified(&self.pm).or_else(|| {
             self.put_right(offset, dentry.flip(&self.pm)?).ok()?;
             dentry.verified(&self.pm)
@@ -140,8 +151,8 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The kind of the inode that a dentry names, if identity and attributes verify and are of the life that the dentry names: before an inode is used
-    /// again it is not erased.
+    /// The kind of the inode that a dentry names, if identity and attributes verify and belong to
+    /// the life that the dentry names. (A removed inode is not erased before its number is reused.)
     pub(super) fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
         let number = facts.inode;
         self.segment(number / INODES_PER_SEGMENT)?;
@@ -150,7 +161,7 @@ impl<M: Memory> Fs<M> {
         FileKind::from_bits(inode.kind.load())
     }
 
-    /// A file whose name was lost to damage: fsck gives it another one.
+    /// Keeps a file whose name was lost to damage; fsck gives it another one.
     pub(super) fn keep_orphan(&self, inode: &Inode, number: u64, property: &Property) -> Result<()> {
         self.keep_inode(number)?;
         self.count(DAMAGED, 1);
@@ -158,7 +169,8 @@ impl<M: Memory> Fs<M> {
         self.recover_attributes(inode)
     }
 
-    /// Keeps the lines that damaged names may be in from being erased. All whole names have theirs by now.
+    /// Keeps lines that may hold damaged names from being erased. All whole names have marked their
+    /// lines by now.
     pub(super) fn keep_damaged_lines(&self, inode: &Inode, number: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {

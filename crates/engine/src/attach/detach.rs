@@ -1,7 +1,8 @@
-//! Leaving.
+//! Detaching.
 //!
-//! Invariant: the clean flag is set only if every shard was drained, nothing was lost, and the snapshot is durable. Otherwise the image stays
-//! as after a crash, which is always right and only costs the next attach a scan.
+//! Invariant: the clean flag is set only if every shard was drained, nothing was lost, and the
+//! snapshot is durable. Otherwise the image stays as after a crash, which is always correct and
+//! only costs the next attach a scan.
 
 use crate::alloc::snapshot;
 use crate::dram::{FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, Phase, References};
@@ -12,7 +13,8 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use pmem::Memory;
 
 impl<M: Memory> Fs<M> {
-    /// Last one out: recycles, writes back what is lazily kept, leaves the image clean. No other thread or process is inside.
+    /// Detaches the last process: recycles, writes back lazily kept attributes, and leaves the
+    /// image clean unless something was lost. No other thread or process is inside.
     pub fn detach_last(self) -> Result<()> {
         self.header()?.phase.store(Phase::Closed as u32, Release);
         if self.untouched {
@@ -47,7 +49,7 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<M: Memory> Thread<'_, M> {
-    /// Retires the inodes that have no names: those who had them open are gone.
+    /// Retires the inodes that have no names; no process has them open any more.
     fn bury_orphans(&self) -> Result<()> {
         let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
         for index in 1..end as u32 {

@@ -1,6 +1,7 @@
 //! Making images.
 //!
-//! Invariant: the magic is durably gone before anything else changes, and comes back last. An interrupted mkfs leaves no image, never half of one.
+//! Invariant: the magic is durably cleared before anything else changes, and is written last. An
+//! interrupted mkfs leaves no image, never half of one.
 
 use super::MkfsOptions;
 use crate::alloc::snapshot;
@@ -11,7 +12,9 @@ use crate::format::{
 };
 use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory, Pm, Region};
 
-/// Makes an empty file system on a region. What was there is gone.
+/// Makes an empty file system on a region, durably. Previous contents are lost. Fails with
+/// `Invalid` for more than one inode per 256 bytes, and with [`SuperblockError::TooShort`] if the
+/// region is too short.
 pub fn mkfs<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
     let geometry = geometry_for(pm.length(), options.inodes_max)?;
     let superblock = pm.first::<Superblock>()?;
@@ -23,7 +26,7 @@ pub fn mkfs<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
     let flushed = flushed.and(snapshot::write_first(pm, superblock, &geometry)?);
     let flushed = flushed.and(pm.flush(pm.commit(&superblock.state, State { epoch: 0, clean: true }.word(), rooted)));
     let whole = pm.fence(flushed.and(copy(pm, &geometry)?));
-    // Crash point: everything is there but the magic.
+    // Crash point: everything except the magic is durable.
     pm.persist(pm.commit(&superblock.magic, MAGIC, whole));
     Ok(())
 }
@@ -35,16 +38,18 @@ fn geometry_for(length: u64, inodes_max: u64) -> Result<Geometry> {
         return Err(too_short);
     }
     let inodes_max = if inodes_max == 0 { Geometry::default_inodes(length) } else { inodes_max };
-    // Inode numbers and cachelet indexes have to fit what counts them; more inodes than blocks' worth of bytes make no sense.
+    // Inode numbers and cachelet indexes must fit their counters; more than one inode per 256 bytes
+    // is useless.
     if inodes_max > length / 256 {
         return Err(Error::Invalid);
     }
     let geometry = Geometry::new(length, inodes_max);
-    // The check that every attach makes: an image that it would refuse is not made.
+    // The check that every attach makes: mkfs makes no image that an attach would reject.
     Geometry::from_words(&geometry.words(), length).ok_or(too_short)
 }
 
-/// Zeroes the superblock (whose magic is durably gone), the journal, the segment table, and the first segment.
+/// Zeroes the superblock (whose magic is durably cleared), the journal, the segment table, and the
+/// first segment.
 fn clear<M: Memory>(pm: &Region<M>, geometry: &Geometry, zeroed: bool) -> Result<Flushed> {
     if zeroed {
         return Ok(Flushed::nothing());
@@ -53,7 +58,7 @@ fn clear<M: Memory>(pm: &Region<M>, geometry: &Geometry, zeroed: bool) -> Result
     Ok(fixed.and(pm.stream_zeros(geometry.data_block * BLOCK_BYTES, SEGMENT_BLOCKS * BLOCK_BYTES)?))
 }
 
-/// The first segment, with the root directory in it.
+/// Makes the first segment, which holds the root directory.
 fn make_root<M: Memory>(pm: &Region<M>, geometry: &Geometry, options: &MkfsOptions) -> Result<Durable> {
     let segment = geometry.data_block * BLOCK_BYTES;
     let inode = pm.get(Pm::<Inode>::new(segment + ROOT_INODE * size_of::<Inode>() as u64))?;
@@ -68,7 +73,7 @@ fn make_root<M: Memory>(pm: &Region<M>, geometry: &Geometry, options: &MkfsOptio
         changed_ns: options.now_ns,
         ..Property::default()
     };
-    // Nothing here counts before the magic does, hence no order inside.
+    // Nothing here counts before the magic does, so the stores need no order.
     let unordered = pm.fence(Flushed::nothing());
     let _ = pm.set64(&inode.number, ROOT_INODE);
     let _ = pm.set32(&inode.kind, kind as u32);
@@ -106,7 +111,8 @@ fn describe<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geome
     pm.flush_all(superblock)
 }
 
-/// Writes the copy, which has its magic from the start: nobody looks at it while the first block has none.
+/// Writes the copy, which has its magic from the start: it is not read while the first block has no
+/// magic.
 fn copy<M: Memory>(pm: &Region<M>, geometry: &Geometry) -> Result<Flushed> {
     let mut block = [0u8; BLOCK_BYTES as usize];
     pm.read_bytes(0, &mut block)?;

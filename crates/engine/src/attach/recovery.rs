@@ -1,20 +1,26 @@
-//! Recovery after a crash: journals are replayed, then the image is scanned, and the maps of what is free are built from what is found.
+//! Recovery after a crash: journals are replayed, then the image is scanned, and the maps of free
+//! space are built from the result.
 //!
-//! The scan has three phases. Any number of threads share each by claiming units from a counter in the DRAM region, and all wait for its end:
-//! - *Directories*, by segment of the inode table: every log is walked, names are counted for the inodes that they name, what no
-//!   create finished or an unlink ended is dropped, and the directory's times and links are brought up to what its dentries say.
-//! - *Inodes*, by segment: those without a name are erased, the others' link counts and bodies are settled and marked in use.
-//! - *Slabs*, by stretches of blocks: the lines that no name uses become free, and can never pass for dentries again.
+//! The scan has three phases. Any number of threads share each phase by claiming units from a
+//! counter in the DRAM region, and all wait for its end:
+//! - *Directories*, by segment of the inode table: every log is walked and names are counted for
+//!   their inodes. Slots of unfinished creates and removed names are dropped. The directory's times
+//!   and links are brought up to date from its dentries.
+//! - *Inodes*, by segment: those without a name are erased; the link counts and bodies of the
+//!   others are recovered and marked in use.
+//! - *Slabs*, by ranges of blocks: lines that no name uses become free, and can never pass for
+//!   dentries again.
 //!
-//! What does not verify is half-made or damaged: see `damage`. Journals are repeated by `replay`.
+//! For structures that do not verify see `damage`; `replay` repeats the journals.
 //!
 //! Invariants
 //! - Every step may be repeated: a crash during recovery leaves less to do.
-//! - A directory's property entry is durable before the dead dentries that it took its times from are dropped.
-//! - Nothing found on the image is followed unchecked, every loop is bounded by the size of the image, and what is damaged is left for fsck, counted,
-//!   and takes nothing else with it.
-//! - While the scan runs, `SlabState::free_lines` holds the lines in *use*: zero, as in a fresh region, says "no slab". The last phase turns
-//!   it over.
+//! - A directory's property entry is durable before the dead dentries that supplied its times are
+//!   dropped.
+//! - Nothing found on the image is followed unchecked. Every loop is bounded by the size of the
+//!   image. Damage is counted, left for fsck, and does not affect other structures.
+//! - While the scan runs, `SlabState::free_lines` holds the lines in *use*: zero, as in a fresh
+//!   region, means "no slab". The last phase inverts it.
 
 use super::RecoveryReport;
 use super::damage::Entry;
@@ -37,17 +43,17 @@ const NAMES: usize = 0;
 const INODES: usize = 1;
 pub(super) const ORPHANS: usize = 2;
 pub(super) const DAMAGED: usize = 3;
-/// Not a count: 1 if the image was left cleanly.
+/// Not a count: 1 if the image was left clean.
 pub(super) const LEFT_CLEANLY: usize = 4;
 pub(super) const FLIPPED: usize = 5;
 
 /// Groups of blocks in a unit of the last phase.
 const GROUPS_PER_UNIT: u64 = 16;
-/// How far ahead of the walk dentries are fetched, and behind them the inodes that they name.
+/// How many slots ahead of the walk dentries are prefetched, and the inodes that they name.
 const AHEAD_DENTRIES: usize = 16;
 const AHEAD_INODES: usize = 8;
 
-/// What the walk over a directory's log found.
+/// Results of the walk over a directory's log.
 #[derive(Default)]
 struct Walk {
     pages: u64,
@@ -58,7 +64,8 @@ struct Walk {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Before the scan, by one thread: replays the journals, marks the segments; how many renames were completed. `clean`: the image was left so.
+    /// Before the scan, by one thread: replays the journals and marks the segments. Returns the
+    /// number of completed renames. `clean`: the image was left clean.
     pub(super) fn prepare_scan(&self, clean: bool) -> Result<u64> {
         let header = self.header()?;
         header.recovery_counts[LEFT_CLEANLY].store(clean as u64, Relaxed);
@@ -89,7 +96,7 @@ impl<M: Memory> Fs<M> {
         self.replay_journals()
     }
 
-    /// The scan, by as many threads as call it.
+    /// The scan, shared by all threads that call it.
     pub(super) fn scan(&self) -> Result<()> {
         let segments = self.header()?.segments.load(Acquire);
         self.phase(0, segments, |segment| self.recover_directories(segment))?;
@@ -103,7 +110,7 @@ impl<M: Memory> Fs<M> {
         let header = self.header()?;
         let counts = &header.recovery_counts;
         if self.has_damage() {
-            // What damage hides is not to be overwritten before fsck has looked at it.
+            // Data hidden by damage must not be overwritten before fsck has examined it.
             crate::alloc::snapshot::mark_as_left(self)?;
         }
         header.inodes_used.store(counts[INODES].load(Acquire), Relaxed);
@@ -124,7 +131,7 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// Takes part in a phase until all of its units are done, whoever does them.
+    /// Takes part in a phase until all of its units are done, by any thread.
     fn phase(&self, index: usize, units: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
         let header = self.header()?;
         let (claimed, done): (&AtomicU64, &AtomicU64) = (&header.recovery_claimed[index], &header.recovery_done[index]);
@@ -133,11 +140,11 @@ impl<M: Memory> Fs<M> {
             if unit >= units {
                 break;
             }
-            // What an error stopped is damaged; the others do not depend on it.
+            // An error means damage; the other units do not depend on this one.
             if work(unit).is_err() {
                 self.count(DAMAGED, 1);
             }
-            // The next phase relies on what this unit flushed, in whichever thread.
+            // The next phase relies on the flushes of this unit, in whichever thread.
             self.pm.fence(Flushed::nothing());
             done.fetch_add(1, AcqRel);
         }
@@ -203,7 +210,8 @@ impl<M: Memory> Fs<M> {
             }
             let proof = Flushed::nothing().sealed();
             let next = sequence.wrapping_add(1);
-            // Crash point: the earlier entry counts, or this one; the dentries say the same again.
+            // Crash point: the earlier entry counts, or this one; the dentries give the same result
+            // again.
             self.pm.fence(write_property(self, inode, &property, next, number, generation, proof));
         }
         if walk.garbage {
@@ -212,11 +220,11 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// First pass over a directory's log: marks pages and lines, counts names where they lead.
+    /// First pass over a directory's log: marks pages and lines, and counts names for their inodes.
     fn walk_log(&self, inode: &Inode, number: u64) -> Result<Walk> {
         let mut walk = Walk::default();
         let mut offset = inode.log.load_acquire();
-        // Every turn marks a block that was not marked: a chain that comes back to itself ends there.
+        // Every round marks a new block, so a chain that loops ends there.
         while offset != 0 {
             let Some(page) = self.log_page_of(offset, number) else {
                 self.count(DAMAGED, 1);
@@ -259,7 +267,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Asks for the dentries and inodes that the walk comes to soon.
+    /// Prefetches the dentries and inodes that the walk reaches soon.
     #[inline]
     fn fetch_ahead(&self, page: &LogPage, index: usize) {
         if let Some(slot) = page.slots.get(index + AHEAD_DENTRIES) {
@@ -280,7 +288,7 @@ impl<M: Memory> Fs<M> {
         let slab = self.dram.slab(block)?;
         let before = slab.free_lines.fetch_or(mask, AcqRel);
         if before & mask != 0 {
-            // Two slots for one dentry: the other one keeps the name, nothing is lost.
+            // Two slots name one dentry: the other slot keeps the name, nothing is lost.
             self.count(DAMAGED, 1);
             if !self.was_left_cleanly() {
                 self.pm.flush(self.pm.retract(slot, 0)).unfenced();
@@ -288,7 +296,8 @@ impl<M: Memory> Fs<M> {
             return Ok(());
         }
         if before == 0 && self.mark_blocks(BlockRun { first: block, count: 1 })? != 0 {
-            // The block is a log page or part of the inode table as well. Whichever is wrong, the name stays as it is.
+            // The block is also a log page or part of the inode table. Whichever is wrong, the name
+            // stays as it is.
             self.count(DAMAGED, 1);
         }
         self.dram.inode_links(facts.inode)?.fetch_add(1, AcqRel);
@@ -300,7 +309,8 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// A directory's `..` is where its name is: a torn mkdir may have left it out, since the birth word does not certify it.
+    /// Sets a directory's `..` to the directory of its name. A torn mkdir may have left it out,
+    /// since the birth word does not certify it.
     fn settle_parent(&self, facts: &DentryFacts) -> Result<()> {
         let inode = self.inode(facts.inode)?;
         if inode.parent.load() != facts.parent {
@@ -310,7 +320,8 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Second pass: drops the slots that lead to nothing that counts. Their lines are no name's, so the last phase frees them.
+    /// Second pass: drops the slots that name nothing valid. No name uses their lines, so the last
+    /// phase frees them.
     fn drop_garbage(&self, inode: &Inode, number: u64, pages: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..pages {
@@ -334,7 +345,7 @@ impl<M: Memory> Fs<M> {
                 Some((generation, property, sequence)) => {
                     self.settle_inode(inode, number, generation, property, sequence)
                 }
-                // A root that does not verify is not for recovery to throw away.
+                // Recovery must not discard a root that does not verify.
                 None if number == ROOT_INODE => {
                     self.keep_inode(number)?;
                     Err(Corruption::Inode(number).into())
@@ -351,8 +362,9 @@ impl<M: Memory> Fs<M> {
         })
     }
 
-    /// An inode that is free, or that a create had begun: what the next life finds zero must be zero, and a property entry that the create
-    /// has left must not be of the next life's generation.
+    /// Clears an inode that is free or that a create had begun. The fields that the next life
+    /// expects to be zero must be zero, and a property entry left by the create must not have the
+    /// next life's generation.
     fn clear_unborn(&self, inode: &Inode, number: u64) {
         let half_made = inode.property(number, inode.next_generation()).is_some();
         let begun = half_made || inode.birth.load() >> 32 != 0;
@@ -362,7 +374,7 @@ impl<M: Memory> Fs<M> {
         self.count(ORPHANS, begun as u64);
     }
 
-    /// Erases an inode, and uses the next generation up: a create may have begun it.
+    /// Erases an inode and skips the next generation, which a create may already have used.
     fn end_life(&self, inode: &Inode) {
         self.erase_inode(inode, inode.next_generation() as u64).unfenced();
     }
@@ -404,7 +416,8 @@ impl<M: Memory> Fs<M> {
             self.count(DAMAGED, 1);
         }
         if !is_directory && inode.parent.load() != 0 {
-            // Of an earlier life: a torn create may have left it, since the birth word does not certify it.
+            // Of an earlier life: a torn create may have left it, since the birth word does not
+            // certify it.
             self.pm.flush(self.pm.retract(&inode.parent, 0)).unfenced();
         }
         let mut settled = Property { links: if is_directory { property.links } else { links }, ..property };
@@ -419,7 +432,7 @@ impl<M: Memory> Fs<M> {
         self.recover_attributes(inode)
     }
 
-    /// Marks the blocks of a file's body; how many there are.
+    /// Marks the blocks of a file's body and returns their number.
     pub(super) fn recover_file(&self, inode: &Inode, property: &Property) -> Result<u64> {
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) => {
@@ -442,7 +455,8 @@ impl<M: Memory> Fs<M> {
         if self.is_data(run) { self.mark_body(run) } else { Err(Corruption::BlockMap(run.first).into()) }
     }
 
-    /// Whether a directory that nothing names has names itself: not an orphan, but one whose own name was lost to damage.
+    /// Whether an unnamed directory has names itself: not an orphan, but a directory whose own name
+    /// was lost to damage.
     fn has_names(&self, inode: &Inode, number: u64) -> bool {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {
@@ -455,7 +469,7 @@ impl<M: Memory> Fs<M> {
         false
     }
 
-    /// Takes the marks of an orphan's log pages away.
+    /// Clears the marks of an orphan's log pages.
     fn unmark_log(&self, inode: &Inode, number: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {
@@ -471,7 +485,7 @@ impl<M: Memory> Fs<M> {
 
 // Slabs.
 impl<M: Memory> Fs<M> {
-    /// Turns the lines in use of a stretch of blocks into free ones of slabs.
+    /// Turns the lines in use of a range of blocks into free lines of slabs.
     fn sweep_slabs(&self, unit: u64) -> Result<()> {
         let words = GROUPS_PER_UNIT * GROUP_BLOCKS / 64;
         let end = ((unit + 1) * words).min(self.geometry.blocks.div_ceil(64));
@@ -500,14 +514,14 @@ impl<M: Memory> Fs<M> {
             let line = rest.trailing_zeros() as u64;
             rest &= rest - 1;
             let dentry = self.pm.get(Pm::<Dentry>::new(block * BLOCK_BYTES + line * LINE_BYTES))?;
-            // Which of the free lines began a dentry is not known any more: what looks like a valid word may be a part of a name, and a dentry
-            // may be one that a create has not finished, with a valid word.
+            // It is no longer known which free lines began a dentry. An apparent valid word may be
+            // part of a name, and an unfinished create may have left a dentry with a valid word.
             if dentry.seal.load() == 0 && dentry.valid.load() == 0 {
                 continue;
             }
             let lost = if self.has_damage() { dentry.verified(&self.pm) } else { None };
             match lost.filter(|_| Valid::from_word(dentry.valid.load()).valid) {
-                // A name that counts, though no slot says so: fsck may want it.
+                // A valid name that no slot names: fsck may want it.
                 Some(facts) => {
                     let mask = line_mask(line, dentry_lines(facts.name_length as usize));
                     (free, rest) = (free & !mask, rest & !mask);

@@ -1,4 +1,5 @@
-//! Power fails; what is attached next has every name whose call had returned, no half of anything, and knows what is free.
+//! After a power failure, the next attach has every name whose call had returned, no half-made
+//! structure, and exact maps of free space.
 
 use super::AttachOptions;
 use crate::directory::RenameFlags;
@@ -121,7 +122,7 @@ fn after_a_crash_names_links_and_times_are_as_the_last_calls_left_them() {
         let node = thread.lookup(if index % 3 == 0 { inner } else { root }, name.as_bytes()).expect("is there");
         thread.release(node, 1);
     }
-    // The image is used after recovery, not only looked at.
+    // The image is used after recovery, not only examined.
     populate_elsewhere(&thread);
     drop(thread);
     let second = Attached::new(&again).expect("attaches");
@@ -142,7 +143,8 @@ fn populate_elsewhere(thread: &Thread<'_>) {
     }
 }
 
-/// An image with the files `a` and `b` in its root, crashed, with the inode number of `a` and the offset of its dentry.
+/// An image with the files `a` and `b` in its root, crashed, with the inode number of `a` and the
+/// offset of its dentry.
 fn two_files() -> (Memory, u64, u64) {
     let image = new_image(8 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
@@ -219,7 +221,8 @@ fn a_create_whose_slot_did_not_arrive_never_happened_and_its_dentry_cannot_come_
     assert_eq!(fs.pm().get(Pm::<Dentry>::new(dentry)).expect("a dentry").seal.load(), 0);
 }
 
-/// What a rename of `old` to `new` in two directories left, with its record and its old name as if no step had been taken.
+/// An image after a rename of `old` to `new` in two directories, with its record and its old name,
+/// as if no step had been taken.
 fn interrupted_rename() -> Memory {
     let image = new_image(8 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
@@ -245,7 +248,7 @@ fn interrupted_rename() -> Memory {
     crashed
 }
 
-/// Lets the name of a dentry count again.
+/// Makes the name of a dentry valid again.
 fn make_valid(image: &Memory, offset: u64) {
     let region = image.region();
     let dentry = region.get(Pm::<Dentry>::new(offset)).expect("a dentry");
@@ -279,7 +282,8 @@ fn a_rename_with_a_record_is_completed_and_repeating_it_changes_nothing() {
     check_renamed(&fs).expect("renamed");
     let (crashed, journal) = (image.copy(), fs.geometry().journal_block * 4096);
     drop(fs);
-    // Power failed while the records were being cleared: the same one is found again, with all of its steps done.
+    // Power failed while the records were being cleared: the same one is found again, with all of
+    // its steps done.
     reseal(&crashed, journal);
     let fs = Attached::new(&crashed).expect("attaches");
     assert_eq!(fs.report.damaged, 0);
@@ -317,7 +321,8 @@ fn of_two_renames_to_one_name_the_later_counts_in_whatever_order_their_records_l
             let permit = |_: &_, _: Option<&_>| Ok(());
             threads[thread].rename((root, name), (root, b"name"), RenameFlags::default(), permit).expect("renames");
         }
-        // As if no step had become durable: the log names what was there first, and all names count.
+        // As if no step had become durable: the log names what was there first, and all names are
+        // valid.
         let crashed = image.copy();
         let region = crashed.region();
         for thread in 0..2 {

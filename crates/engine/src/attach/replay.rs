@@ -1,8 +1,9 @@
 //! The journals after a crash: every rename whose record is whole is repeated.
 //!
 //! Invariants
-//! - Repeating a record changes nothing that its rename, or a later operation, has done already.
-//! - Of renames that gave one name to files, the last one's dentry is in the log at the end, in whatever order their records lie.
+//! - Repeating a record changes nothing that its rename, or a later operation, has already done.
+//! - If several renames gave one name to files, the last one's dentry is in the log at the end, in
+//!   whatever order their records lie.
 
 use crate::error::{Corruption, Result};
 use crate::format::{
@@ -13,13 +14,14 @@ use crate::fs::Fs;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
 
 impl<M: Memory> Fs<M> {
-    /// Repeats every rename that has a whole record; how many of them had not been complete.
+    /// Repeats every rename that has a whole record. Returns how many of them had been incomplete.
     pub(super) fn replay_journals(&self) -> Result<u64> {
         let start = self.geometry.journal_block * BLOCK_BYTES;
         let slots = self.pm.slice(Pm::<JournalSlot>::new(start), JOURNAL_SLOTS)?;
         let mut completed = [0u64; JOURNAL_SLOTS as usize / 64];
-        // Of two renames that gave one name to files, the later one finds the dentry in the log that the earlier one has put there: so in whatever order
-        // their records lie, some round brings them in theirs. A round without a change is the last one.
+        // If two renames gave one name to files, the later one expects the dentry in the log that
+        // the earlier one put there. So repeated rounds apply records in the right order, whatever
+        // their position. A round without a change is the last one.
         for _ in 0..JOURNAL_SLOTS {
             let mut changed = false;
             for (index, slot) in slots.iter().enumerate() {
@@ -34,9 +36,9 @@ impl<M: Memory> Fs<M> {
                 break;
             }
         }
-        // The steps before the end of the records that repeat them.
+        // The steps are durable before the records that repeat them are cleared.
         self.pm.fence(Flushed::nothing());
-        // Crash point: everything is repeated, the records are repeated again.
+        // Crash point: all steps are repeated, and the records would repeat them again.
         for slot in slots.iter().filter(|slot| slot.seal.load() != 0) {
             self.pm.flush(self.pm.retract(&slot.seal, 0)).unfenced();
         }
@@ -45,8 +47,8 @@ impl<M: Memory> Fs<M> {
         Ok(completed.iter().map(|word| word.count_ones() as u64).sum())
     }
 
-    /// Repeats the steps of a record; whether any of them was still to do. All of it or nothing: a record of which a dentry does not verify was
-    /// written by a rename that a crash stopped before its first step.
+    /// Repeats the steps of a record; returns whether any of them was still to do. All or nothing:
+    /// if a dentry of a record does not verify, a crash stopped its rename before the first step.
     pub(crate) fn replay(&self, record: &JournalRecord) -> Result<bool> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             self.check_move(step)?;
@@ -58,13 +60,14 @@ impl<M: Memory> Fs<M> {
             self.verified_dentry(offset)?;
         }
         let pm = &self.pm;
-        // All that the steps name was durable before the crash, or it would not verify.
+        // Everything that the steps name was durable before the crash, or it would not verify.
         let durable = pm.fence(Flushed::nothing());
         let mut changed = false;
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             let (slot, facts) = self.check_move(step)?;
             let word = slot_word(step.dentry, SlotTag::Dentry);
-            // What stands there otherwise is the name's of another rename, which came later (or before one that is repeated after this one).
+            // Any other value belongs to another rename of the name, which came later (or before
+            // one that is repeated after this one).
             if slot.load() == 0 || record.invalidated.contains(&slot_address(slot.load())) {
                 pm.flush(pm.commit(slot, word, durable)).unfenced();
                 changed = true;
@@ -87,9 +90,10 @@ impl<M: Memory> Fs<M> {
         Ok(changed)
     }
 
-    /// Whether a new name's valid word was written: its seal does not cover it, and what lay there before is of another turn. If it is not there, the
-    /// rename was stopped before its first step, and the old name counts. A later operation may have written it since; the steps are due all the
-    /// same.
+    /// Whether a new name's valid word was written: the seal does not cover it, and the previous
+    /// content has another reuse generation. If it was not, the rename was stopped before its first
+    /// step, and the old name counts. A later operation may have written it since; the steps are
+    /// due all the same.
     fn arrived(&self, step: &Move) -> Result<bool> {
         let facts = self.verified_dentry(step.dentry)?;
         Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.standing(&facts).is_some())
@@ -104,7 +108,8 @@ impl<M: Memory> Fs<M> {
         Ok(dentry.verified(&self.pm).ok_or(bad)?)
     }
 
-    /// Whether a log slot holds nothing, a dentry, or another one whose place that one takes or has left: with the same cookie.
+    /// Whether a log slot is empty, or names this dentry, or names another one with the same
+    /// cookie, which this one replaces or which has replaced it.
     fn is_place_of(&self, word: u64, facts: &DentryFacts, dentry: u64) -> bool {
         let same_place = |other: DentryFacts| other.parent == facts.parent && other.cookie == facts.cookie;
         word == 0
@@ -112,7 +117,7 @@ impl<M: Memory> Fs<M> {
             || slot_tag(word).is_some() && self.verified_dentry(slot_address(word)).is_ok_and(same_place)
     }
 
-    /// The log slot of a move and what its dentry says, if all of it fits together.
+    /// The log slot of a move and the facts of its dentry, if all of it is consistent.
     fn check_move(&self, step: &Move) -> Result<(&Commit64, DentryFacts)> {
         let facts = self.verified_dentry(step.dentry)?;
         let bad = Corruption::LogPage(step.slot);

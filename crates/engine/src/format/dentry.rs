@@ -1,17 +1,20 @@
-//! Extended dentries (paper III.F): a name, what it names, and in one word whether it counts and when its directory last changed by it.
+//! Extended dentries (paper III.F): a name, the inode that it names, and in one word whether it is
+//! valid and when that last changed.
 //!
 //! Invariants
-//! - Everything but `valid` is immutable from publication to recycling, and certified by `seal`.
-//! - The space of a dentry is used again only after no slot of any log names it and its name is durably invalid. What lies there from before stays:
-//!   each use of a line as a first line takes the next turn ([`next_turn`]), which both `seal` and `valid` say, so that a line of which a crash has
-//!   mixed two uses never verifies, and of one that is wholly of the earlier use the name does not count.
-//! - It names one life of its inode, by the generation: the next life of the number is another file.
+//! - Everything except `valid` is immutable from publication to recycling, and certified by `seal`.
+//! - The space of a dentry is reused only once no slot of any log names it and its name is durably
+//!   invalid. The previous content stays. Each use of a line as a first line takes the next reuse
+//!   generation ([`next_turn`]), which both `seal` and `valid` hold. So a line in which a crash has
+//!   mixed two uses never verifies, and the name in a line wholly of the earlier use is invalid.
+//! - It names one life of its inode, by the generation: the next life of the number is another
+//!   file.
 
 use super::FileKind;
 use super::assert_layout;
 use pmem::{BLOCK_BYTES, Cell64, Commit64, LINE_BYTES, Layout, Memory, Region, crc32c, crc32c_words};
 
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes before the name.
 pub const DENTRY_HEADER_BYTES: u64 = 40;
@@ -27,14 +30,17 @@ pub const fn dentry_lines(name_length: usize) -> u64 {
 pub struct Dentry {
     /// <valid, mtime>: see [`Valid`].
     pub valid: Commit64,
-    /// CRC-32C (high half) of inode, parent, cookie, kind, length, turn and name; name length (bits 0..8), kind (8..16), lines
-    /// (16..24), turn (24..32). Zero: not a dentry.
+    /// CRC-32C (high half) of inode, parent, cookie, kind, length, reuse generation and name; name
+    /// length (bits 0..8), kind (8..16), lines (16..24), reuse generation (24..32). Zero: not a
+    /// dentry.
     pub seal: Cell64,
-    /// The inode that the name stands for: its number (bits 0..40), and the lowest bits of its generation.
+    /// The inode that the name stands for: its number (bits 0..40), and the lowest bits of its
+    /// generation.
     pub inode: Cell64,
-    /// The directory that the name stands in.
+    /// The directory that contains the name.
     pub parent: Cell64,
-    /// Position in the directory for readdir: ascending along the log, never reused in a directory, unchanged by compaction.
+    /// Position in the directory for readdir: ascending along the log, never reused in a directory,
+    /// unchanged by compaction.
     pub cookie: Cell64,
     /// The name's first bytes; what follows the name is undefined.
     pub name: [Cell64; 3],
@@ -45,7 +51,8 @@ unsafe impl Layout for Dentry {}
 
 /// Bits of the inode number in a dentry's word `inode`.
 const NUMBER_BITS: u32 = 40;
-/// The turns of a line: 1 to this. Three, so that a dentry that was written and given up before its fence does not share a turn with the next one.
+/// Reuse generations of a line: 1 to this. Three, so that a dentry that was written and abandoned
+/// before its fence differs from the next one.
 pub(super) const TURNS: u8 = 3;
 
 /// The part of a generation that a dentry holds.
@@ -53,17 +60,17 @@ pub const fn short_generation(generation: u32) -> u32 {
     generation & (u32::MAX >> (32 - (64 - NUMBER_BITS)))
 }
 
-/// The turn of the next dentry on a line where `word` is the valid word now.
+/// The reuse generation of the next dentry on a line whose valid word is `word` now.
 pub fn next_turn(word: u64) -> u8 {
     Valid::from_word(word).turn % TURNS + 1
 }
 
-/// What the seal certifies, without the name.
+/// The facts that the seal certifies, without the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DentryFacts {
     /// The inode that the name stands for.
     pub inode: u64,
-    /// Which life of that inode: its [`short_generation`].
+    /// The life of that inode: its [`short_generation`].
     pub generation: u32,
     /// The directory.
     pub parent: u64,
@@ -73,7 +80,7 @@ pub struct DentryFacts {
     pub kind: FileKind,
     /// Bytes of the name: 1 to 255.
     pub name_length: u8,
-    /// Which use of its first line this is: 1 to 3, in turn.
+    /// Reuse generation of its first line: 1 to 3, cyclic.
     pub turn: u8,
 }
 
@@ -99,8 +106,9 @@ impl Dentry {
         self.inode.load() & ((1 << NUMBER_BITS) - 1)
     }
 
-    /// Name length, kind, lines and turn as the seal's low half says; none if they contradict each other. The checksum is not verified:
-    /// for a dentry that the mindex names, it was when the entry was made.
+    /// The facts of the dentry, with name length, kind, lines and reuse generation from the seal's
+    /// low half; none if these are inconsistent. Does not verify the checksum: for a dentry that
+    /// the mindex names, that happened when the entry was made.
     #[inline]
     pub fn facts(&self) -> Option<DentryFacts> {
         let seal = self.seal.load();
@@ -121,19 +129,21 @@ impl Dentry {
         })
     }
 
-    /// The valid word that makes this dentry not count from `moment_ns` on.
+    /// The valid word that makes this dentry invalid from `moment_ns` on.
     #[inline]
     pub fn gone(&self, moment_ns: u64) -> u64 {
         Valid { valid: false, moment_ns, turn: (self.seal.load() >> 24) as u8 }.word()
     }
 
-    /// The valid word, if it is of the same use of the line as `facts`. If it is not, a crash came between the two.
+    /// The valid word, if it belongs to the same use of the line as `facts`. Otherwise a crash came
+    /// between the two.
     #[inline]
     pub fn standing(&self, facts: &DentryFacts) -> Option<Valid> {
         Some(Valid::from_word(self.valid.load_acquire())).filter(|valid| valid.turn == facts.turn)
     }
 
-    /// What the seal certifies, if all of it verifies, the name included, and the dentry lies within one block.
+    /// The facts that the seal certifies, if all of it verifies, the name included, and the dentry
+    /// lies within one block.
     pub fn verified<M: Memory>(&self, pm: &Region<M>) -> Option<DentryFacts> {
         let facts = self.facts()?;
         let offset = pm.offset_of(self);
@@ -143,7 +153,8 @@ impl Dentry {
         self.certifies(offset, &facts, name).then_some(facts)
     }
 
-    /// Whether the seal certifies what the dentry at `offset` says and this name, and the dentry lies within one block.
+    /// Whether the seal certifies these facts of the dentry at `offset` and this name, and the
+    /// dentry lies within one block.
     #[inline]
     pub(crate) fn certifies(&self, offset: u64, facts: &DentryFacts, name: &[u8]) -> bool {
         let lines = dentry_lines(facts.name_length as usize);
@@ -151,18 +162,20 @@ impl Dentry {
     }
 }
 
-/// The word <valid, mtime>: one atomic store makes or unmakes a name and records when its directory changed by it.
+/// The word <valid, mtime>: one atomic store makes or unmakes a name and records when its directory
+/// changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Valid {
-    /// Whether the name counts.
+    /// Whether the name is valid.
     pub valid: bool,
-    /// When it was made or unmade: ns since 1970, even, at most [`MOMENT_NS_MAX`].
+    /// Time at which the name was made or unmade: ns since 1970, even, at most [`MOMENT_NS_MAX`].
     pub moment_ns: u64,
-    /// Which use of the line it is of: as [`DentryFacts::turn`]. Zero only in a word that is no dentry's.
+    /// Reuse generation of the line, as in [`DentryFacts::turn`]. Zero only in a word that belongs
+    /// to no dentry.
     pub turn: u8,
 }
 
-/// The latest moment that the word holds (year 2116).
+/// The latest timestamp that the word holds, in ns since 1970 (year 2116).
 pub const MOMENT_NS_MAX: u64 = (1 << 62) - 2;
 
 impl Valid {
@@ -172,7 +185,7 @@ impl Valid {
         (self.moment_ns.min(MOMENT_NS_MAX) & !1) << 2 | (self.turn as u64 & 3) << 1 | self.valid as u64
     }
 
-    /// What a word says.
+    /// Decodes a word.
     #[inline]
     pub fn from_word(word: u64) -> Valid {
         Valid { valid: word & 1 == 1, moment_ns: word >> 3 << 1, turn: (word >> 1) as u8 & 3 }

@@ -1,7 +1,7 @@
-//! A single flipped bit in a sealed structure: the checksum itself says which one it is.
+//! A single flipped bit in a sealed structure: the checksum identifies it.
 //!
-//! CRC-32C tells any flip of one bit from every other one in records as short as ours. So rot of a bit can be undone with the same
-//! certainty with which a seal is believed at all.
+//! CRC-32C distinguishes any single-bit flip from every other one in records of this length. So a
+//! rotten bit can be repaired with the same certainty with which a seal is trusted at all.
 
 use super::dentry::TURNS;
 use super::{DENTRY_HEADER_BYTES, FileKind};
@@ -9,17 +9,18 @@ use super::{Dentry, Inode, LogPage, LogPageKind, NAME_BYTES_MAX, Property, dentr
 use core::mem::offset_of;
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Region, crc32c, flipped_bit};
 
-/// A word that makes a structure whole.
+/// The change of a word that makes a structure whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flip {
-    /// Where the word is: bytes from the start of the structure.
+    /// Offset of the word in bytes from the start of the structure.
     pub offset: u64,
     /// The bit that flipped.
     pub mask: u64,
 }
 
-/// The flip in a structure with this seal at `seal_offset` that explains why `message` does not match. `place` says which word (by its offset) holds
-/// a bit of the message, and which bit of the word it is.
+/// The flip in a structure with this seal at `seal_offset` that explains why `message` does not
+/// match. `place` returns the word (by its offset) that holds a bit of the message, and the bit's
+/// position in that word.
 fn find(seal: u64, seal_offset: u64, message: &[u8], place: impl Fn(usize) -> Option<(usize, usize)>) -> Option<Flip> {
     let difference = (seal >> 32) as u32 ^ crc32c(0, message);
     if difference.is_power_of_two() {
@@ -43,11 +44,12 @@ impl Inode {
         message[16..24].copy_from_slice(&self.born_ns.load().to_le_bytes());
         message[24..28].copy_from_slice(&(birth as u32).to_le_bytes());
         let flip = find(birth, 0, &message, |bit| match bit {
-            // Number, kind and device, birth time lie as they are summed, behind the seal, which ends with the generation.
+            // Number, kind and device, and birth time lie in the order of the checksum, behind the
+            // seal, which ends with the generation.
             0..192 => Some((8 + bit / 64 * 8, bit % 64)),
             _ => Some((0, bit - 192)),
         })?;
-        // Another inode's identity is not ours with a flip.
+        // The identity of another inode is not this one's with a flip.
         let becomes = if flip.offset == 8 { self.number.load() ^ flip.mask } else { self.number.load() };
         (becomes == number).then_some(flip)
     }
@@ -109,7 +111,7 @@ impl Dentry {
             return None;
         }
         let seal_at = offset_of!(Dentry, seal) as u64;
-        // What is in the low half says how long the record is, so each of its bits is tried.
+        // The low half holds the length of the record, so each of its bits is tried.
         let low = (0..32).map(|bit| 1u64 << bit).find(|mask| self.matches(pm, seal ^ mask) == Some(0));
         if let Some(mask) = low {
             return Some(Flip { offset: seal_at, mask });
@@ -130,7 +132,8 @@ impl Dentry {
         Some(Flip { offset: offset as u64, mask: 1 << bit })
     }
 
-    /// By how much the checksum of this record with another seal differs from it: zero if it matches. None if the low half cannot be.
+    /// Difference between the checksum of this record with another seal and the checksum in that
+    /// seal: zero if they match. None if the low half is impossible.
     fn matches<M: Memory>(&self, pm: &Region<M>, seal: u64) -> Option<u32> {
         let offset = pm.offset_of(self);
         let length = seal as u8 as usize;

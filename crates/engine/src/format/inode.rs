@@ -1,15 +1,17 @@
 //! Inodes and their property entries.
 //!
-//! An inode is four cache lines: identity, two property entries, and an inline area. All attributes that change together live in a
-//! property entry, which certifies itself; the newer valid one of the two counts. So chmod, chown, utimes, truncate or the commit
-//! of a write is one line, flushed once, atomic at any crash. (The paper logs property entries in a 4 KiB log per inode; for a
-//! file that is chmodded once in its life this costs a page and three lines. The mechanism is the same with the log folded
-//! into the inode: two slots, used in turn.)
+//! An inode is four cache lines: identity, two property entries, and an inline area. All attributes
+//! that change together are in one property entry, which certifies itself; the newer valid one of
+//! the two counts. So chmod, chown, utimes, truncate or the commit of a write is one line, flushed
+//! once, atomic at any crash. (The paper logs property entries in a 4 KiB log per inode. For a file
+//! that is chmodded once in its life this costs a page and three lines. The mechanism is the same
+//! with the log folded into the inode: two slots, used alternately.)
 //!
 //! Invariants
-//! - Of a free inode `log`, `xattrs`, `inline` and `accessed_ns` are durably zero. Its identity and property entries may be those of the last life:
-//!   nothing names that generation any more.
-//! - An entry counts only if its seal verifies against the inode's number and generation, so an earlier life's entry never does.
+//! - In a free inode `log`, `xattrs`, `inline` and `accessed_ns` are durably zero. Its identity and
+//!   property entries may be those of the last life: nothing names that generation any more.
+//! - An entry counts only if its seal verifies against the inode's number and generation, so an
+//!   earlier life's entry never does.
 //! - Entry `i` holds sequences of parity `i`.
 
 use super::assert_layout;
@@ -17,7 +19,7 @@ use pmem::{Cell32, Cell64, Commit64, Layout, crc32c_words};
 
 /// Bytes of an inode.
 pub const INODE_BYTES: u64 = 256;
-/// Inodes in a segment, which is what a shard takes at a time.
+/// Inodes in a segment, the unit in which the inode table grows.
 pub const INODES_PER_SEGMENT: u64 = 256;
 /// Blocks of a segment.
 pub const SEGMENT_BLOCKS: u64 = INODES_PER_SEGMENT * INODE_BYTES / pmem::BLOCK_BYTES;
@@ -33,7 +35,7 @@ pub const PROPERTY_INLINE: u32 = 1;
 /// Property flag: the extended attributes may hold an access control list. Not for symbolic links.
 pub const PROPERTY_ACCESS_LIST: u32 = 2;
 
-/// What kind of file an inode is; the values are `S_IFMT >> 12` and `d_type`.
+/// The kind of file of an inode; the values are `S_IFMT >> 12` and `d_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -82,10 +84,11 @@ impl FileKind {
 /// An inode: 256 bytes, four lines.
 #[repr(C, align(256))]
 pub struct Inode {
-    /// Generation (low half) and CRC-32C of number, kind, device, birth time and generation (high half; one where it computes to zero). High
-    /// half zero: free, and the low half is the last life's generation.
+    /// Generation (low half) and CRC-32C of number, kind, device, birth time and generation (high
+    /// half; one where it computes to zero). High half zero: free, and the low half is the last
+    /// life's generation.
     pub birth: Commit64,
-    /// The inode's own number, so that a stray offset is noticed.
+    /// The inode's own number, which reveals a wrong offset.
     pub number: Cell64,
     /// [`FileKind`]; never changes in a life.
     pub kind: Cell32,
@@ -97,14 +100,15 @@ pub struct Inode {
     pub parent: Commit64,
     /// Directories: the first log page.
     pub log: Commit64,
-    /// The body that holds the extended attributes: a block map root as in [`Property::root`], with its length in the body.
+    /// The body that holds the extended attributes: a block map root as in [`Property::root`], with
+    /// its length in the body.
     pub xattrs: Commit64,
-    /// Cachelet index (low half) and epoch (high half); means nothing unless the epoch is the current one (paper III.D: the nv
-    /// pointer; ByVFS's version number). Never flushed on purpose.
+    /// Cachelet index (low half) and epoch (high half); valid only while the epoch is the current
+    /// one (paper III.D: the nv pointer; ByVFS's version number). Never flushed on purpose.
     pub nv_pointer: Cell64,
     /// Attributes; the newer valid entry counts.
     pub properties: [PropertyEntry; 2],
-    /// Access time in ns; zero: never read, take the birth time. Updated in place, alone.
+    /// Access time in ns; zero: never read, take the birth time. Updated in place, independently.
     pub accessed_ns: Cell64,
     /// Zero.
     pub reserved: Cell64,
@@ -117,7 +121,8 @@ assert_layout!(Inode, 256, birth @ 0, number @ 8, kind @ 16, device @ 20, born_n
 unsafe impl Layout for Inode {}
 
 impl Inode {
-    /// The generation of the present life, or none if the inode is free or its identity does not verify.
+    /// The generation of the present life, or none if the inode is free or its identity does not
+    /// verify.
     pub fn generation(&self, number: u64) -> Option<u32> {
         let birth = self.birth.load_acquire();
         let generation = birth as u32;
@@ -139,7 +144,8 @@ impl Inode {
         self.accessed_ns.load() == 0 && self.inline.iter().all(|word| word.load() == 0)
     }
 
-    /// Whether nothing is there that the birth of the next life does not certify and would take over, but for `..`, which recovery takes from the name.
+    /// Whether all fields are zero that the next life would inherit because its birth word does not
+    /// certify them. `..` is excepted: recovery takes it from the name.
     pub fn is_plain(&self) -> bool {
         self.log.load() == 0 && self.xattrs.load() == 0 && self.tail_is_zero()
     }
@@ -154,7 +160,8 @@ impl Inode {
         (self.birth.load() as u32).wrapping_add(1).max(FIRST_GENERATION)
     }
 
-    /// The newer valid property entry with its sequence, or none: the inode never came to life, or is damaged.
+    /// The newer valid property entry with its sequence, or none: the inode never came to life, or
+    /// is damaged.
     pub fn property(&self, number: u64, generation: u32) -> Option<(Property, u32)> {
         let even = self.properties[0].verified(0, number, generation);
         let odd = self.properties[1].verified(1, number, generation);
@@ -167,8 +174,8 @@ impl Inode {
 }
 
 /// The attributes of a file that change together.
-// What an entry has in one word is here in another order: so nothing that was stored in two pieces is loaded in one, which would wait until all that was
-// stored before has reached the cache.
+// Fields that share a word of an entry are in another order here. So no two fields that were stored
+// separately are loaded as one word, which would stall until the earlier stores reach the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Property {
     /// `PROPERTY_*`: 16 bits.
@@ -177,7 +184,8 @@ pub struct Property {
     pub mode: u32,
     /// Group.
     pub gid: u32,
-    /// Names of the inode; for a directory 2 + its subdirectories. Exact after a clean detach; recounted from the dentries after a crash.
+    /// Names of the inode; for a directory 2 + its subdirectories. Exact after a clean detach;
+    /// recounted from the dentries after a crash.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -196,7 +204,8 @@ pub struct Property {
 /// A property entry on the image: one line.
 #[repr(C, align(64))]
 pub struct PropertyEntry {
-    /// Sequence (low half) and CRC-32C (high half) of the words below, the sequence, the inode's number and generation.
+    /// Sequence (low half) and CRC-32C (high half) of the words below, the sequence, the inode's
+    /// number and generation.
     pub seal: Commit64,
     /// The attributes, in the order of [`Property::words`].
     pub words: [Cell64; 7],
@@ -229,7 +238,7 @@ impl Property {
         ]
     }
 
-    /// The attributes that the words say.
+    /// Decodes the words of an entry.
     pub fn from_words(words: &[u64; 7]) -> Property {
         Property {
             mode: words[0] as u16 as u32,
@@ -252,7 +261,7 @@ impl Property {
         (crc32c_words(&[a, b, c, d, e, f, g, number, life], None) as u64) << 32 | sequence as u64
     }
 
-    /// The kind of file that the mode says.
+    /// The kind of file in the mode.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
     }

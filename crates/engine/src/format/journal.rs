@@ -1,37 +1,43 @@
-//! The rename journal (paper III.F): one record per slot, naming every step of a rename, so that recovery can repeat all of them.
+//! The rename journal (paper III.F): one record per slot, naming every step of a rename, so that
+//! recovery can repeat all of them.
 //!
-//! A rename is over, durably, when its record is: the steps themselves may still be in the cache. Its thread makes them durable with its next
-//! rename, under that one's fence, and overwrites the record with the one after.
+//! A rename is durable once its record is: the steps themselves may still be in the cache. Its
+//! thread makes them durable with its next rename, under that one's fence, and overwrites the
+//! record with the one after that.
 //!
 //! Invariants
-//! - A record counts only if its seal verifies: it certifies itself and is durable, with the new dentries, before the first step.
-//! - Every step is idempotent, and stays so until one of the named dentries is recycled; before that the steps are durable and the record is
-//!   durably gone.
+//! - A record counts only if its seal verifies: it certifies itself and is durable, with the new
+//!   dentries, before the first step.
+//! - Every step is idempotent, and stays so until one of the named dentries is recycled; before
+//!   that the steps are durable and the record is durably cleared.
 //! - The number of slots does not depend on the machine.
 
 use super::assert_layout;
 use pmem::{Cell64, Commit64, Layout, crc32c_words};
 
-/// Journal slots of an image: two for each thread slot of a DRAM region, used in turn, so that none is ever waited for.
+/// Journal slots of an image: two for each thread slot of a DRAM region, used alternately, so that
+/// no rename ever waits for one.
 pub const JOURNAL_SLOTS: u64 = 2048;
 
 /// Bytes of a journal slot.
 pub const JOURNAL_SLOT_BYTES: u64 = 128;
 
-/// What the record repeats.
+/// The operation that the record repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum JournalKind {
-    /// One name moves; what it replaces goes. With a second new dentry: the old place gets a name of its own (exchange, whiteout).
+    /// One name moves and may replace another. With a second new dentry, the old place gets a name,
+    /// too (exchange, whiteout).
     Rename = 1,
 }
 
-/// A new name: the log slot that is to name a dentry, and the moved inode's new `..` if it is a directory.
+/// A new name: the log slot that is to name a dentry, and the moved inode's new `..` if it is a
+/// directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Move {
     /// The log slot (offset of the word), or zero: no such step.
     pub slot: u64,
-    /// The dentry that it shall name.
+    /// The dentry that the slot is to name.
     pub dentry: u64,
     /// Offset of the moved directory's inode whose `parent` changes, or zero.
     pub directory: u64,
@@ -39,16 +45,17 @@ pub struct Move {
     pub parent: u64,
 }
 
-/// All that a rename does.
+/// All steps of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalRecord {
     /// Names that appear.
     pub moves: [Move; 2],
-    /// Dentries that stop to count: the old name, and the replaced one. Zero: none.
+    /// Dentries that become invalid: the old name, and the replaced one. Zero: none.
     pub invalidated: [u64; 2],
-    /// When: for the words <valid, mtime>.
+    /// Timestamp for the words <valid, mtime>, in ns since 1970.
     pub moment_ns: u64,
-    /// Which rename of its thread slot this is, counted in one DRAM region: tells finished records from one that is being written.
+    /// Counts the renames of a thread slot in one DRAM region; distinguishes finished records from
+    /// one that is being written.
     pub turn: u64,
 }
 
@@ -86,7 +93,7 @@ impl JournalRecord {
         ]
     }
 
-    /// What the words say.
+    /// Decodes the words of a record.
     pub fn from_words(words: &[u64; 12]) -> JournalRecord {
         JournalRecord {
             moves: [

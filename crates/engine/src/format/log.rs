@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A page is wholly zero behind its header, durably, before anything links to it.
-//! - A slot is zero, or the offset of a dentry with a tag in its low six bits. A zero slot may be followed by used ones (its claimer has not
-//!   got further, died, or the entry was recycled).
+//! - A slot is zero, or the offset of a dentry with a tag in its low six bits. A zero slot may be
+//!   followed by used ones (its claimer has not filled it yet, died, or the entry was recycled).
 //! - Cookies ascend along the chain of pages; those of a page are at least its `first_cookie`.
 
 use super::assert_layout;
@@ -20,7 +20,7 @@ pub const FIRST_COOKIE: u64 = 16;
 pub enum LogPageKind {
     /// Slot `i` belongs to cookie `first_cookie + i`. The last page of a log is of this kind.
     Append = 1,
-    /// The slots' dentries say their cookies, which ascend from `first_cookie`.
+    /// The slots' dentries hold their cookies, which ascend from `first_cookie`.
     Compacted = 2,
 }
 
@@ -55,7 +55,7 @@ impl LogPage {
         self.kind(owner).is_some()
     }
 
-    /// The kind of page, if it is one of directory `owner`.
+    /// The kind of page, if it belongs to directory `owner`.
     pub fn kind(&self, owner: u64) -> Option<LogPageKind> {
         let seal = self.seal.load();
         let kind = if seal as u32 == LogPageKind::Append as u32 { LogPageKind::Append } else { LogPageKind::Compacted };
@@ -64,7 +64,7 @@ impl LogPage {
     }
 }
 
-/// What a slot names.
+/// The type of structure that a slot names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum SlotTag {
@@ -84,21 +84,22 @@ pub const fn slot_address(word: u64) -> u64 {
     word & !63
 }
 
-/// Tag of a slot in a page that a compaction has replaced, so that nothing on the image leads to it any more: the dentry goes with the page.
+/// Tag of a slot in a page that a compaction has replaced. Nothing on the image leads to the page
+/// any more, and the dentry is recycled with it.
 const TAG_GONE: u64 = 2;
 
-/// The word of a slot whose dentry goes with its page, for that of a dentry.
+/// Converts the word of a dentry's slot to that of a slot whose dentry is recycled with its page.
 pub const fn gone_word(word: u64) -> u64 {
     slot_address(word) | TAG_GONE
 }
 
-/// Whether that is the word of such a slot.
+/// Whether the word is one from [`gone_word`].
 #[inline]
 pub const fn is_gone(word: u64) -> bool {
     word & 63 == TAG_GONE
 }
 
-/// What a slot's word says that it names; none for a tag of a later format.
+/// The type of structure that a slot names; none for a tag of a later format.
 #[inline]
 pub const fn slot_tag(word: u64) -> Option<SlotTag> {
     match word & 63 {

@@ -1,9 +1,12 @@
-//! The image: every structure that persists, declared once. docs/format.md describes the same bytes for people.
+//! The image: every structure that persists, declared once. docs/format.md describes the same bytes.
 //!
 //! Invariants
-//! - All numbers are little-endian; all links are byte offsets from the start of the image; zero links to nothing.
-//! - No structure has padding; sizes and offsets are asserted at compile time; reserved bytes are named and zero.
-//! - A field is a [`Cell64`](pmem::Cell64) if nothing becomes visible by it, a [`Commit64`](pmem::Commit64) if something does.
+//! - All numbers are little-endian; all links are byte offsets from the start of the image; zero
+//!   links to nothing.
+//! - No structure has padding; sizes and offsets are asserted at compile time; reserved bytes are
+//!   named and zero.
+//! - A field is a [`Commit64`](pmem::Commit64) if a store to it makes something visible, otherwise
+//!   a [`Cell64`](pmem::Cell64).
 
 mod dentry;
 mod flip;

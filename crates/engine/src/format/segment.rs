@@ -1,11 +1,12 @@
 //! Segments of inodes.
 //!
-//! A segment is 256 inodes in 16 blocks. The table of segments has a word for each: where its blocks lie in a row; or, of one that was added when there
-//! was no such row any more, where a list of them is. Without lists an image whose free blocks are all scattered could get no inodes.
+//! A segment is 256 inodes in 16 blocks. The segment table has a word for each: the position of its
+//! contiguous blocks, or of a list of its blocks if no 16 contiguous blocks were free when it was
+//! added. Without lists, an image whose free blocks are all scattered could get no inodes.
 //!
 //! Invariants
 //! - Inodes and list are durable before the table leads to them, and never move.
-//! - The blocks of a segment, and the one that its list is in, are distinct.
+//! - The blocks of a segment, and the block that holds its list, are distinct.
 
 use super::{INODE_BYTES, INODES_PER_SEGMENT, SEGMENT_BLOCKS, assert_layout};
 use pmem::{BLOCK_BYTES, Cell64, Layout, Memory, Pm, Region, crc32c};
@@ -14,12 +15,12 @@ use pmem::{BLOCK_BYTES, Cell64, Layout, Memory, Pm, Region, crc32c};
 pub const INODES_PER_BLOCK: u64 = BLOCK_BYTES / INODE_BYTES;
 /// Blocks of a segment, for arrays.
 const BLOCKS: usize = SEGMENT_BLOCKS as usize;
-/// In a word of the table, beside an offset: a list is there, not inodes.
+/// In a word of the table, beside an offset: the offset is that of a list, not of inodes.
 const LISTED: u64 = 1;
 /// The low half of a list's seal.
 const KIND: u64 = 1;
 
-/// The blocks of a segment that do not lie in a row: the beginning of a block, the rest of which means nothing.
+/// The list of a segment's scattered blocks: the beginning of a block, whose rest is undefined.
 #[repr(C, align(64))]
 pub struct SegmentList {
     /// CRC-32C (high half) of the words behind the reserved ones, and the segment; 1 (low half).
@@ -35,17 +36,17 @@ assert_layout!(SegmentList, 192, seal @ 0, segment @ 8, reserved @ 16, blocks @ 
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for SegmentList {}
 
-/// Where a word of the table says that the inodes of a segment are.
+/// The position of a segment's inodes as a word of the table gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentEntry {
-    /// From this offset on.
+    /// Contiguous from this offset on.
     Row(u64),
     /// In the blocks of the list at this offset.
     List(u64),
 }
 
 impl SegmentEntry {
-    /// What a word of the table says; none for zero and for what cannot be.
+    /// Decodes a word of the table; none for zero and for impossible words.
     #[inline]
     pub fn from_word(word: u64) -> Option<SegmentEntry> {
         match word % BLOCK_BYTES {
@@ -65,36 +66,37 @@ impl SegmentEntry {
     }
 }
 
-/// Why a segment is not where the table says.
+/// Why a segment is not where the table places it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentFault {
-    /// There can be none.
+    /// The offset is impossible.
     Offset,
-    /// The list does not verify, or names what cannot be blocks of a segment.
+    /// The list does not verify, or names blocks that cannot be those of a segment.
     List,
 }
 
-/// Where the inodes of a segment are.
+/// The position of the inodes of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Offsets of its blocks.
     blocks: [u64; BLOCKS],
-    /// That of the list, or zero.
+    /// Offset of the list, or zero.
     list: u64,
 }
 
 impl Segment {
-    /// One whose blocks lie in a row.
+    /// A segment with contiguous blocks.
     pub fn in_a_row(first: u64) -> Segment {
         Segment { blocks: core::array::from_fn(|index| first + index as u64 * BLOCK_BYTES), list: 0 }
     }
 
-    /// One with a list.
+    /// A segment with a list.
     pub fn listed(list: u64, blocks: [u64; BLOCKS]) -> Segment {
         Segment { blocks, list }
     }
 
-    /// The segment of a place in the table whose word there is `word`. `is_data`: whether a block is one of those that are handed out.
+    /// The segment at place `segment` of the table, where the word is `word`. `is_data`: whether a
+    /// block lies in the data area.
     pub fn read<M: Memory>(
         region: &Region<M>,
         segment: u64,
@@ -121,7 +123,7 @@ impl Segment {
         }
     }
 
-    /// Whether no block is there twice.
+    /// Whether all blocks are different.
     fn is_distinct(&self) -> bool {
         let mut blocks = [self.list; BLOCKS + 1];
         blocks[1..].copy_from_slice(&self.blocks);
@@ -129,7 +131,7 @@ impl Segment {
         blocks.windows(2).all(|pair| pair[0] != pair[1])
     }
 
-    /// The word of the table that leads there.
+    /// The table entry that leads to the segment.
     pub fn entry(&self) -> SegmentEntry {
         if self.list == 0 { SegmentEntry::Row(self.blocks[0]) } else { SegmentEntry::List(self.list) }
     }
@@ -139,12 +141,12 @@ impl Segment {
         self.blocks[(index / INODES_PER_BLOCK) as usize % BLOCKS] + index % INODES_PER_BLOCK * INODE_BYTES
     }
 
-    /// The numbers of the blocks of the inodes.
+    /// The numbers of the blocks that hold inodes.
     pub fn inode_blocks(&self) -> impl Iterator<Item = u64> {
         self.blocks.into_iter().map(|offset| offset / BLOCK_BYTES)
     }
 
-    /// The numbers of all its blocks, that of the list among them.
+    /// The numbers of all its blocks, including that of the list.
     pub fn blocks(&self) -> impl Iterator<Item = u64> {
         self.inode_blocks().chain((self.list != 0).then_some(self.list / BLOCK_BYTES))
     }
@@ -157,7 +159,7 @@ impl Segment {
         (crc as u64) << 32 | KIND
     }
 
-    /// What is in the list, for the segment of a place in the table.
+    /// The content of the list, for the segment at a place in the table.
     pub fn list_bytes(&self, segment: u64) -> [u8; size_of::<SegmentList>()] {
         let mut bytes = [0; size_of::<SegmentList>()];
         bytes[..8].copy_from_slice(&self.seal(segment).to_le_bytes());
@@ -169,7 +171,8 @@ impl Segment {
     }
 }
 
-/// The offset of an inode in the segment that a word of the table leads to: `index` is below [`INODES_PER_SEGMENT`]. Nothing is verified but that there can be a block.
+/// The offset of an inode in the segment that a word of the table leads to: `index` is below
+/// [`INODES_PER_SEGMENT`]. Verifies only that a block can be there.
 #[cold]
 pub(crate) fn listed_inode_offset<M: Memory>(region: &Region<M>, word: u64, index: u64) -> Option<u64> {
     let Some(SegmentEntry::List(at)) = SegmentEntry::from_word(word) else { return None };

@@ -1,8 +1,11 @@
-//! What a clean detach leaves beside the maps: figures in the superblock, and a list of blocks with free lines or several pointers.
+//! The parts of the snapshot beside the maps: figures in the superblock, and a list of blocks with
+//! free lines or several pointers.
 //!
 //! Invariants
-//! - All of it counts only while the image's state is clean, and only if the checksum over maps, pages and figures matches.
-//! - The pages lie in blocks that the block map calls free: the attach that reads them is the last that can.
+//! - All of it counts only while the image's state is clean, and only if the checksum over maps,
+//!   pages and figures matches.
+//! - The pages lie in blocks that the block map calls free: the attach that reads them is the last
+//!   that can.
 
 use super::assert_layout;
 use pmem::{Cell64, Layout, crc32c};
@@ -10,12 +13,13 @@ use pmem::{Cell64, Layout, crc32c};
 /// Entries of a page.
 pub const LIST_PAGE_ENTRIES: usize = 255;
 
-/// A block of dentries that has free lines, or a block of contents that several pointers name: which of them, the block map says.
+/// A block of dentries that has free lines, or a block of contents that several pointers name; the
+/// block map tells which.
 #[repr(C)]
 pub struct ListEntry {
     /// Number of the block.
     pub block: Cell64,
-    /// A bit per line, set: free. Or how many more pointers than one.
+    /// A bit per line, set: free. Or the number of pointers beyond the first.
     pub word: Cell64,
 }
 assert_layout!(ListEntry, 16, block @ 0, word @ 8);
@@ -70,13 +74,13 @@ impl Snapshot {
         ]
     }
 
-    /// What the words say.
+    /// Decodes the words.
     pub fn from_words(words: &[u64; 8]) -> Snapshot {
         let &[checksum, blocks_free, inodes_used, segments, list_page, list_pages, a, b] = words;
         Snapshot { checksum, blocks_free, inodes_used, segments, list_page, list_pages, reserved: [a, b] }
     }
 
-    /// Continues a checksum over maps and pages by the figures and the epoch that the snapshot belongs to.
+    /// Continues a checksum over maps and pages with the figures and the epoch of the snapshot.
     pub fn checksum(&self, maps_and_pages: u32, epoch: u32) -> u64 {
         let mut crc = maps_and_pages;
         for word in &self.words()[1..] {

@@ -1,4 +1,5 @@
-//! How the mindex grows: a main bucket at a time, and chains of overflow buckets behind them. The invariants are those of [`super`].
+//! Growth of the mindex: one main bucket at a time, and chains of overflow buckets behind them. The
+//! invariants are those of [`super`].
 
 use super::{BUCKETS_PER_NAMES, CHAIN_MAX, HeldBucket, NameHash};
 use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
@@ -41,7 +42,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.provide_chain(fresh, moving)?;
         held.change(|| -> Result<()> {
             self.move_entries(source, fresh, fresh_index)?;
-            // Published inside the change: a reader that misses here sees the version move or the new number.
+            // Published inside the change: a reader that misses here sees the version change or the
+            // new number.
             header.buckets.store(fresh_index + 1, Release);
             Ok(())
         })
@@ -70,7 +72,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Moves what belongs into the fresh bucket. Each entry is copied before it is taken away, so a reaper repeats all of it.
+    /// Moves the entries that belong to the fresh bucket. Each is copied before it is removed, so a
+    /// reaper can repeat all of it.
     pub(super) fn move_entries(&self, source: &'f Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
         let mut failed = None;
         self.each_of_chain(source, |entry| {
@@ -124,7 +127,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// Gives back overflow buckets that became empty. Only inside a change: readers on them read again.
+    /// Frees overflow buckets that became empty. Only inside a change: readers on them read again.
     pub(super) fn trim_chain(&self, main: &Bucket) -> Result<()> {
         let mut bucket = main;
         for _ in 0..CHAIN_MAX {
@@ -142,7 +145,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Links an empty overflow bucket to the end of a chain. One word: a reader sees the chain with or without it.
+    /// Links an empty overflow bucket to the end of a chain. One word: a reader sees the chain with
+    /// or without it.
     pub(super) fn extend_chain(&self, last: &'f Bucket) -> Result<&'f Bucket> {
         let header = self.fs.header()?;
         let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
@@ -167,7 +171,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.dram.overflow(index as u32)
     }
 
-    /// Gives back the empty bucket `index` that follows `bucket` in a chain.
+    /// Frees the empty bucket `index` that follows `bucket` in a chain.
     fn free_overflow(&self, bucket: &Bucket, index: u32) -> Result<()> {
         let header = self.fs.header()?;
         let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;

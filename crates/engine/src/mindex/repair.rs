@@ -1,4 +1,5 @@
-//! What a reaper does with the buckets that a dead thread held: it ends their changes, and takes names out or puts them in as the operation that was cut short came to.
+//! Recovery of the buckets that a dead thread held. A reaper completes their changes, and removes
+//! or inserts names according to the outcome of the interrupted operation.
 
 use super::{LOW_40, NameHash, Target};
 use crate::dram::Bucket;
@@ -10,7 +11,7 @@ use core::sync::atomic::fence;
 use pmem::Memory;
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// As the reaper of this slot: ends the change of every bucket that its owner held.
+    /// As the reaper of this slot: completes the change of every bucket that its owner held.
     pub(crate) fn repair_buckets(&self) -> Result<()> {
         self.fs.check_reapable()?;
         let header = self.fs.header()?;
@@ -58,7 +59,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(found)
     }
 
-    /// In a bucket that a reaper holds: takes the entries of `gone` out, and puts one for `come` in.
+    /// In a bucket that a reaper holds: removes the entries of `gone`, and inserts one for `come`.
     pub(crate) fn repair_names(
         &self,
         bucket: &'f Bucket,

@@ -1,4 +1,5 @@
-//! Intents: what a thread writes into its slot before and while it changes names, so that whoever reaps it knows what it was at.
+//! Intents: a thread records in its slot what it is about to do, before and while it changes names,
+//! so that its reaper knows.
 
 use crate::dram::{Cachelet, IntentKind, STEP_BEGUN, STEP_DONE};
 use crate::fs::Thread;
@@ -8,7 +9,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Announces an operation. What else its kind needs was noted before.
+    /// Announces an operation. The other fields that its kind needs were recorded before.
     pub(crate) fn intend(&self, kind: IntentKind, directories: [u32; 2], hashes: [NameHash; 2]) {
         let intent = &self.slot.intent;
         for index in 0..2 {
@@ -21,7 +22,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
     }
 
-    /// Notes what an operation removes or replaces.
+    /// Records what an operation removes or replaces.
     pub(crate) fn intend_victim(&self, index: u32, victim: &Cachelet) {
         let intent = &self.slot.intent;
         intent.victim_before.store((victim.references.load(Acquire) >> 32) as u32, Relaxed);
@@ -39,7 +40,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
     }
 
-    /// The operation has taken effect: whoever comes next sees it.
+    /// Marks the operation as having taken effect: later operations see it.
     #[inline]
     pub(crate) fn take_effect(&self) {
         step();
@@ -47,17 +48,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
     }
 
-    /// The operation is over.
+    /// Ends the operation.
     #[inline]
     pub(crate) fn end_intent(&self) {
         self.empty_hand_but_cachelet();
-        // No step from here on: what a call returns is the caller's as soon as the intent is gone.
+        // No step from here on: the result of a call belongs to its caller as soon as the intent is
+        // gone.
         self.slot.intent.kind.store(IntentKind::None as u32, Release);
         self.slot.intent.victim.store(0, Release);
         self.slot.hand.cachelet.store(0, Release);
     }
 
-    /// Notes the log slot that is to name a dentry in hand.
+    /// Records the log slot that is to name a dentry in flight.
     pub(crate) fn note_slot(&self, dentry: u64, slot: u64) {
         let hand = &self.slot.hand;
         if let Some(index) = hand.dentries.iter().position(|word| word.load(Relaxed) == dentry) {

@@ -1,4 +1,5 @@
-//! What a reaper does about a name that was being made or removed, and about a directory that was being evicted or compacted.
+//! Reaping names that were being made or removed, and directories that were being evicted or
+//! compacted.
 
 use crate::dram::{
     Cachelet, DirectoryState, FLAG_DELETED, FLAG_UNNAMED, IntentKind, References, STEP_DONE, STEP_RETIRING,
@@ -37,12 +38,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         NameHash::from_intent(self.slot.intent.hashes[index].load(Relaxed))
     }
 
-    /// Offset of a dentry in hand; zero: none.
+    /// Offset of an in-flight dentry; zero: none.
     pub(super) fn dentry_in_hand(&self, index: usize) -> u64 {
         self.slot.hand.dentries[index].load(Relaxed) & !63
     }
 
-    /// Whether the dentry in hand entered the mindex before its maker died. He held the bucket until he noted it.
+    /// Whether the in-flight dentry entered the mindex before its creator died. Until its intent
+    /// records that, the creator holds the bucket.
     fn is_named(&self, done: bool) -> Result<bool> {
         let dentry = self.dentry_in_hand(0);
         if done || dentry == 0 {
@@ -58,15 +60,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.is_named(done)? { self.drop_created() } else { Ok(()) }
     }
 
-    /// What was made exists; the reference to it was to go to a caller who is dead.
+    /// The created file exists; its reference was meant for a caller that is dead.
     fn drop_created(&self) -> Result<()> {
         let index = self.slot.hand.cachelet.load(Relaxed);
         self.slot.intent.step.store(STEP_DONE, Release);
         if index == 0 {
-            // A reaper has come so far before.
+            // An earlier reaper got this far.
             return Ok(());
         }
-        // Whatever else happens to it decides the last user.
+        // The release of its last reference decides everything else.
         self.slot.intent.victim.store(index, Release);
         self.empty_hand();
         self.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
@@ -75,7 +77,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn settle_link(&self, done: bool) -> Result<()> {
         if self.is_named(done)? {
-            // Another reaper finds the hand empty.
+            // Another reaper finds no in-flight allocations.
             self.slot.intent.step.store(STEP_DONE, Release);
             self.empty_hand();
             return Ok(());
@@ -86,8 +88,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Takes a link away that was counted for a name which is not there, if it was counted and the file's lock is held: nobody else has changed the links since,
-    /// for all but the removal of an only link is done under it. The file's property entry follows when it is settled.
+    /// Rolls back the link count of a name that was never published, if it was counted and the
+    /// file's lock is held. The lock ensures that no other thread has changed the links since:
+    /// every change except the removal of an only link needs it. The file's property entry follows
+    /// in `settle_cachelet`.
     fn uncount_link(&self, index: u32, before: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let before = References::from_word((before as u64) << 32);
@@ -108,7 +112,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let before = References::from_word((self.slot.intent.victim_before.load(Relaxed) as u64) << 32);
         let state = References::from_word(cachelet.references.load(Acquire));
         if index != 0 && self.holds(&cachelet.lock) && state.links == before.links {
-            // If that buries the file, `settle_victim` sees it in the cachelet.
+            // If that makes the slot the file's reclaimer, `settle_victim` sees it in the cachelet.
             let _ = self.drop_counted_link(cachelet);
         }
         Ok(())
@@ -120,7 +124,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let index = intent.victim.load(Relaxed);
         let offset = intent.old[0].load(Relaxed);
         let state = References::from_word(self.fs.dram.cachelet(index)?.references.load(Acquire));
-        // Only who has the last name, and this is it, can have dropped the last link.
+        // The last link can only be dropped by the operation that holds the last name, which is
+        // this one.
         let last_dropped = state.links == 0 && state.flags & FLAG_DELETED != 0;
         if self.counts(offset)? && !last_dropped {
             return Ok(());
@@ -132,13 +137,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.remove_name(bucket, offset)
     }
 
-    /// Whether a dentry counts.
+    /// Whether a dentry is valid.
     fn counts(&self, offset: u64) -> Result<bool> {
         let dentry = self.fs.pm.get(Pm::<Dentry>::new(offset))?;
         Ok(Valid::from_word(dentry.valid.load_acquire()).valid)
     }
 
-    /// Ends the removal of a name whose bucket is held.
+    /// Completes the removal of a name whose bucket is held.
     fn remove_name(&self, bucket: &'f crate::dram::Bucket, offset: u64) -> Result<()> {
         let pm = &self.fs.pm;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
@@ -189,8 +194,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// A log that was about to be replaced: if the head has changed, the old one is retired. If not, whoever settles the directory, whose lock is held,
-    /// finds the old pages to be its own and the new ones free.
+    /// Completes or rolls back the replacement of a log: if the head has changed, the old log is
+    /// retired. Otherwise `settle_directory`, under the directory's lock, finds that the old pages
+    /// belong to the directory and the new ones are free.
     fn settle_compaction(&self, directory: &'f Cachelet) -> Result<()> {
         let pm = &self.fs.pm;
         let head = &self.fs.inode_at(directory.inode.load(Relaxed))?.log;

@@ -1,4 +1,4 @@
-//! What a reaper does about a rename: it has happened if its journal record is whole.
+//! Reaping renames: a rename has happened if its journal record is whole.
 
 use crate::dram::{FLAG_RENAMING, References, RetiredKind, STEP_DONE};
 use crate::error::Result;
@@ -18,7 +18,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         match record {
             Some(record) => self.finish_rename(&record, done, exchanged)?,
-            // The record of a rename that is over may be gone, or another reaper has come so far.
+            // The record of a finished rename may be gone, or an earlier reaper got this far.
             None if done => {}
             None => {
                 self.discard_record()?;
@@ -34,8 +34,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Takes the mark of a rename off a file whose lock is held, or a directory whose names are; of a directory the change time may have been set, and not yet
-    /// that the image has an older one.
+    /// Clears the rename flag of a file whose lock is held, or of a directory whose names' buckets
+    /// are. A directory's change time may have been set without its dirty mark, so the mark is set
+    /// here.
     fn end_marking(&self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
@@ -49,7 +50,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// The journal record is whole: the rename has happened.
+    /// Completes a rename whose journal record is whole.
     fn finish_rename(&self, record: &JournalRecord, done: bool, exchanged: bool) -> Result<()> {
         let pm = &self.fs.pm;
         for offset in record.moves.iter().map(|step| step.dentry).filter(|offset| *offset != 0) {
@@ -75,13 +76,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// A replaced file has one link less. (A directory's end comes when all is settled.)
+    /// Drops one link of a replaced file. (A replaced directory is reclaimed at the end.)
     fn drop_replaced(&self, victim: u32) -> Result<()> {
         let mode = self.fs.dram.cachelet(victim)?.mode.load(Relaxed);
         if FileKind::from_mode(mode) != Some(FileKind::Directory) { self.drop_link_once(victim) } else { Ok(()) }
     }
 
-    /// What was replaced has one name less, and what stands in the old place is nobody's any more.
+    /// Reclaims a replaced directory, and drops the reference to the whiteout in the old place.
     fn finish_things(&self, exchanged: bool) -> Result<()> {
         let victim = self.slot.intent.victim.load(Relaxed);
         if victim != 0 && !exchanged {
@@ -98,7 +99,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// The mindex after a rename, where the buckets are held still.
+    /// Repairs the mindex after a rename, where the buckets are still held.
     fn rename_names(&self, record: &JournalRecord, exchanged: bool) -> Result<()> {
         let intent = &self.slot.intent;
         let gone = [intent.old[0].load(Relaxed), intent.old[1].load(Relaxed)];
@@ -118,7 +119,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Nothing of the rename counts.
+    /// Rolls back a rename that did not happen.
     fn undo_rename(&self) -> Result<()> {
         let intent = &self.slot.intent;
         let victim = intent.victim.load(Relaxed);

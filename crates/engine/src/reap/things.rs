@@ -1,4 +1,5 @@
-//! What a reaper does about the things that a slot names: what was in hand, what was being buried, files whose locks were held, blocks, references.
+//! Reaping what a slot names: in-flight allocations, objects being reclaimed, files whose locks
+//! were held, blocks, references.
 
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::dram::{
@@ -14,7 +15,7 @@ use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Undoes what an operation that did not take effect had in hand, or gives back what was in hand without one.
+    /// Rolls back the in-flight allocations of an operation that did not take effect, or of none.
     pub(super) fn settle_hand(&self) -> Result<()> {
         let hand = &self.slot.hand;
         for index in 0..2 {
@@ -30,7 +31,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// A dentry that is no name: its lines are recycled, and the slot that names it becomes a hole.
+    /// Rolls back a dentry that is not published: recycles its lines, and turns the slot that names
+    /// it into a hole.
     fn undo_name(&self, index: usize) -> Result<()> {
         let hand = &self.slot.hand;
         let (offset, lines) = (self.dentry_in_hand(index), hand.dentries[index].load(Relaxed) & 63);
@@ -53,7 +55,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// An inode without a name. If others can have found it by its number, the last of them frees it; else it is free at once.
+    /// Rolls back an inode without a name. If lookups by number can have found it, the release of
+    /// the last reference frees it; otherwise it is free at once.
     fn undo_inode(&self, number: u64, index: u32) -> Result<()> {
         if self.is_in_magazine(number) {
             return Ok(());
@@ -99,7 +102,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(self.fs.inode(number)?.nv_pointer.load_acquire() == self.fs.nv_pointer(index))
     }
 
-    /// What was being removed, evicted, or given back, gets buried if its time has come and nobody else does it.
+    /// Reclaims the object that was being removed, evicted, or released, if that is due and no
+    /// other slot does it.
     pub(super) fn settle_victim(&self) -> Result<()> {
         let index = self.slot.intent.victim.load(Relaxed);
         let cachelet = self.fs.dram.cachelet(index)?;
@@ -123,22 +127,25 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// What a cachelet whose lock is held says, and what the inode has, fit each other and the image again.
+    /// Makes a cachelet whose lock is held and its inode consistent with each other and with the
+    /// image.
     pub(super) fn settle_cachelet(&self, cachelet: &'f Cachelet) -> Result<()> {
         if cachelet.references.load(Acquire) & References::flag(FLAG_EVICTED) != 0 {
-            // It was in order before it went, and by now another one may stand for the inode.
+            // It was consistent before it was evicted, and by now another cachelet may stand for
+            // the inode.
             return Ok(());
         }
         let number = cachelet.number.load(Acquire);
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let generation = cachelet.generation.load(Relaxed);
         let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
-        // The dead one's stores are in the cache; its fence may not have come.
+        // The dead thread's stores are in the cache, but possibly not fenced.
         self.fs.pm.fence(self.fs.pm.flush_all(inode));
         cachelet.sequence.store(sequence, Relaxed);
         let version = cachelet.version.load(Acquire);
         cachelet.version.store(version.wrapping_add(version & 1), Release);
-        // Any entry that is whole fits the map: what an earlier entry names is freed only after a later one was shown.
+        // Any entry that is whole fits the map: what an earlier entry names is freed only after a
+        // later one was published.
         self.publish_property(cachelet, &property);
         match property.kind() {
             Some(FileKind::Directory) => self.settle_directory(cachelet, number)?,
@@ -162,7 +169,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.sweep_blocks(number)
     }
 
-    /// A directory's tail and pages.
+    /// Recovers a directory's tail and pages.
     fn settle_directory(&self, directory: &'f Cachelet, number: u64) -> Result<()> {
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         // Times and links that were about to be written.
@@ -184,21 +191,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Blocks that the slot had between two places are free.
+    /// Frees the blocks that the slot held in transit.
     pub(super) fn settle_blocks(&self) -> Result<()> {
         let owner = owned_by_slot(self.ticket());
         self.mark_queued(owner)?;
         self.sweep_blocks(owner)
     }
 
-    /// Whether the dead one may have been at making or dropping a pointer to a shared block: with a file locked, or a removed one's body in hand.
+    /// Whether the dead thread may have been adding or removing a pointer to a shared block: with a
+    /// file locked, or while recycling a removed file's body.
     pub(super) fn may_have_shared(&self) -> Result<bool> {
         let recycles = self.slot.recycling.load(Acquire) != 0 && self.slot.recycling_marked.load(Acquire) != 0;
         let holds = self.slot.held.iter().any(|record| record.load(Acquire) != 0);
         Ok((recycles || holds) && self.fs.header()?.blocks_shared.load(Acquire) != 0)
     }
 
-    /// References that the dead one noted are given back.
+    /// Releases the references that the dead thread had recorded.
     pub(super) fn settle_references(&self) -> Result<()> {
         for word in &self.slot.references {
             let index = word.load(Relaxed);
