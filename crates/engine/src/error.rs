@@ -1,4 +1,4 @@
-//! What can go wrong, by cause. Programs see [`Error::errno`]; people see the text.
+//! Errors, by cause. Programs see [`Error::errno`]; users see the text.
 
 use crate::format::SuperblockError;
 use core::fmt;
@@ -7,14 +7,14 @@ use pmem::BadOffset;
 /// The engine's results.
 pub type Result<T> = core::result::Result<T, Error>;
 
-/// What is wrong with an image or a DRAM region where it was looked at.
+/// Damage that was found in an image or a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Corruption {
     /// An offset leads outside or is misaligned.
     Offset(BadOffset),
     /// An inode's identity or both of its property entries do not verify.
     Inode(u64),
-    /// A dentry contradicts itself.
+    /// A dentry is inconsistent.
     Dentry(u64),
     /// A log page does not belong to the directory that links to it, or the chain does not end.
     LogPage(u64),
@@ -35,13 +35,13 @@ pub enum Error {
     Exists,
     /// Not a directory.
     NotADirectory,
-    /// A directory where none may be.
+    /// A directory where none is allowed.
     IsADirectory,
     /// The directory has names in it.
     NotEmpty,
     /// The name is longer than 255 bytes.
     NameTooLong,
-    /// The name is empty, or has a slash or a zero byte in it; or another argument makes no sense.
+    /// The name is empty, or contains a slash or a zero byte; or another argument is invalid.
     Invalid,
     /// No blocks left.
     NoSpace,
@@ -59,27 +59,27 @@ pub enum Error {
     TooManyLinks,
     /// A directory would become its own ancestor.
     Loop,
-    /// The file would be larger than a file may be.
+    /// The file would exceed the maximum length.
     TooLarge,
     /// The image is attached read-only.
     ReadOnly,
     /// No such extended attribute.
     NoAttribute,
-    /// The buffer is too small; so many bytes are needed.
+    /// The buffer is too small; the value is the number of bytes needed.
     TooSmall(usize),
-    /// The value is longer than an extended attribute's may be.
+    /// The value exceeds the maximum length of an extended attribute's value.
     TooBig,
     /// Not supported for this kind of file, or not at all.
     NotSupported,
     /// The caller's check refused, with an errno.
     Refused(i32),
-    /// Somebody else is in the way for longer than an operation may wait.
+    /// Another operation holds the object for longer than this operation may wait.
     Busy,
     /// No data or hole at or after the offset.
     NoSuchExtent,
-    /// The image does not fit its description; see `directfs fsck`.
+    /// The image is damaged; see `directfs fsck`.
     Corrupt(Corruption),
-    /// The image was not left cleanly, and a read-only attach may not put it in order.
+    /// The image was not left clean, and a read-only attach cannot recover it.
     NeedsRecovery,
     /// The image cannot be used at all.
     Superblock(SuperblockError),
@@ -100,7 +100,7 @@ impl From<Corruption> for Error {
 }
 
 impl Error {
-    /// The errno that programs get (Linux, x86-64).
+    /// The errno for programs (Linux, x86-64).
     pub fn errno(self) -> i32 {
         match self {
             Error::NotFound => 2,
@@ -147,27 +147,27 @@ impl fmt::Display for Error {
                 write!(f, "no inodes left on the image; remove files or make an image with more (mkfs --inodes)")
             }
             Error::NoMemory => write!(f, "the DRAM region is full; attach with a larger one"),
-            Error::TooManyThreads => write!(f, "too many threads are inside the file system"),
+            Error::TooManyThreads => write!(f, "too many threads use the file system at once; retry later"),
             Error::Liveness => {
                 write!(f, "the kernel refused the lock by which other processes know that this one lives")
             }
             Error::OtherImage => write!(f, "the shared memory belongs to another image file"),
             Error::TooManyLinks => write!(f, "too many links"),
             Error::Loop => write!(f, "a directory cannot be moved into itself"),
-            Error::TooLarge => write!(f, "the file would be too large"),
+            Error::TooLarge => write!(f, "the file would exceed the maximum length"),
             Error::ReadOnly => write!(f, "the image is attached read-only"),
             Error::NoAttribute => write!(f, "no such extended attribute"),
             Error::TooSmall(needed) => write!(f, "the buffer is too small, {needed} bytes are needed"),
-            Error::TooBig => write!(f, "the value of an extended attribute has at most 64 KiB"),
+            Error::TooBig => write!(f, "the value of an extended attribute may have at most 64 KiB"),
             Error::NotSupported => write!(f, "not supported"),
             Error::Refused(errno) => write!(f, "refused (errno {errno})"),
-            Error::Busy => write!(f, "busy"),
+            Error::Busy => write!(f, "busy; retry later"),
             Error::NoSuchExtent => write!(f, "no data or hole there"),
             Error::Corrupt(what) => write!(f, "the image is damaged ({what:?}); check it with `directfs fsck`"),
             Error::NeedsRecovery => {
                 write!(
                     f,
-                    "the image was not left cleanly; attach it read-write once, or check it with `directfs fsck -n`"
+                    "the image was not left cleanly; attach it read-write once to recover it, or check it with `directfs fsck -n`"
                 )
             }
             Error::Superblock(why) => write!(f, "{why}"),

@@ -1,10 +1,12 @@
-//! Grace periods: nobody who was inside when a thing was removed may still be looking at it when it is used again (RCU by epochs).
+//! Grace periods: a removed object is reused only after all threads that were pinned at its removal
+//! have left (RCU by epochs).
 //!
 //! Invariants
 //! - While a slot is pinned in epoch `e`, the global epoch is at most `e + 1`.
-//! - What was retired by a thread pinned in `e` was out of everybody's reach while the global epoch was at most `e + 1`. Whoever still looks at it
-//!   was thus pinned in `e + 1` or before, and has left once the global epoch is `e + 3` ([`GRACE_EPOCHS`]). Stamping with the own
-//!   pin and waiting one epoch longer spares removal a full fence and a look at the shared counter.
+//! - An object retired by a thread pinned in `e` became unreachable while the global epoch was at
+//!   most `e + 1`. So a thread that still uses it was pinned in `e + 1` or before, and has left
+//!   once the global epoch is `e + 3` ([`GRACE_EPOCHS`]). Stamping with the thread's own pin and
+//!   waiting one epoch longer saves each removal a full fence and a load of the shared counter.
 
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
@@ -14,14 +16,14 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{compiler_fence, fence};
 use pmem::Memory;
 
-/// How far the global epoch must be beyond the stamp of a retired thing.
+/// How far the global epoch must be beyond the stamp of a retired object.
 pub(crate) const GRACE_EPOCHS: u64 = 3;
 /// The first epoch: zero means "not pinned".
 pub(crate) const FIRST_EPOCH: u64 = 1;
-/// Looks before the first sleep.
+/// Attempts before the first sleep.
 const SPINS: u32 = 200;
 
-/// While it lives, nothing that the thread can reach is used for something else.
+/// While it lives, nothing that the thread can reach is reused.
 pub(crate) struct Pin<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
 }
@@ -42,7 +44,8 @@ impl<M: Memory> Drop for Pin<'_, '_, M> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// The global epoch after an attempt to advance it: it moves on when all who are inside have seen the present one.
+    /// Tries to advance the global epoch and returns it: it advances when all pinned threads are
+    /// pinned in the present epoch. `reap_dead`: reaps dead threads that hold it back.
     pub(crate) fn advance_grace(&self, reap_dead: bool) -> Result<u64> {
         let header = self.header()?;
         let epoch = header.grace.load(SeqCst);
@@ -56,7 +59,7 @@ impl<M: Memory> Fs<M> {
                 return Ok(epoch);
             }
         }
-        // A failure means that somebody else advanced it.
+        // On failure another thread has advanced it.
         Ok(match header.grace.compare_exchange(epoch, epoch + 1, AcqRel, Acquire) {
             Ok(_) => epoch + 1,
             Err(now) => now,
@@ -65,14 +68,16 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Enters; nests.
+    /// Pins the thread; nests.
     #[inline]
     pub(crate) fn pin(&self) -> Pin<'_, 'f, M> {
         let pins = self.slot.pins.load(Relaxed);
         if pins == 0 {
-            // A region without a header cannot be attached to; epoch 1 would hold back everybody, which is safe.
+            // A region without a header cannot be attached; epoch 1 would hold back all
+            // reclamation, which is safe.
             let epoch = self.fs.header().map_or(FIRST_EPOCH, |header| header.grace.load(Relaxed));
-            // A full fence, in the cheapest form that x86 has: what is read from here on was reachable after the pin was visible.
+            // A full fence, in the cheapest form that x86 has: everything read from here on was
+            // reachable after the pin was visible.
             self.slot.pinned.swap(epoch, SeqCst);
             compiler_fence(SeqCst);
         }
@@ -80,16 +85,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         Pin { thread: self }
     }
 
-    /// Whether the thread is inside.
+    /// Whether the thread is pinned.
     #[inline]
     pub(crate) fn pinned(&self) -> bool {
         self.slot.pins.load(Relaxed) != 0
     }
 
-    /// Waits until everybody who is inside now has left (for eviction and compaction). The caller must not be pinned.
+    /// Waits until all threads that are pinned now have left (for eviction and compaction). The
+    /// caller must not be pinned.
     pub(crate) fn wait_for_grace(&self) -> Result<()> {
         debug_assert!(!self.pinned(), "waits for itself");
-        // What the caller took out of reach is visible to all who enter from here on.
+        // Makes the caller's removals visible to all threads that pin from here on.
         fence(SeqCst);
         let end = self.fs.header()?.grace.load(SeqCst) + 2;
         self.wait_for_epoch(end)

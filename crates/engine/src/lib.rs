@@ -1,14 +1,18 @@
 //! The DirectFS engine: a file system by inode number on two memory regions.
 //!
-//! The *PM region* is the image and the truth ([`mod@format`]); the *DRAM region* holds what makes it fast and can be thrown away at any time
-//! ([`dram`]). Every link in them is an offset or an index, so any number of processes can work on them at once, each with its own
-//! base addresses in an [`Fs`]. A thread that enters claims a slot and gets a [`Thread`], on which all operations are methods.
+//! The *PM region* is the image and the source of truth ([`mod@format`]). The *DRAM region* holds
+//! indexes and caches and can be discarded at any time ([`dram`]). Every link in them is an offset
+//! or an index, so any number of processes can use them at once, each with its own base addresses
+//! in an [`Fs`]. A thread that enters claims a slot and gets a [`Thread`], whose methods are all
+//! operations.
 //!
-//! What is not here: paths, permissions, file descriptors (the layer above), and every way in which calls arrive.
+//! Not included: paths, permissions and file descriptors (the layer above), and the transport of
+//! calls.
 //!
 //! # Durability
-//! When a call that changes names or attributes returns, its effect is persistent and atomic. A write is atomic as a whole and
-//! persistent when the call returns. What persistence means depends on the memory behind the PM region.
+//! When a call that changes names or attributes returns, its effect is persistent and atomic. A
+//! write is atomic as a whole and persistent when the call returns. What persistence means depends
+//! on the memory behind the PM region.
 #![no_std]
 #[cfg(test)]
 extern crate std;

@@ -1,7 +1,9 @@
-//! Changes of several words of the DRAM region as one: whoever dies in between is no obstacle, since a reaper stores the rest.
+//! Changes of several words of the DRAM region as one: if a thread dies in between, its reaper
+//! stores the rest.
 //!
 //! Invariants
-//! - All the words are protected by locks that the thread holds, or are its own slot's; they stay so until the record is taken away.
+//! - All the words are protected by locks that the thread holds, or belong to its own slot, until
+//!   the record is cleared.
 //! - Storing them again changes nothing.
 
 use crate::dram::REDO_MAX;
@@ -12,7 +14,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
 
-/// A word and what it becomes.
+/// A word and its new value.
 #[derive(Clone, Copy)]
 pub(crate) enum Change<'a> {
     /// No change: fills an array.
@@ -26,7 +28,7 @@ pub(crate) enum Change<'a> {
 const NARROW: u64 = 1;
 
 impl<M: Memory> Thread<'_, M> {
-    /// Stores all of `changes`, in their order, or, if this thread dies, lets its reaper do so.
+    /// Stores all of `changes`, in their order. If this thread dies, its reaper does so.
     pub(crate) fn change_together<const N: usize>(&self, changes: [Change<'_>; N]) {
         const { assert!(N <= REDO_MAX) };
         let region = self.fs.dram.region();
@@ -57,7 +59,7 @@ impl<M: Memory> Thread<'_, M> {
         step();
     }
 
-    /// As the reaper of this slot: stores what its owner had begun to.
+    /// As the reaper of this slot: completes the change that its owner began.
     pub(crate) fn redo(&self) -> Result<()> {
         let count = self.slot.redo_count.load(Acquire) as usize;
         for record in self.slot.redo.iter().take(count) {

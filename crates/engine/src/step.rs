@@ -1,9 +1,9 @@
-//! The instants at which a test lets a thread die. In all other builds a step only keeps the compiler from moving stores across it, which
-//! costs nothing: the processor keeps their order anyway.
+//! The points at which a test can kill a thread. In all other builds a step only keeps the compiler
+//! from moving stores across it, which costs nothing: the processor keeps their order anyway.
 
 use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
-/// An instant between two steps that others can see.
+/// A point between two steps that other threads can observe.
 #[inline(always)]
 pub(crate) fn step() {
     compiler_fence(SeqCst);
@@ -11,7 +11,8 @@ pub(crate) fn step() {
     crate::testing::mortality::step();
 }
 
-/// Whether this thread is dead, and only its stack is being unwound: then nothing is given back.
+/// Whether this thread is dead and only its stack is being unwound: then destructors release
+/// nothing.
 #[inline(always)]
 pub(crate) fn dead() -> bool {
     #[cfg(test)]

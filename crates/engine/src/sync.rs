@@ -1,5 +1,6 @@
-//! The atomics that the DRAM region consists of, and what a thread does that looks again and again. In the engine's own tests each access is an
-//! instant at which a scheduler may let another thread go on, and each look in vain lets one; everywhere else they are those of `core`.
+//! The atomics of the DRAM region, and the pause of a polling loop. In the engine's own tests each
+//! access is a point at which a scheduler may run another thread, and each pause runs one.
+//! Everywhere else they are those of `core`.
 
 #[cfg(not(test))]
 pub use core::hint::spin_loop;
@@ -23,7 +24,7 @@ mod scheduled {
             #[derive(Debug, Default)]
             pub struct $name(core::sync::atomic::$name);
 
-            // SAFETY: transparent: an atomic of `core`, which is one.
+            // SAFETY: transparent: an atomic of `core`, which is `Layout`.
             unsafe impl pmem::Layout for $name {}
 
             #[allow(dead_code)]
@@ -39,7 +40,7 @@ mod scheduled {
                     schedule::point();
                     self.0.store(value, order)
                 }
-                /// The engine swaps nothing but pins.
+                /// The engine uses `swap` only for pins.
                 pub fn swap(&self, value: $int, order: Ordering) -> $int {
                     schedule::point();
                     if schedule::planted(Race::HiddenPins) { self.0.load(Ordering::SeqCst) } else { self.0.swap(value, order) }

@@ -1,13 +1,14 @@
-//! Bytes in short texts (names, paths), found eight at a time: most names are too short for what a library gains by wider registers.
+//! Searching bytes in short texts (names, paths), eight at a time: most names are too short to gain
+//! from wider registers.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = ONES << 7;
 
-/// Less than eight bytes as a word, the first one lowest, zeros behind them.
+/// Up to seven bytes as a word, the first one lowest, zeros behind them.
 #[inline(always)]
 fn short_word(text: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
-        // The last four may be some of the first once more, in the same place.
+        // The last four bytes may overlap the first four; the overlap lands in the same place.
         let behind = text.len() - 4;
         return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * behind);
     }
@@ -18,17 +19,17 @@ fn short_word(text: &[u8]) -> u64 {
 #[inline(always)]
 fn matches(word: u64, byte: u8) -> u64 {
     let differs = word ^ (ONES * u64::from(byte));
-    // Without carries from one byte to the next: a match is one wherever it lies.
+    // No carries between bytes: a match is found at any position.
     !((differs & !HIGH).wrapping_add(!HIGH) | differs) & HIGH
 }
 
-/// The bits of a word that stand for so many bytes, less than eight.
+/// The bits of a word that hold the first `length` bytes, at most seven.
 #[inline(always)]
 fn within(length: usize) -> u64 {
     (1 << (8 * length)) - 1
 }
 
-/// Whether any of a text's bytes is one of two.
+/// Whether a text contains either of two bytes.
 #[inline]
 pub fn has_either(text: &[u8], one: u8, other: u8) -> bool {
     let found = |word| matches(word, one) | matches(word, other);
@@ -40,7 +41,7 @@ pub fn has_either(text: &[u8], one: u8, other: u8) -> bool {
     in_words | found(u64::from_le_bytes(*last)) != 0
 }
 
-/// Where a byte is in a text for the last time.
+/// Position of the last occurrence of a byte in a text.
 #[inline]
 pub fn last_position(text: &[u8], byte: u8) -> Option<usize> {
     let highest = |found: u64| (found != 0).then(|| 7 - found.leading_zeros() as usize / 8);
@@ -61,7 +62,8 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// All texts of some length of which each byte is one of these, the neighbours of a slash and of zero among them.
+    /// All texts of a length that consist of these bytes, among them the neighbours of a slash and
+    /// of zero.
     fn texts(length: usize) -> impl Iterator<Item = Vec<u8>> {
         const BYTES: [u8; 4] = [b'/', 0, 0x80, b'.'];
         (0..4usize.pow(length as u32)).map(move |number| (0..length).map(|at| BYTES[number >> (2 * at) & 3]).collect())
