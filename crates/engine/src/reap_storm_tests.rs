@@ -1,7 +1,7 @@
-//! Threads die in the middle of random operations while others go on with the same names: every now and then all stop, and what is listed must be what
-//! is found, once.
+//! Threads die in the middle of random operations while others continue with the same names.
+//! Regularly all stop, and every listed name must then be found, exactly once.
 //!
-//! `STORM_DEATHS=n` tries more of them, `STORM_SEED=n` others.
+//! `STORM_DEATHS=n` sets the number of deaths, `STORM_SEED=n` the seed.
 
 use crate::error::{Error, Result};
 use crate::format::FileKind;
@@ -19,16 +19,16 @@ use std::vec::Vec;
 
 /// Threads at work at a time.
 const WORKERS: u64 = 3;
-/// Each of which dies so often before all stop.
+/// Deaths of each thread before all stop.
 const LIVES: u64 = 4;
-/// And so often do all stop before they leave.
+/// Rounds before the image is left.
 const ROUNDS: u64 = 8;
 /// The longest life, in steps.
 const STEPS_MAX: u64 = 3000;
 const FILES: u64 = 4;
 const DIRECTORIES: u64 = 2;
 
-/// Numbers that are drawn (SplitMix64).
+/// Random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -46,13 +46,13 @@ impl Random {
         }
     }
 
-    /// A directory on the way to a name: the root, or one below it.
+    /// The directory of a name: the root, or one below it.
     fn way(&mut self) -> Option<String> {
         (self.below(2) == 0).then(|| format!("d{}", self.below(DIRECTORIES)))
     }
 }
 
-/// Does something in a directory, to which there is a noted reference meanwhile.
+/// Runs `work` in a directory, with a recorded reference to it meanwhile.
 fn within<R>(hand: &Hand<'_>, root: Node, way: Option<&str>, work: impl FnOnce(Node) -> Result<R>) -> Result<R> {
     let Some(way) = way else { return work(root) };
     let node = hand.lookup(root, way.as_bytes())?;
@@ -93,7 +93,7 @@ fn one(hand: &Hand<'_>, root: Node, random: &mut Random) -> Result<()> {
     })
 }
 
-/// Does something with a file, to which there is a noted reference meanwhile.
+/// Runs `work` on a file, with a recorded reference to it meanwhile.
 fn on_file(hand: &Hand<'_>, directory: Node, name: &[u8], work: impl FnOnce(Node) -> Result<()>) -> Result<()> {
     let node = hand.lookup(directory, name)?;
     hand.note(node);
@@ -117,7 +117,7 @@ fn live_once(world: &World, root: Node, seed: u64) {
     let steps = random.below(STEPS_MAX);
     let died = world.dies(steps, |hand| {
         loop {
-            // All else is what names that others change at the same time may lead to.
+            // All other errors may result from concurrent changes of the names.
             if let Err(error @ (Error::Corrupt(_) | Error::NoInodes)) = one(hand, root, &mut random) {
                 panic!("{error}");
             }
@@ -126,7 +126,7 @@ fn live_once(world: &World, root: Node, seed: u64) {
     assert!(died);
 }
 
-/// What a directory lists is what is found in it, once.
+/// Checks that the listed names of a directory are found in it, each once.
 fn check_directory(hand: &Hand<'_>, directory: Node, way: &str) {
     let mut listed = Vec::new();
     let list = hand.read_directory(directory, 0, &mut Default::default(), &mut |entry| {

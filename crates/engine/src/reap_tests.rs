@@ -1,7 +1,8 @@
-//! A thread dies at every step of every operation, and so does whoever puts its work in order; what it leaves is alive, consistent, and without leaks.
+//! A thread dies at every step of every operation, and so does its reaper. What remains must be
+//! usable, consistent, and without leaks.
 //!
-//! `DEATHS_EVERY=n` tries only every n-th step, `DEATHS_ONLY=name` only one operation, `REAPERS_EVERY=n` lets only every n-th of the dead have a
-//! reaper that dies.
+//! `DEATHS_EVERY=n` tries only every n-th step, `DEATHS_ONLY=name` only one operation.
+//! `REAPERS_EVERY=n` kills the reaper of only every n-th death.
 
 mod operations;
 
@@ -24,7 +25,7 @@ pub(crate) static PLATFORM: TestPlatform = TestPlatform::new();
 
 pub(crate) type Hand<'f> = Thread<'f, Mortal>;
 
-/// What everybody has to do with. The survivor holds a reference to each, but for those that are said to be gone.
+/// The objects of the operations. The survivor holds a reference to each, except where noted.
 struct Tree {
     root: Node,
     /// A directory with `x`, `y` and `inner`, an empty one.
@@ -37,9 +38,10 @@ struct Tree {
     small: Node,
     /// `linked` and `linked too`.
     linked: Node,
-    /// A file without a name, which the survivor does not hold: its only reference is the mortal's.
+    /// A file without a name, which the survivor does not hold: its only reference is the mortal
+    /// thread's.
     orphan: Node,
-    // And a directory `cold` with `x`, `y` and a long name, which nobody holds and which was evicted.
+    // Plus a directory `cold` with `x`, `y` and a long name, unreferenced and evicted.
 }
 
 pub(crate) fn make(hand: &Hand<'_>, directory: Node, name: &[u8], kind: FileKind) -> Node {
@@ -73,12 +75,12 @@ fn plant(hand: &Hand<'_>) -> Tree {
     }
     hand.release(cold, 1);
     assert!(hand.evict_some().expect("evicts"));
-    // So that who changes something has to say so.
+    // So that operations must set their own dirty marks.
     hand.sync_all().expect("syncs");
     Tree { root, full, empty, file, small, linked, orphan }
 }
 
-/// Gives every inode number a file, and every second block.
+/// Uses up every inode number, and every second block.
 fn scatter(hand: &Hand<'_>, root: Node) {
     let whole = make(hand, root, b"whole", FileKind::Regular);
     let mut number = 0;
@@ -101,12 +103,14 @@ fn scatter(hand: &Hand<'_>, root: Node) {
     hand.release(whole, 1);
 }
 
-/// What the survivor of a death does, and expects. The last word is the name of the operation.
+/// The actions and expectations of the survivor of a death. The last argument is the name of the
+/// operation.
 type Check = fn(World, Hand<'_>, &Tree, &str);
 
 type Operation = fn(&Hand<'_>, &Tree) -> Result<()>;
 
-/// Until it is noted or given back, a reference that a call returned is known to nobody but the caller: no step may be in between.
+/// Only the caller knows of a returned reference until it is recorded or released: no step may be
+/// in between.
 pub(crate) fn made(hand: &Hand<'_>, made: Result<Node>) -> Result<()> {
     made.map(|node| {
         hand.note(node);
@@ -116,15 +120,15 @@ pub(crate) fn made(hand: &Hand<'_>, made: Result<Node>) -> Result<()> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// As it comes.
+    /// Unchanged.
     Roomy,
     /// With two buckets for all names.
     Crowded,
-    /// With no inode number that is free, and no two free blocks side by side.
+    /// With no free inode number, and no two adjacent free blocks.
     Scattered,
 }
 
-/// A file system of which a thread will die.
+/// A file system in which a thread will die.
 pub(crate) struct World {
     image: Memory,
     _dram: Memory,
@@ -156,7 +160,7 @@ impl World {
         self.fs.as_ref().expect("attached")
     }
 
-    /// Runs something in a thread of its own, which dies at step `step`; whether it came to that.
+    /// Runs `work` in a new thread, which dies at step `step`. Returns whether it died.
     pub(crate) fn dies(&self, step: u64, work: impl FnOnce(&Hand<'_>) + Send) -> bool {
         std::thread::scope(|scope| {
             let mortal = scope.spawn(|| {
@@ -179,11 +183,11 @@ pub(crate) fn everlasting() -> (&'static World, &'static Hand<'static>) {
     (world, Box::leak(Box::new(world.fs().enter().expect("enters"))))
 }
 
-/// Does something with every name, so that whatever the dead one left in the way is met.
+/// Uses every name, to meet everything that the dead thread left behind.
 fn use_everything(hand: &Hand<'_>, tree: &Tree) {
     let names: &[&[u8]] =
         &[b"new", b"x", b"y", b"inner", b"first", b"third", b"one", LONG, b"small", b"linked", b"empty", b"file"];
-    let cold = hand.lookup(tree.root, b"cold").expect("nobody removes it");
+    let cold = hand.lookup(tree.root, b"cold").expect("is never removed");
     for directory in [tree.root, tree.full, tree.empty, cold] {
         for name in names {
             if let Ok(node) = hand.lookup(directory, name) {
@@ -219,7 +223,7 @@ fn use_everything(hand: &Hand<'_>, tree: &Tree) {
     hand.write(tree.file, 4000, &[9; 200]).expect("writes");
 }
 
-/// All that is free, in lines, and the inodes in use. Nobody is inside.
+/// Free space in lines, and the number of inodes in use. No thread is inside.
 pub(crate) fn room<M: pmem::Memory>(fs: &Fs<M>) -> (u64, u64) {
     let free_lines: u64 = (0..fs.geometry().blocks)
         .map(|block| fs.dram().slab(block).expect("a slab").free_lines.load(Relaxed).count_ones() as u64)
@@ -227,7 +231,7 @@ pub(crate) fn room<M: pmem::Memory>(fs: &Fs<M>) -> (u64, u64) {
     (fs.blocks_free().expect("a count") * 64 + free_lines, fs.inodes_used().expect("a count"))
 }
 
-/// Every cachelet is either in use or free in one place, and nobody has a reference any more.
+/// Checks that every cachelet is either in use or free in one place, and that none is referenced.
 pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
     let header = fs.header().expect("a header");
     let end = header.cachelets_next.load(Relaxed);
@@ -262,7 +266,7 @@ pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
     }
 }
 
-/// Puts the work of the dead in order, and gives back what only the dead one had.
+/// Reaps the dead, and releases the reference that only the dead thread had.
 fn reap_and_release_orphan(hand: &Hand<'_>, tree: &Tree, name: &str) {
     if !matches!(name, "last-release" | "last-hold") {
         hand.release(tree.orphan, 1);
@@ -276,7 +280,7 @@ fn release_all(hand: &Hand<'_>, tree: &Tree) {
     }
 }
 
-/// Leaves an image in which there is nothing to find.
+/// Detaches; fsck must find nothing in the image.
 pub(crate) fn leave_clean(world: &mut World) {
     world.fs.take().expect("attached").detach_last().expect("detaches");
     let report = fsck::check(&world.image.region(), &fsck::Options::default(), &mut |_| {});
@@ -285,7 +289,8 @@ pub(crate) fn leave_clean(world: &mut World) {
     assert!(report.errors == 0 && report.warnings == 0, "{findings}");
 }
 
-/// The survivor leaves without a look at anything: no access has put in order what a reaper left to the next one.
+/// The survivor leaves at once: no access has completed the work that a reaper left to later
+/// operations.
 fn check_at_once(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     reap_and_release_orphan(&hand, tree, name);
     release_all(&hand, tree);
@@ -298,7 +303,7 @@ fn check_at_once(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     hand.release(root, 1);
 }
 
-/// A directory, and those in it, changed when the last file was made there, or later.
+/// Checks that a directory, and those in it, changed when the last file was made there, or later.
 fn check_times<M: pmem::Memory>(hand: &Thread<'_, M>, directory: Node) {
     let mut names = Vec::new();
     let list = hand.read_directory(directory, 0, &mut Default::default(), &mut |entry| {
@@ -318,7 +323,7 @@ fn check_times<M: pmem::Memory>(hand: &Thread<'_, M>, directory: Node) {
     }
 }
 
-/// Before anybody puts in order what the dead one was at, the only other name of its file goes.
+/// Before the dead thread is reaped, the only other name of its file is removed.
 fn check_without_small(world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     hand.unlink(tree.root, b"small", |_| Ok(())).expect("unlinks");
     check(world, hand, tree, name);
@@ -335,7 +340,7 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
             hand.set_held(node, false).expect("ends");
         }
     }
-    // A scan drops the dentries of removed names at once, the living only with a compaction.
+    // A scan drops the dentries of removed names at once; a live system only compacts.
     for directory in [tree.root, tree.full, tree.empty] {
         let _ = hand.lookup(directory, b"nothing");
         hand.compact(directory).expect("compacts");
@@ -350,7 +355,7 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     let fs = world.fs();
     assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 0, "nothing is lost");
     for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
-        let idle = fs.enter_slot(index).expect("a slot").expect("nobody is in it");
+        let idle = fs.enter_slot(index).expect("a slot").expect("the slot is free");
         idle.drain().expect("drains");
         idle.give_back_lines().expect("gives back");
         idle.give_back_inodes().expect("gives back");
@@ -366,7 +371,7 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     drop(Attached::new(&world.image).expect("attaches, and leaves without a word"));
     let scanned = Attached::new(&world.image).expect("attaches");
     assert!(scanned.report.scanned);
-    // The lives that have ended since; removal leaves them as they are.
+    // Only the counts of ended lives differ; removal leaves the inodes unchanged.
     assert_eq!(scanned.report.damaged, 0);
     assert_eq!(lived, room(&scanned), "free lines and used inodes, counted by the living and by a scan");
     drop(scanned);
@@ -374,16 +379,16 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
     assert_eq!((again.report.orphans, again.report.damaged), (0, 0), "a scan has left nothing to do");
 }
 
-/// What became of a try.
+/// The outcome of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tried {
-    /// The operation does not have so many steps.
+    /// The operation has fewer steps.
     Survived,
-    /// Its thread died. So did the first one that put its work in order, if that has so many steps.
+    /// Its thread died. So did its first reaper, if that has enough steps.
     Died { reaper_too: bool },
 }
 
-/// Dies at step `step` of an operation; and if a step is given for it, so does the one who puts that in order.
+/// Kills a thread at step `step` of an operation, and its reaper if a step is given for it.
 fn die(
     kind: Kind,
     (step, reaper_step): (u64, Option<u64>),
@@ -393,7 +398,8 @@ fn die(
     let world = World::new(kind);
     // The borrow of the thread ends in `check`, before the file system is left.
     let fs: *const Fs<Mortal> = world.fs();
-    // SAFETY: the world is on the heap of its memories; `check` drops the thread before it takes the file system out.
+    // SAFETY: the world is on the heap of its memories; `check` drops the thread before it takes
+    // the file system out.
     let hand = unsafe { &*fs }.enter().expect("enters");
     let tree = plant(&hand);
     if kind == Kind::Scattered {
@@ -411,7 +417,7 @@ pub(crate) fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// What was tried, and what failed.
+/// The number of tries, and the failures.
 struct Deaths {
     count: u64,
     failures: Vec<String>,
@@ -423,7 +429,7 @@ impl Deaths {
         Deaths { count: 0, failures: Vec::new(), check }
     }
 
-    /// One try; whether there is a next one.
+    /// One try. Returns whether there is a next one.
     fn one(&mut self, kind: Kind, steps: (u64, Option<u64>), operation: (&str, Operation)) -> bool {
         if std::env::var("DEATHS_TELL").is_ok() {
             std::eprintln!("{kind:?} {}@{steps:?}", operation.0);
@@ -497,7 +503,7 @@ fn a_thread_may_die_where_inodes_need_blocks_that_lie_apart() {
 
 #[test]
 fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_that() {
-    // Nobody else is to wait on it.
+    // No other test waits on this platform.
     static PLATFORM: TestPlatform = TestPlatform::new();
     let world = World::on(Kind::Roomy, &PLATFORM);
     let root = world.fs().enter().expect("enters").root().expect("a root");
@@ -510,7 +516,7 @@ fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_t
     std::thread::scope(|scope| {
         let (begun, looking) = std::sync::mpsc::channel();
         scope.spawn(|| {
-            // This one goes on when the other one waits for it, or does not.
+            // This thread continues once the other one waits for it, or does not wait.
             at_next_step(move || {
                 begun.send(()).expect("is heard");
                 while PLATFORM.waits.load(SeqCst) == 0 {
@@ -527,7 +533,8 @@ fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_t
     });
 }
 
-/// What the dead left in the way of a name goes with the names of its directory; that waits for all who are inside.
+/// Leftovers of a dead thread at a name are removed with all names of its directory, which waits
+/// for all pinned threads.
 #[test]
 fn whoever_waits_for_a_name_lets_others_take_all_names_of_its_directory_out() {
     static PLATFORM: TestPlatform = TestPlatform::new();
@@ -555,7 +562,7 @@ fn whoever_waits_for_a_name_lets_others_take_all_names_of_its_directory_out() {
     assert_eq!(evicting.join().expect("no panic"), Ok(()));
 }
 
-/// Makes a name lead to a file that is dead, and be gone on the image.
+/// Makes a name lead to a dead file and marks it invalid on the image.
 fn leave_in_the_way(hand: &Hand<'_>, directory: Node, name: &[u8]) {
     let hash = hand.fs.hash_name(directory.number, name);
     let hit = hand.fs.find(directory.number, name, hash).expect("no damage").expect("the name");
@@ -565,7 +572,7 @@ fn leave_in_the_way(hand: &Hand<'_>, directory: Node, name: &[u8]) {
     references.fetch_or(References::flag(FLAG_DEAD), SeqCst);
 }
 
-/// The first step of each series is another one for each operation, so that many kinds of steps are met.
+/// Each operation starts its series at a different first step, so that many kinds of steps are met.
 #[test]
 fn whoever_puts_the_work_of_the_dead_in_order_may_die_at_every_step_of_that() {
     reapers_die(Kind::Roomy, setting("REAPERS_EVERY", 41), OPERATIONS);

@@ -1,10 +1,12 @@
-//! Threads whose every step a scheduler decides: pairs of operations that get in each other's way. What each was told, and the tree they leave, must be
-//! what some order of the operations gives that does not contradict which of them had ended before another began. Then the image is left, and checked.
+//! Threads under a scheduler that decides every step, in pairs of conflicting operations. The
+//! results and the final tree must be those of some order of the operations. That order must
+//! respect which of them had ended before another began. Then the image is left, and checked.
 //!
-//! Schedules are drawn at random, and by PCT (few switches, at places that are drawn). `SCHEDULES=n` draws n of each, `SCHEDULES_ONLY=name` only for one
-//! contest, `SCHEDULES_SEED=n` others. A schedule that fails is printed; `SCHEDULES_REPLAY` replays it, with `SCHEDULES_ONLY`.
+//! Schedules are drawn at random, and by PCT (few switches, at random places). `SCHEDULES=n` draws
+//! n of each, `SCHEDULES_ONLY=name` selects one contest, `SCHEDULES_SEED=n` sets the seed. A
+//! failing schedule is printed; `SCHEDULES_REPLAY` replays it, with `SCHEDULES_ONLY`.
 //!
-//! The scheduler knows one order of all accesses: weaker orders of memory are not tried here.
+//! The scheduler knows one order of all accesses: weaker memory orders are not tried here.
 
 mod contests;
 mod operations;
@@ -30,11 +32,11 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
-/// A thread, and the directories that it need not look for: to walk a path is several operations.
+/// A thread, and directories that it need not look up: a path walk consists of several operations.
 struct Hand<'f> {
     thread: Thread<'f, Scheduled>,
     held: &'f BTreeMap<String, Node>,
-    /// The way to a directory that it has gone before.
+    /// The stamps of a path to a directory that it has used before.
     way: Cell<Option<[Footing; 2]>>,
 }
 
@@ -45,27 +47,27 @@ impl<'f> core::ops::Deref for Hand<'f> {
     }
 }
 
-/// What a thread does next, and what it was told.
+/// The next operation of a thread. Returns a description of the result.
 type Operation = fn(&Hand<'_>) -> String;
 
-/// Threads that get in each other's way.
+/// Threads with conflicting operations.
 struct Contest {
     name: &'static str,
-    /// What is done before, by another thread.
+    /// Preparation, by another thread.
     prepare: fn(&Hand<'_>) -> Result<()>,
     /// Directories that are open meanwhile.
     held: &'static [&'static str],
     threads: &'static [&'static [Operation]],
 }
 
-/// What came of a contest: what each operation of each thread was told, and what is there afterwards.
+/// Outcome of a contest: the results of the operations of each thread, and the final tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outcome {
     told: Vec<Vec<String>>,
     tree: BTreeMap<String, String>,
 }
 
-/// Moments of begin and end of each operation.
+/// Begin and end of each operation.
 type Moments = Vec<Vec<(u64, u64)>>;
 
 const IMAGE_BYTES: u64 = 1 << 20;
@@ -98,7 +100,7 @@ impl World {
         Hand { thread: self.fs().enter().expect("a slot"), held, way: Cell::new(None) }
     }
 
-    /// Prepares a contest; the directories that are held for it.
+    /// Prepares a contest; returns the directories that are held for it.
     fn prepare(&self, contest: &Contest) -> BTreeMap<String, Node> {
         let nothing = BTreeMap::new();
         let hand = self.hand(&nothing);
@@ -116,7 +118,7 @@ impl World {
         tree
     }
 
-    /// The tree; then leaves, and checks everything.
+    /// Releases the held directories, detaches, and checks everything. Returns the tree.
     fn end(mut self, held: BTreeMap<String, Node>) -> BTreeMap<String, String> {
         let fs = self.fs();
         {
@@ -125,7 +127,7 @@ impl World {
         }
         let tree = self.tree();
         for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
-            let idle = fs.enter_slot(index).expect("a slot").expect("nobody is in it");
+            let idle = fs.enter_slot(index).expect("a slot").expect("the slot is free");
             idle.drain().expect("drains");
         }
         check_cachelets(fs);
@@ -172,7 +174,8 @@ fn dump(hand: &Hand<'_>, node: Node, path: String, tree: &mut BTreeMap<String, S
     }
 }
 
-/// All orders of the operations in which each thread's come one after the other: the threads whose turn it is.
+/// All interleavings of the operations that keep each thread's order, as sequences of thread
+/// indexes.
 fn orders(left: &mut [usize], order: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
     if left.iter().all(|count| *count == 0) {
         all.push(order.clone());
@@ -188,7 +191,7 @@ fn orders(left: &mut [usize], order: &mut Vec<usize>, all: &mut Vec<Vec<usize>>)
     }
 }
 
-/// What comes of the operations one after the other, in this order.
+/// The outcome of the operations in this serial order.
 fn one_after_the_other(contest: &Contest, bytes: &[u8], order: &[usize]) -> Outcome {
     let world = World::new(bytes);
     let held = world.prepare(contest);
@@ -203,21 +206,21 @@ fn one_after_the_other(contest: &Contest, bytes: &[u8], order: &[usize]) -> Outc
     Outcome { told, tree: world.end(held) }
 }
 
-/// Whether an order contradicts what is known to have ended before another began.
+/// Whether an order contradicts the known begins and ends.
 fn contradicts(order: &[usize], moments: &Moments) -> bool {
     let mut next: Vec<usize> = moments.iter().map(|_| 0).collect();
     let mut latest_begin = 0;
     order.iter().any(|thread| {
         let (begin, end) = moments[*thread][next[*thread]];
         next[*thread] += 1;
-        // Something that comes before it here began only after its end.
+        // An operation that comes before it in this order began only after its end.
         let late = latest_begin > end;
         latest_begin = latest_begin.max(begin);
         late
     })
 }
 
-/// Runs a contest once, as the scheduler wants it.
+/// Runs a contest once, under the scheduler.
 fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>) -> (Outcome, Moments) {
     let world = World::new(bytes);
     let held = world.prepare(contest);
@@ -233,21 +236,21 @@ fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>) -> (Outc
                     for operation in *operations {
                         let begin = clock.tick();
                         let told = operation(&hand);
-                        results.lock().expect("nobody panics")[thread].push((told, (begin, clock.tick())));
+                        results.lock().expect("no panic")[thread].push((told, (begin, clock.tick())));
                     }
                 });
             }
         });
     }
     let (told, moments) =
-        results.into_inner().expect("nobody panics").into_iter().map(|each| each.into_iter().unzip()).unzip();
+        results.into_inner().expect("no panic").into_iter().map(|each| each.into_iter().unzip()).unzip();
     (Outcome { told, tree: world.end(held) }, moments)
 }
 
 /// A counter of the threads of a schedule, which are coroutines of one thread.
 #[derive(Clone, Copy)]
 struct Alone<'c>(&'c Cell<u64>);
-// SAFETY: all that use it are coroutines of one thread, which switch at none of its lines.
+// SAFETY: all users are coroutines of one thread, which do not switch within its methods.
 unsafe impl Send for Alone<'_> {}
 
 impl Alone<'_> {
@@ -262,7 +265,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize {
-    // A schedule that failed before never ended.
+    // An earlier schedule that failed never switched scheduling off.
     schedule::switch_off();
     let bytes = Arc::new(new_image(IMAGE_BYTES, 0).bytes());
     let mut all = Vec::new();
@@ -280,7 +283,7 @@ fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize
     explore(schedules, body)
 }
 
-/// Runs `body` in as many schedules of each kind; how many those were.
+/// Runs `body` in `schedules` schedules of each kind; returns the number of runs.
 fn explore(schedules: usize, body: impl Fn() + Clone + Send + Sync + 'static) -> usize {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
@@ -295,7 +298,8 @@ fn explore(schedules: usize, body: impl Fn() + Clone + Send + Sync + 'static) ->
         + run_with(Box::new(PctScheduler::new_from_seed(seed, 3, schedules)))
 }
 
-/// Takes a name out of a directory while another thread compacts the log, and cuts the power right after: the directory has the time of that.
+/// Removes a name from a directory while another thread compacts the log, and cuts the power right
+/// after. The directory must have the time of the removal.
 fn cut_after_a_removal(bytes: &[u8], remove: fn(&Hand<'_>) -> Result<()>) {
     let world = World::new(bytes);
     let nothing = BTreeMap::new();
@@ -315,12 +319,12 @@ fn cut_after_a_removal(bytes: &[u8], remove: fn(&Hand<'_>) -> Result<()>) {
                 let directory = directory(&hand, "/d").expect("a directory");
                 remove(&hand).expect("removes");
                 let modified_ns = hand.stat(directory).expect("stats").modified_ns;
-                *cut.lock().expect("nobody panics") = Some((world.image.bytes(), modified_ns));
+                *cut.lock().expect("no panic") = Some((world.image.bytes(), modified_ns));
                 hand.release(directory, 1);
             });
         });
     }
-    let (left, modified_ns) = cut.into_inner().expect("nobody panics").expect("it came so far");
+    let (left, modified_ns) = cut.into_inner().expect("no panic").expect("the removal was done");
     let after = World::new(&left);
     let hand = after.hand(&nothing);
     let directory = directory(&hand, "/d").expect("a directory");

@@ -1,4 +1,5 @@
-//! Power cuts inside changes of files: at every fence, with every kind of loss, a file is as it was before the call or as it is after it.
+//! Power cuts inside changes of files: at every fence, with every kind of loss, a file is as before
+//! the call or as after it.
 
 mod support;
 
@@ -10,10 +11,10 @@ use support::{Image, new_file};
 const BLOCK: u64 = 4096;
 const IMAGE_BYTES: u64 = 2 << 20;
 
-/// A change of a file, by whoever watches the memory.
+/// A change of a file on recorded memory.
 type Change = fn(&Thread<'_, Recorder>, Node) -> engine::Result<()>;
 
-/// A file before, what happens to it, and whether the whole of it is atomic.
+/// The initial state of a file, a change of it, and whether the whole change is atomic.
 struct Story {
     name: &'static str,
     before: Change,
@@ -156,7 +157,7 @@ const STORIES: &[Story] = &[
     },
 ];
 
-/// All that a program sees of a file's content, and its attributes' values.
+/// Everything that a program sees of a file's content, and of its attributes' values.
 #[derive(Clone, PartialEq, Eq)]
 struct Seen {
     content: Vec<u8>,
@@ -188,7 +189,8 @@ fn whole_image<M: Memory>(image: &engine::Fs<M>) -> Vec<u8> {
     bytes
 }
 
-/// Records `change` on a file that `before` made: the image before, the log, and what is seen before and after.
+/// Records `change` on a file that `before` made: the image before, the log, and the content seen
+/// before and after.
 fn record(before: Change, change: Change) -> (Vec<u8>, Vec<Recorded>, [Seen; 2]) {
     let image = Image::new(IMAGE_BYTES);
     let attached = image.attach_with(Recorder::new(), AttachOptions::default(), 1).expect("attaches");
@@ -205,7 +207,7 @@ fn record(before: Change, change: Change) -> (Vec<u8>, Vec<Recorded>, [Seen; 2])
     (initial, log, [seen_before, see(&thread, node)])
 }
 
-/// What is seen after recovery of an image; the file is used afterwards.
+/// The content seen after recovery of an image; the file is used afterwards.
 fn recovered(bytes: &[u8]) -> Seen {
     let mapping = Arc::new(Mapping::anonymous(bytes.len() as u64).expect("memory"));
     let image = Image { mapping };
@@ -230,7 +232,7 @@ fn recovered(bytes: &[u8]) -> Seen {
     seen
 }
 
-/// The attributes count the blocks that there are.
+/// Checks that the attributes count the actual blocks.
 fn check_blocks<M: Memory>(fs: &engine::Fs<M>, thread: &Thread<'_, M>, node: Node) {
     let stat = thread.stat(node).expect("stat");
     let root = thread.body_root(node).expect("a body");
@@ -239,7 +241,7 @@ fn check_blocks<M: Memory>(fs: &engine::Fs<M>, thread: &Thread<'_, M>, node: Nod
     assert_eq!(stat.blocks, blocks);
 }
 
-/// Cuts the power at every fence of a story, many times, and looks.
+/// Cuts the power at every fence of a change, in many states, and checks each.
 fn cut_everywhere(name: &str, before: Change, change: Change, allowed: &dyn Fn(&Seen, &[Seen; 2]) -> bool) {
     let (initial, log, seen) = record(before, change);
     assert_eq!(recovered(&initial), seen[0], "{name}: before");

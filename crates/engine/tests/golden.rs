@@ -1,7 +1,9 @@
-//! Golden images: what an earlier program left must be read, written and recovered by this one, for every version of the format.
+//! Golden images: this program must read, write and recover images of earlier programs, for every
+//! version of the format.
 //!
-//! An image is kept as text, a line for each cache line that is not zero: its offset and its bytes in hex. `cargo test -p engine --test golden
-//! -- --ignored` writes those of the present version anew; a change that needs that is a change of the format.
+//! An image is kept as text, a line for each nonzero cache line: its offset and its bytes in hex.
+//! `cargo test -p engine --test golden -- --ignored` rewrites those of the present version; a
+//! change that requires this changes the format.
 
 mod support;
 
@@ -17,7 +19,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// What a walk shows of a tree: a line per name, sorted.
+/// The results of a walk over a tree: a line per name, sorted.
 fn describe(thread: &Thread<'_>, directory: Node, prefix: &str, into: &mut Vec<String>) {
     let mut entries = Vec::new();
     thread
@@ -66,7 +68,7 @@ fn describe_file(thread: &Thread<'_>, node: Node) -> String {
     text
 }
 
-/// A tree with something of everything that the format has.
+/// A tree with examples of everything in the format.
 fn populate(thread: &Thread<'_>) {
     let root = thread.root().unwrap();
     let fixed = |node: Node, second: i64| {

@@ -1,4 +1,4 @@
-//! Names: what can be made, found, linked, moved, removed and listed, before and after a crash.
+//! Names: making, finding, linking, moving, removing and listing them, before and after a crash.
 
 mod support;
 
@@ -310,7 +310,8 @@ fn a_scan_gives_every_lasting_name_once_while_others_come_and_go_and_the_log_is_
         if batch == 0 {
             break;
         }
-        // Names that get another file, exchange theirs with another name, or leave a whiteout, before and behind the cookie, are still the same names.
+        // Names keep their identity if they get another file, are exchanged with another name, or
+        // leave a whiteout, before or behind the cookie.
         for place in [step, 3000 - 1 - step] {
             let lasting = |number: usize| format!("lasting{}", number % 3000);
             let rename = |from: String, to: String, flags| {
@@ -327,7 +328,8 @@ fn a_scan_gives_every_lasting_name_once_while_others_come_and_go_and_the_log_is_
             rename(lasting(place + 9), "temporary".into(), whiteout);
             thread.unlink(root, b"temporary", permit).unwrap();
         }
-        // Removals enough to compact the log again and again, and new names; not for ever, or the scan would never end.
+        // Enough removals to compact the log repeatedly, and new names; but bounded, or the scan
+        // would never end.
         for number in 0..if step < 50 { 60 } else { 0 } {
             let index = step * 60 + number;
             let _ = thread.unlink(root, format!("passing{index}").as_bytes(), permit);
@@ -358,7 +360,7 @@ fn a_damaged_name_is_not_listed_but_told() {
     let place = bytes.windows(NAME.len()).position(|window| window == NAME).expect("the name is on the image");
     region.write_bytes(place as u64, b"at").unwrap().unflushed();
 
-    // Nobody has looked anything up, so the names come from the image.
+    // Nothing has been looked up, so the names come from the image.
     let attached = image.attach();
     let thread = attached.enter();
     let root = thread.root().unwrap();
@@ -493,7 +495,7 @@ fn a_directory_keeps_the_time_that_was_set_even_if_the_clock_goes_back_and_the_m
     let thread = attached.enter();
     let directory = thread.lookup(thread.root().unwrap(), b"d").unwrap();
     assert_eq!(thread.stat(directory).unwrap().modified_ns, set_ns);
-    // A later change moves it on.
+    // A later change advances it.
     thread.unlink(directory, b"file", permit).unwrap();
     assert!(thread.stat(directory).unwrap().modified_ns > set_ns);
 }

@@ -1,4 +1,5 @@
-//! Power cuts that tear lines inside operations on names. Each test is a story: what recovery once believed that no checksum covered.
+//! Power cuts that tear lines inside operations on names. Each test covers fields that no checksum
+//! covers.
 
 mod support;
 
@@ -13,7 +14,8 @@ const SAMPLE: u64 = 300;
 
 type Change = fn(&Thread<'_, Recorder>, Node);
 
-/// Cuts the power at every fence of `change`, tears lines, and gives what each recovery finds to `look`.
+/// Cuts the power at every fence of `change`, tears lines, and passes the state after each recovery
+/// to `look`.
 fn tear(before: Change, change: Change, look: &dyn Fn(&Thread<'_, pmem::Direct>, Node, &str)) {
     let image = Image::new(IMAGE_BYTES);
     let attached = image.attach_with(Recorder::new(), AttachOptions::default(), 1).expect("attaches");
@@ -49,8 +51,8 @@ fn is_there<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8]) -> 
     thread.stat_name(directory, name).is_ok()
 }
 
-/// The seal of a dentry does not cover its valid word. Replay took a whole record whose new name had lost that word in the crash, and removed
-/// the old name: the file had none.
+/// The seal of a dentry does not cover its valid word. Replay must not complete a rename whose new
+/// dentry lost that word in the crash: it would remove the old name and leave the file without one.
 #[test]
 fn a_torn_rename_leaves_one_name() {
     let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
@@ -68,7 +70,8 @@ fn a_torn_rename_leaves_one_name() {
     );
 }
 
-/// A short target lies in a line that no checksum covers, and shared its fence with the name: a crash left links to nowhere.
+/// No checksum covers the line of a short target. So the target must be durable before the name, or
+/// a crash could leave links without a target.
 #[test]
 fn a_torn_symbolic_link_has_its_target_or_is_not_there() {
     const TARGET: &[u8] = b"a target of forty bytes, thus five words";
@@ -90,8 +93,8 @@ fn a_torn_symbolic_link_has_its_target_or_is_not_there() {
     );
 }
 
-/// The lines of a dentry still held the valid word of an earlier one, or a part of a long name. A create that was torn between left it, and the
-/// directory took it for the time of a removal.
+/// The lines of a dentry may still hold the valid word of an earlier one, or a part of a long name.
+/// A torn create may leave that word, which must not pass for the time of a removal.
 #[test]
 fn a_torn_create_does_not_move_the_times_of_its_directory() {
     let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
@@ -124,8 +127,8 @@ fn a_torn_create_does_not_move_the_times_of_its_directory() {
     );
 }
 
-/// A removed file's inode is not erased before it is used again. A create that is torn on top of it is whole or not there, and never has what the
-/// removed file had.
+/// A removed file's inode is not erased before it is reused. A create that is torn on top of it is
+/// whole or absent, and never has attributes of the removed file.
 #[test]
 fn a_torn_create_in_the_place_of_a_removed_file_does_not_bring_it_back() {
     let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {
@@ -143,7 +146,7 @@ fn a_torn_create_in_the_place_of_a_removed_file_does_not_bring_it_back() {
             while thread.recycle(usize::MAX).expect("recycles") > 0 {}
         },
         |thread, root| {
-            // This one has no numbers in hand and takes the first that are free.
+            // This thread has no inode numbers in its magazine and takes the first free ones.
             let thread = thread.fs().enter().expect("enters");
             let new = NewNode { permissions: 0o600, uid: 7, ..new_file() };
             let node = thread.create(root, b"new", &new).expect("a file");
@@ -153,7 +156,7 @@ fn a_torn_create_in_the_place_of_a_removed_file_does_not_bring_it_back() {
     );
 }
 
-/// The same with a directory: `..` is not certified by the birth of an inode.
+/// The same with a directory: an inode's birth does not certify `..`.
 #[test]
 fn a_torn_creation_in_the_place_of_a_removed_directory_has_its_own_parent() {
     let look = |thread: &Thread<'_, pmem::Direct>, root: Node, state: &str| {

@@ -1,4 +1,4 @@
-//! What a thread is at when it dies.
+//! The operations during which a thread dies.
 
 use super::{Hand, Operation, Tree, made};
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         hand.drain().map(drop)
     }),
     ("recycle-with-log-and-attributes", |hand, tree| {
-        // Both name bodies that the first phase of recycling takes away.
+        // Both name bodies that the first phase of recycling clears.
         let extended: &[(&[u8], &[u8])] = &[(b"user.b", &[7; 9000])];
         let (mut file, mut directory) = (new(FileKind::Regular), new(FileKind::Directory));
         (file.extended, directory.extended) = (extended, extended);
@@ -162,7 +162,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         hand.compact(tree.full)
     }),
     ("compact-twice", |hand, tree| {
-        // Names of which the lines begin and end slabs, and others between them that stay.
+        // Names whose lines begin and end slabs, with others between them that stay.
         for name in [&b"a"[..], LONG, b"b", b"c"] {
             made(hand, hand.create(tree.empty, name, &new(FileKind::Regular)))?;
         }
@@ -213,15 +213,15 @@ fn exchange(hand: &Hand<'_>, from: (Node, &[u8]), to: (Node, &[u8])) -> Result<(
     hand.rename(from, to, RenameFlags { exchange: true, ..RenameFlags::default() }, |_, _| Ok(()))
 }
 
-/// While a rename that replaces or exchanges a file holds its names, another thread gives that file one more: in a directory of which the names are
-/// elsewhere, so only in a roomy world.
+/// While a rename that replaces or exchanges a file holds its names, another thread gives that file
+/// one more name. Its directory's names are in other buckets, so this works only in a roomy world.
 fn rename_meanwhile_linked(hand: &Hand<'_>, tree: &Tree, from: (Node, &[u8]), flags: RenameFlags) -> Result<()> {
     hand.rename(from, (tree.root, b"linked"), flags, |_, _| {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let other = hand.fs.enter().expect("enters");
                 match other.link(tree.linked, tree.empty, b"third") {
-                    // A rename that begins again asks again.
+                    // A rename that starts again calls this again.
                     Ok(()) | Err(Error::Exists) => {}
                     Err(error) => panic!("{error}"),
                 }

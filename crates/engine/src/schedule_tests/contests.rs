@@ -1,4 +1,4 @@
-//! Operations that get in each other's way, and what was there before.
+//! Conflicting operations, and their preparation.
 
 use super::operations::{
     append, compact, create, evict, link, list, list_in_pieces, look, make, mkdir, read, rename, rmdir, tread,
@@ -19,7 +19,7 @@ fn said<T: core::fmt::Debug>(result: Result<T>) -> String {
     format!("{result:?}")
 }
 
-/// Whether there was anything to evict is nobody's business.
+/// Whether there was anything to evict does not matter.
 const EVICT_TWICE: &[Operation] = &[|h| said(evict(h)), |h| said(evict(h))];
 
 fn two_files_apart(hand: &Hand<'_>) -> Result<()> {
@@ -206,7 +206,8 @@ pub(super) const CONTESTS: &[Contest] = &[
         threads: &[EVICT_TWICE, &[|h| said(look(h, "/d/x")), |h| said(create(h, "/d/y")), |h| said(list(h, "/d"))]],
     },
     Contest {
-        // The names of a directory may come in just when the directory itself is about to go.
+        // The names of a directory may be indexed just when the directory itself is about to be
+        // evicted.
         name: "eviction-lookup-below",
         prepare: |hand| {
             mkdir(hand, "/d")?;
@@ -217,7 +218,7 @@ pub(super) const CONTESTS: &[Contest] = &[
         threads: &[EVICT_TWICE, &[|h| said(look(h, "/d/e/x")), |h| said(look(h, "/d/e/x"))]],
     },
     Contest {
-        // A file may go with one of its names just when the other one is removed.
+        // A file may be evicted with one of its names just when the other one is removed.
         name: "eviction-unlink-linked",
         prepare: |hand| {
             mkdir(hand, "/d")?;
@@ -229,7 +230,8 @@ pub(super) const CONTESTS: &[Contest] = &[
         threads: &[EVICT_TWICE, &[|h| said(unlink(h, "/d/x"))], &[|h| said(look(h, "/e/y"))]],
     },
     Contest {
-        // What is evicted may be removed meanwhile, and its cachelet another directory's.
+        // An evicted directory may be removed meanwhile, and its cachelet may be reused by another
+        // directory.
         name: "eviction-removal",
         prepare: |hand| mkdir(hand, "/d"),
         held: &[""],
@@ -315,22 +317,23 @@ pub(super) const CONTESTS: &[Contest] = &[
         threads: &[
             &[|h| said(compact(h, "/d"))],
             &[|h| said(rename(h, "/d/1", "/d/2", PLAINLY)), |h| said(rename(h, "/d/3", "/out", PLAINLY))],
-            // A list is no snapshot: certain is only what is there all the time, and that it is there once.
+            // A list is not a snapshot: only names that exist throughout are certain, and are
+            // listed once.
             &[|h| said(list(h, "/d").map(|names| names.matches('2').count()))],
         ],
     },
-    // What is listed is found afterwards, however young it is.
+    // A listed name is found afterwards, however recent it is.
     Contest {
         name: "list-look",
         prepare: |hand| mkdir(hand, "/d"),
         held: &["", "/d"],
         threads: &[
-            // The first young name is looked up, whatever the others are.
+            // The first undurable name is looked up, whatever the others are.
             &[|h| said(create(h, "/d/1")), |h| said(create(h, "/d/2"))],
             &[|h| said(list(h, "/d")), |h| said(look(h, "/d/2"))],
         ],
     },
-    // Names that are there all the time, as one file or another, are listed once.
+    // Names that exist throughout, as one file or another, are listed once.
     Contest {
         name: "list-rename",
         prepare: |hand| {

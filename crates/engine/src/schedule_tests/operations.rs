@@ -1,4 +1,4 @@
-//! What the hands of a contest do, by absolute paths of directories and names; the root is "".
+//! The operations of a contest, by absolute paths of directories and names; the root is "".
 
 use super::Hand;
 use crate::RenameFlags;
@@ -10,7 +10,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// With a reference.
+/// The directory of a path, with a reference.
 pub(super) fn directory(hand: &Hand<'_>, path: &str) -> Result<Node> {
     if let Some(node) = hand.held.get(path) {
         return hand.retain(*node).map(|()| *node);
@@ -71,7 +71,7 @@ pub(super) fn rename(hand: &Hand<'_>, old: &str, new: &str, flags: RenameFlags) 
     })
 }
 
-/// Opens, reads, closes: what a file held at one moment.
+/// Opens, reads, closes: a consistent content of the file.
 pub(super) fn read(hand: &Hand<'_>, path: &str) -> Result<String> {
     let node = within(hand, path, |parent, name| hand.lookup(parent, name))?;
     let mut bytes = std::vec![0; 16 << 10];
@@ -80,7 +80,8 @@ pub(super) fn read(hand: &Hand<'_>, path: &str) -> Result<String> {
     Ok(summary(&bytes[..count?]))
 }
 
-/// The length of a file two levels below the root; by the footings of the directories if these stand, else by their names.
+/// The length of a file two levels below the root; by the directories' validation stamps if they
+/// match, else by their names.
 pub(super) fn tread(hand: &Hand<'_>, directory: &[u8], name: &[u8]) -> Result<u64> {
     let visit = hand.visit();
     let below = |directory| match visit.find(directory, name)? {
@@ -133,7 +134,7 @@ pub(super) fn list_in_pieces(hand: &Hand<'_>, path: &str, names: [&str; 2]) -> R
     Ok(counts)
 }
 
-/// What a name leads to, as far as it is one moment's: kind and links.
+/// The kind of a file by name; other attributes may mix several points in time.
 pub(super) fn look(hand: &Hand<'_>, path: &str) -> Result<String> {
     let node = within(hand, path, |parent, name| hand.lookup(parent, name))?;
     let stat = hand.stat(node);
@@ -167,7 +168,7 @@ pub(super) fn compact(hand: &Hand<'_>, path: &str) -> Result<()> {
     done
 }
 
-/// Evicts a directory that nobody uses, if there is one.
+/// Evicts an unused directory, if there is one.
 pub(super) fn evict(hand: &Hand<'_>) -> Result<()> {
     hand.evict_some().map(drop)
 }

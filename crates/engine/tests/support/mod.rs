@@ -1,4 +1,5 @@
-//! What the engine's tests share: a platform, images in anonymous memory, and attaching with and without a crash between.
+//! Shared parts of the engine's tests: a platform, images in anonymous memory, and attaching with
+//! and without a crash in between.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use engine::{
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A platform whose clock the test can set; threads are told apart by a counter.
+/// A platform whose clock the test can set; a counter identifies threads.
 pub struct TestPlatform;
 
 static CLOCK_NS: AtomicI64 = AtomicI64::new(1_700_000_000_000_000_000);
@@ -42,12 +43,13 @@ impl Platform for TestPlatform {
 
 pub static PLATFORM: TestPlatform = TestPlatform;
 
-/// An image in memory. Attaching maps it anew as a region; dropping an attached file system without `detach` is a crash.
+/// An image in memory. Attaching maps it anew as a region; dropping an attached file system without
+/// `detach` is a crash.
 pub struct Image {
     pub mapping: Arc<Mapping>,
 }
 
-/// An attached image: the file system and the memory that it stands on.
+/// An attached image: the file system and its memories.
 pub struct Attached<M: Memory = Direct> {
     pub fs: Fs<M>,
     pub report: RecoveryReport,
@@ -104,7 +106,7 @@ impl Image {
 }
 
 impl<M: Memory> Attached<M> {
-    /// Leaves cleanly.
+    /// Detaches cleanly.
     pub fn detach(self) {
         let Attached { fs, _dram, _image, .. } = self;
         fs.detach_last().expect("detach");
@@ -132,7 +134,7 @@ pub fn new_directory() -> NewNode<'static> {
     NewNode { kind: FileKind::Directory, permissions: 0o755, ..new_file() }
 }
 
-/// Makes a file and gives its reference back.
+/// Makes a file and releases its reference.
 pub fn touch<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &str) -> u64 {
     let node = thread
         .create(directory, name.as_bytes(), &new_file())
@@ -160,12 +162,12 @@ pub fn names<M: Memory>(thread: &Thread<'_, M>, directory: Node) -> Vec<String> 
     names
 }
 
-/// Nobody refuses anything.
+/// Permits everything.
 pub fn permit(_: &engine::Attributes) -> engine::Result<()> {
     Ok(())
 }
 
-/// Nobody refuses a rename.
+/// Permits every rename.
 pub fn permit_rename(_: &engine::Attributes, _: Option<&engine::Attributes>) -> engine::Result<()> {
     Ok(())
 }
