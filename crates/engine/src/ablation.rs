@@ -1,14 +1,17 @@
-//! What the lab takes away from the engine, or puts in a part's place, to measure what that part gives (paper, V-C): no inode quick path ("nqp"), another structure than the
-//! hash table as the mindex ("_r", "_b"), a lock on directory logs ("nocon").
+//! Ablations, for measurements in the lab (paper, V-C): no inode quick path ("nqp"), another
+//! structure than the hash table as the mindex ("_r", "_b"), a lock on directory logs ("nocon").
 //!
-//! Heeded only where memory is watched ([`Memory::WATCHED`]), which the product's is not: there all of it is compiled away.
+//! Ablations act only on instrumented memory ([`Memory::WATCHED`]) and otherwise compile out.
 //!
 //! Invariants
-//! - Another structure only says in which bucket the names of a hash lie; buckets, their chains and versions are those of the hash table. The bucket of a hash, once there is one, stays
-//!   that: a miss in it is an answer.
-//! - A lock may guard several buckets then. It is the lock of a bucket, too, whose entries stay unused.
-//! - Locks of logs come before all others.
-//! - Nobody dies: a reaper knows the hash table only. What somebody leaves in another structure it gives up as lost, as it does with what does not fit.
+//! - Another structure decides only which bucket holds the names of a hash; buckets, their chains
+//!   and versions are those of the hash table. Once a hash has a bucket, it keeps it: a miss in it
+//!   is an answer.
+//! - A lock may then guard several buckets. It is the lock of a bucket, too, whose entries stay
+//!   unused.
+//! - Locks of logs precede all others.
+//! - Threads must not die: a reaper knows only the hash table. It marks the image unclean for
+//!   anything that a dead thread left in another structure, as for all damage.
 
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
@@ -17,24 +20,26 @@ use crate::mindex::{HeldBucket, NameHash};
 use crate::sync::spin_loop;
 use pmem::Memory;
 
-/// What is different. Nothing by default.
+/// The ablations of a file system. None by default.
 #[derive(Clone, Copy, Default)]
 pub struct Ablation {
-    /// What an index entry leads to is not heeded: the inode is found by its number, and the cachelet through the inode.
+    /// Ignores the targets of index entries: the inode is found by its number, and the cachelet
+    /// through the inode.
     pub without_quick_path: bool,
     /// A structure in place of the hash table.
     pub tree: Option<&'static dyn Tree>,
-    /// Locks about what is appended to directory logs.
+    /// Locks around appends to directory logs.
     pub logs: Option<&'static dyn LogLocks>,
 }
 
 /// A structure that leads from hashes to buckets.
 pub trait Tree: Sync {
-    /// A new DRAM region begins, without names. Above the numbers of all buckets that there may be.
+    /// Starts a new DRAM region without names. Returns the end of the range of bucket numbers that
+    /// it may use.
     fn begin(&self) -> u64;
-    /// For who looks a name up: the bucket of a hash; if there is none, one that has never had an entry.
+    /// For lookups: the bucket of a hash; if there is none, one that has never had an entry.
     fn bucket(&self, hash: u64) -> u64;
-    /// For who changes names: the bucket whose lock guards the names of a hash.
+    /// For changes of names: the bucket whose lock guards the names of a hash.
     fn guard(&self, hash: u64) -> u64;
     /// The bucket of a hash, made if it is missing. Its guard is held.
     fn make(&self, hash: u64) -> u64;
@@ -42,17 +47,19 @@ pub trait Tree: Sync {
 
 /// Locks of directories' logs.
 pub trait LogLocks: Sync {
-    /// Takes the locks of these directories (by number; the same one may be there twice) for the calling thread, which holds none.
+    /// Takes the locks of these directories (by number; both may be the same) for the calling
+    /// thread, which holds none.
     fn lock(&self, directories: [u64; 2]);
-    /// Gives back all that the calling thread holds, if any.
+    /// Releases all locks that the calling thread holds, if any.
     fn unlock(&self);
 }
 
-/// Looks at a guard before who waits for it sleeps: some ten microseconds. It guards many names and is held for most of a call, so it is waited for more often and for longer than a
-/// bucket's lock; and what a missed wake costs is no part of what is measured.
+/// Attempts to take a guard before the thread sleeps: about ten microseconds. A guard protects many
+/// names and is held for most of a call, so waits are more frequent and longer than for a bucket's
+/// lock. The cost of a missed wake must not enter the measurement.
 const LOOKS: u32 = 300;
 
-/// Locks on logs, given back at the end at the latest.
+/// Locks on logs, released on drop at the latest.
 pub(crate) struct Logging<'f, M: Memory>(&'f Fs<M>);
 
 impl<M: Memory> Drop for Logging<'_, M> {
@@ -63,27 +70,27 @@ impl<M: Memory> Drop for Logging<'_, M> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Whether what an index entry leads to is heeded.
+    /// Whether the targets of index entries are used.
     #[inline(always)]
     pub(crate) fn has_quick_path(&self) -> bool {
         !M::WATCHED || !self.ablation.without_quick_path
     }
 
-    /// What there is in place of the hash table.
+    /// The structure in place of the hash table, if any.
     #[inline(always)]
     pub(crate) fn tree(&self) -> Option<&'static dyn Tree> {
         if M::WATCHED { self.ablation.tree } else { None }
     }
 
-    /// For reapers, who know the hash table only.
+    /// Fails in reapers if the mindex is not the hash table, which is all they know.
     #[inline(always)]
     pub(crate) fn check_reapable(&self) -> Result<()> {
         if self.tree().is_some() { Err(Error::NotSupported) } else { Ok(()) }
     }
 
-    /// Nothing of this file system has been used yet.
+    /// Applies ablations to a file system that has not been used yet.
     pub(crate) fn ablate(&mut self, ablation: Ablation) -> Result<()> {
-        const { assert!(M::WATCHED, "it would not be heeded") };
+        const { assert!(M::WATCHED, "the ablation would have no effect") };
         self.ablation = ablation;
         let Some(tree) = ablation.tree else { return Ok(()) };
         let end = tree.begin();
@@ -106,7 +113,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Where logs are locked, locks those of these directories until [`Fs::unlock_logs`], or until what this returns goes. Nothing else is locked yet.
+    /// If logs are locked, locks those of these directories until [`Fs::unlock_logs`], or until the
+    /// result is dropped. No other lock is held yet.
     #[inline(always)]
     pub(crate) fn lock_logs(&self, directories: [u64; 2]) -> Logging<'f, M> {
         if M::WATCHED
@@ -123,7 +131,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(HeldBucket::new(self.fs.dram.bucket(tree.make(hash.word()))?, held))
     }
 
-    /// The same of two names; the second is none if it is the first one's.
+    /// Holds the buckets of two names in a tree; the second is none if both names are in one
+    /// bucket.
     pub(crate) fn hold_both_in_tree(
         &self,
         tree: &dyn Tree,
@@ -138,7 +147,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(match second {
             None if core::ptr::eq(bucket_a, bucket_b) => (HeldBucket::new(bucket_a, first), None),
             None => {
-                // Nobody else comes to either: the lock that the second one has of its own is always free, and only kept beside it.
+                // The guard keeps other threads away from both buckets. So the second bucket's own
+                // lock is always free, and is held only as a companion.
                 let own = self.lock(&bucket_b.lock, &bucket_b.waiters)?;
                 (HeldBucket::new(bucket_a, first), Some(HeldBucket::new(bucket_b, own)))
             }
@@ -149,7 +159,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    /// Holds the bucket of a name that is in a tree, unless others change what its guard guards.
+    /// Holds the bucket of a name that is in a tree, unless another thread holds its guard.
     pub(crate) fn try_hold_in_tree(&self, tree: &dyn Tree, hash: NameHash) -> Result<Option<HeldBucket<'f>>> {
         let guard = self.fs.dram.bucket(tree.guard(hash.word()))?;
         let bucket = self.fs.dram.bucket(tree.bucket(hash.word()))?;
@@ -217,7 +227,7 @@ mod tests {
             let locked = || (0..16).filter(|index| bucket(*index).lock.load(Relaxed) != 0).count();
             for (a, b) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))) {
                 let hashes = [a, b].map(NameHash::from_intent);
-                let (first, second) = thread.hold_buckets(hashes[0], hashes[1]).expect("nobody else is here");
+                let (first, second) = thread.hold_buckets(hashes[0], hashes[1]).expect("no other thread is here");
                 assert!(core::ptr::eq(first.bucket(), bucket(8 + a)), "{a} {b}");
                 let other = second.as_ref().map_or(first.bucket(), HeldBucket::bucket);
                 assert!(core::ptr::eq(other, bucket(8 + b)), "{a} {b}");

@@ -1,4 +1,4 @@
-//! Attributes of files: what stat shows and what chmod and its kin change.
+//! Attributes of files: the results of stat, and the changes of chmod and similar calls.
 
 use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Result};
@@ -9,10 +9,10 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::fence;
 use pmem::{Flushed, Memory};
 
-/// What a directory's `st_size` says: its names are in a log whose length means nothing to anybody.
+/// `st_size` of a directory: the length of its log would be meaningless to programs.
 const DIRECTORY_SIZE_BYTES: u64 = 4096;
 
-/// What stat shows.
+/// The results of stat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.
@@ -27,7 +27,8 @@ pub struct Attributes {
     pub links: u32,
     /// Owner.
     pub uid: u32,
-    /// Device number (Linux encoding). Between what others have side by side: who copies two of these at once waits until both are in the cache.
+    /// Device number (Linux encoding). Its place separates owner and group: a load that spans two
+    /// fields which were just stored separately stalls until both are in the cache.
     pub device: u32,
     /// Group.
     pub gid: u32,
@@ -37,15 +38,17 @@ pub struct Attributes {
     pub blocks: u64,
     /// Last access, ns since 1970.
     pub accessed_ns: i64,
-    /// Last change of content.
+    /// Last change of content, ns since 1970.
     pub modified_ns: i64,
-    /// Last change of attributes.
+    /// Last change of attributes, ns since 1970.
     pub changed_ns: i64,
-    /// The extended attributes may hold an access control list: the layer above has said so, and sees to it that none is there without.
+    /// The extended attributes may hold an access control list. The layer above sets this flag and
+    /// ensures that no file has a list without it.
     pub access_list: bool,
 }
 
-/// What decides who may use a file, and which one that is. All of it is in the first line of its cachelet.
+/// The identity of a file and the facts that decide the access to it. All of them are in the first
+/// line of its cachelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protection {
     /// Inode number.
@@ -63,13 +66,13 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// What it is; none: nothing that there is.
+    /// The kind of file; none for an invalid mode.
     #[inline]
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
     }
 
-    /// The same, for who cannot go on without.
+    /// As [`Protection::kind`], with an error for an invalid mode.
     #[inline]
     pub fn require_kind(&self) -> Result<FileKind> {
         self.kind().ok_or(Corruption::Inode(self.number).into())
@@ -83,7 +86,7 @@ impl Protection {
 }
 
 impl Attributes {
-    /// The part that decides who may use the file.
+    /// The part that decides the access to the file.
     #[inline]
     pub fn protection(&self) -> Protection {
         let Attributes { number, generation, mode, uid, gid, access_list, .. } = *self;
@@ -91,7 +94,8 @@ impl Attributes {
     }
 }
 
-/// What to change; `None` leaves a thing as it is. The change time becomes now in any case.
+/// Changes of attributes; `None` leaves an attribute as it is. The change time becomes the present
+/// time in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Permission bits (07777).
@@ -100,22 +104,22 @@ pub struct Changes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Access time.
+    /// Access time, ns since 1970.
     pub accessed_ns: Option<i64>,
-    /// Modification time.
+    /// Modification time, ns since 1970.
     pub modified_ns: Option<i64>,
-    /// What [`Attributes::access_list`] says.
+    /// New value of [`Attributes::access_list`].
     pub access_list: Option<bool>,
 }
 
-/// What statfs shows.
+/// The results of statfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpaceReport {
-    /// Blocks of 4 KiB that hold files or could.
+    /// Blocks of 4 KiB in the data area.
     pub blocks: u64,
     /// Blocks not in use.
     pub blocks_free: u64,
-    /// Inodes that the image may have.
+    /// Maximum number of inodes of the image.
     pub inodes: u64,
     /// Inodes not in use.
     pub inodes_free: u64,
@@ -131,8 +135,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.attributes(self.cachelet(node)?)
     }
 
-    /// The attributes that a cachelet says: one consistent set, without a lock.
-    // Read straight into place: through a property entry they would be copied several times.
+    /// The attributes in a cachelet: one consistent set, without a lock.
+    // Read directly into place: through a property entry they would be copied several times.
     #[inline]
     pub(crate) fn attributes(&self, cachelet: &Cachelet) -> Result<Attributes> {
         let mut patience = Patience::new();
@@ -140,7 +144,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 0 {
                 let mode = cachelet.mode.load(Relaxed);
-                // Of a mixture of two sets any kind will do.
+                // For a mixture of two sets any kind will do.
                 let kind = FileKind::from_mode(mode);
                 let is_directory = kind == Some(FileKind::Directory);
                 let attributes = Attributes {
@@ -172,7 +176,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// What decides who may use a file: a consistent set.
+    /// The facts that decide the access to a file: a consistent set.
     #[inline]
     pub fn protection(&self, node: Node) -> Result<Protection> {
         self.protection_of(self.cachelet(node)?)
@@ -201,13 +205,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// When a file was born, ns since 1970.
+    /// Birth time of a file, ns since 1970.
     pub fn born_ns(&self, node: Node) -> Result<i64> {
         Ok(self.fs.inode_at(self.cachelet(node)?.inode.load(Relaxed))?.born_ns.load() as i64)
     }
 
-    /// Changes attributes as `decide` says, which sees the present ones under the file's lock and may refuse. Persistent and atomic when
-    /// it returns.
+    /// Changes attributes. `decide` sees the present ones under the file's lock, and returns the
+    /// changes or refuses. Persistent and atomic when the call returns. Returns the new attributes.
     pub fn change(&self, node: Node, decide: impl FnOnce(&Attributes) -> Result<Changes>) -> Result<Attributes> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
@@ -226,15 +230,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             property.flags = if access_list { others | PROPERTY_ACCESS_LIST } else { others };
         }
         property.changed_ns = self.stamp(cachelet);
-        // The root is as before, hence durable: the entry's own seal is all that recovery needs.
+        // The root is unchanged, hence durable: the entry's own seal is all that recovery needs.
         let mut flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         if let Some(accessed_ns) = changes.accessed_ns {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
             cachelet.dirty.fetch_and(!PLAIN, AcqRel);
-            // In place and alone: atomic by itself, and nothing depends on its order.
+            // In place and independent: atomic by itself, and nothing depends on its order.
             flushed = flushed.and(self.fs.pm.flush(self.fs.pm.set64(&inode.accessed_ns, stored_access(accessed_ns))));
         }
-        // Crash before this fence: the earlier entry counts, or the new one wholly.
+        // Crash point before this fence: either the earlier entry counts, or the whole new one.
         self.fs.pm.fence(flushed);
         if let Some(accessed_ns) = changes.accessed_ns {
             cachelet.accessed_ns.store(accessed_ns, Relaxed);
@@ -247,7 +251,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.attributes(cachelet)
     }
 
-    /// The time of an explicit change: now; for a directory later than any change before, and odd. See `moment`.
+    /// Timestamp of an explicit change: the present time; for a directory later than any change
+    /// before, and odd. See `moment`.
     pub(crate) fn stamp(&self, cachelet: &Cachelet) -> i64 {
         let now = self.fs.now_ns();
         match FileKind::from_mode(cachelet.mode.load(Relaxed)) {
@@ -256,32 +261,36 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The time at which names of a directory change: now, or its last change if that is later (the clock may go backwards), and even.
+    /// Timestamp of a change of a directory's names: the present time, or the last change if that
+    /// is later (the clock may go backwards), and even.
     ///
-    /// Recovery applies a dentry's moment if it is later than the directory's property entry, which an explicit change stamps with an odd
-    /// time later than all moments before. So a moment after an explicit change is always later, one before never; and the many
-    /// changes within one tick of the clock share a moment, which spares them the update of the directory's times.
+    /// Recovery applies a dentry's timestamp if it is later than the directory's property entry. An
+    /// explicit change stamps that entry with an odd time later than all earlier timestamps. So a
+    /// timestamp after an explicit change is always later, one before it never. The many changes
+    /// within one clock tick share a timestamp, which saves them the update of the directory's
+    /// times.
     pub(crate) fn moment(&self, directory: &Cachelet) -> i64 {
         let changed = directory.changed_ns.load(Relaxed);
         let now = self.fs.now_ns() & !1;
         now.max(changed.saturating_add(changed & 1))
     }
 
-    /// Notes that a file was read at `moment_ns`. Lazy: it reaches the image with a later sync or detach.
+    /// Records that a file was read at `moment_ns`. Lazy: it reaches the image with a later sync or
+    /// detach.
     pub fn touch_accessed(&self, node: Node, moment_ns: i64) -> Result<()> {
         self.cachelet(node)?.accessed_ns.store(moment_ns, Relaxed);
         Ok(())
     }
 
-    /// Persists what is kept lazily of a file (access time, a directory's times): what fsync adds to a file system whose calls are
-    /// persistent anyway.
+    /// Persists the lazily kept attributes of a file (access time, a directory's times). All other
+    /// changes are already persistent when their call returns, so fsync has nothing else to do.
     pub fn sync(&self, node: Node) -> Result<()> {
         let flushed = self.write_back(self.cachelet(node)?)?;
         self.fs.pm.fence(flushed);
         Ok(())
     }
 
-    /// The same for all files.
+    /// As [`Thread::sync`], for all files.
     pub fn sync_all(&self) -> Result<()> {
         self.write_back_all()
     }
@@ -303,7 +312,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 }
 
-/// The word on the image for an access time: zero means "as the birth time", so the very moment zero is stored as its neighbour.
+/// The word on the image for an access time. Zero means "as the birth time", so a time of zero is
+/// stored as 1.
 fn stored_access(accessed_ns: i64) -> u64 {
     if accessed_ns == 0 { 1 } else { accessed_ns as u64 }
 }

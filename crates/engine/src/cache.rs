@@ -1,10 +1,13 @@
-//! Cachelets: making, finding, referencing and giving them back; and the property entries that persist what they say.
+//! Cachelets: making, finding, referencing and freeing them; and the property entries that persist
+//! them.
 //!
 //! Invariants
-//! - At most one cachelet stands for an inode: the one its nv pointer names in this epoch (paper III.D). Whoever makes one wins by CAS there.
-//! - A cachelet is taken away only after its state word became dead, by CAS from "no references"; whoever finds a dead one starts again from
-//!   the inode.
-//! - What a cachelet says is on the image, except where `dirty` says otherwise (links and times that are recovered from dentries).
+//! - At most one cachelet stands for an inode: the one that its nv pointer names in this epoch
+//!   (paper III.D). A thread that makes one publishes it by CAS there.
+//! - A cachelet is freed only after its state word became dead, by CAS from "no references"; a
+//!   thread that finds a dead one starts again from the inode.
+//! - A cachelet's content is on the image, except where `dirty` shows otherwise (links and times
+//!   that are recovered from dentries).
 
 use crate::dram::{
     Cachelet, DIRECTORY_LINKS, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
@@ -20,14 +23,15 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use pmem::{Flushed, LINE_BYTES, Memory, Proof};
 
-/// Tries of a loop that only another thread's death could make longer.
+/// Attempts of a loop that only another thread's death could make longer.
 const TRIES_MAX: usize = 1 << 20;
 
 impl<M: Memory> Fs<M> {
-    /// The cachelet that an inode's nv pointer names, if it is this epoch's and still that inode's.
+    /// The cachelet that an inode's nv pointer names, if it is of this epoch and still that
+    /// inode's.
     fn cachelet_by_pointer(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
         let index = match self.untouched {
-            // Nothing is written to the image, so the pointers are kept beside it.
+            // Nothing is written to the image, so the pointers are kept in the DRAM region.
             true => self.dram.inode_links(number)?.load(Acquire),
             false => {
                 let pointer = inode.nv_pointer.load_acquire();
@@ -40,7 +44,8 @@ impl<M: Memory> Fs<M> {
         Ok(self.stands_for(index, number)?.then_some(index))
     }
 
-    /// Without the inode quick path: the cachelet that the nv pointer of an inode names which is found by its number.
+    /// Without the inode quick path: the cachelet named by the nv pointer of the inode with this
+    /// number.
     pub(crate) fn cachelet_by_number(&self, number: u64) -> Option<u32> {
         let inode = self.inode(number).ok()?;
         let index = self.cachelet_by_pointer(inode, number).ok()??;
@@ -48,8 +53,9 @@ impl<M: Memory> Fs<M> {
         Some(index)
     }
 
-    /// Says that a cachelet was found by its inode's number: by the segment table and the inode's first line. (Where there is none the whole inode is read, as one.) With the quick path
-    /// nothing that happens often goes this way, and the lines are others' already.
+    /// Reports the reads of a lookup by inode number: the segment table and the inode's first line.
+    /// (Without a cachelet the whole inode is read and reported.) With the quick path such lookups
+    /// are rare, and their lines are counted elsewhere.
     #[inline(always)]
     fn note_way_by_number(&self, inode: &Inode, number: u64) -> Result<()> {
         if !self.has_quick_path() {
@@ -82,7 +88,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// The cachelet of an inode number; made if there is none. No reference is taken: the caller is pinned.
+    /// The cachelet of an inode number; made if there is none. No reference is taken: the caller is
+    /// pinned.
     pub(crate) fn cachelet_of(&self, number: u64) -> Result<u32> {
         let inode = self.fs.inode(number)?;
         for _ in 0..TRIES_MAX {
@@ -97,7 +104,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another was faster.
+    /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another
+    /// thread was faster.
     fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
         self.fs.pm.note_read(self.fs.pm.offset_of(inode), INODE_BYTES);
         let before = match self.fs.untouched {
@@ -136,7 +144,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(None)
     }
 
-    /// Takes back the pointer to a cachelet that is being evicted, unless it leads elsewhere already.
+    /// Clears the pointer to a cachelet that is being evicted, unless it already leads elsewhere.
     pub(crate) fn forget_pointer(&self, cachelet: &Cachelet, index: u32) -> Result<()> {
         if self.fs.untouched {
             let pointer = self.fs.dram.inode_links(cachelet.number.load(Relaxed))?;
@@ -148,7 +156,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Sets all fields of a cachelet that nobody else can see yet, but `references`, `accessed_ns` and `number`.
+    /// Sets all fields of a cachelet that no other thread can see yet, except `references`,
+    /// `accessed_ns` and `number`.
     pub(crate) fn fill_cachelet(
         &self,
         cachelet: &Cachelet,
@@ -178,11 +187,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.next.store(0, Relaxed);
         cachelet.mapped.store(0, Relaxed);
         cachelet.flags.store(property.flags, Relaxed);
-        // No version of another life of this cachelet: footings outlive them.
+        // Differs from every version of earlier lives of this cachelet: validation stamps outlive
+        // them.
         cachelet.version.store((cachelet.version.load(Relaxed) & !1).wrapping_add(2), Relaxed);
     }
 
-    /// The cachelet that a name leads to. The caller is pinned. Waits out a rename of it.
+    /// The cachelet that a name leads to. The caller is pinned. Updates the name's entry in the
+    /// mindex.
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
         let index = self.cachelet_of_target(hit)?;
         if hit.target != Target::Cachelet(index) && self.fs.has_quick_path() {
@@ -191,7 +202,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(index)
     }
 
-    /// The same, for whoever holds the name's bucket.
+    /// As [`Thread::cachelet_of_hit`], for a caller that holds the name's bucket.
     pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
         let number = hit.dentry.number();
         match hit.target {
@@ -200,7 +211,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Whether a rename is changing the names of this file right now (paper III.E: lookups wait it out).
+    /// Whether a rename is changing the names of this file (paper III.E: lookups wait it out).
     #[inline]
     pub(crate) fn is_renaming(&self, cachelet: &Cachelet) -> bool {
         cachelet.references.load(Acquire) & References::flag(FLAG_RENAMING) != 0
@@ -222,7 +233,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.node(crate::format::ROOT_INODE, None)
     }
 
-    /// The file of an inode number, with a reference; with a generation, only if it is of that one.
+    /// The file of an inode number, with a reference. With a generation, only if the inode has that
+    /// one.
     pub fn node(&self, number: u64, generation: Option<u32>) -> Result<Node> {
         self.retry_when_crowded(|| self.node_once(number, generation))
     }
@@ -242,7 +254,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
         let mut patience = Patience::new();
         for _ in 0..TRIES_MAX {
-            // Of a free number the identity may be that of its last life.
+            // The identity of a free number may be that of its last life.
             if !self.fs.inode_is_taken(number)? || inode.generation(number).is_none() {
                 return Err(Error::NotFound);
             }
@@ -271,18 +283,18 @@ impl<'f, M: Memory> Thread<'f, M> {
             .is_ok_and(|cachelet| cachelet.references.load(Acquire) & References::flag(FLAG_DELETED) != 0)
     }
 
-    /// One more reference to a node that the caller has one to.
+    /// Takes one more reference to a node that the caller already references.
     pub fn retain(&self, node: Node) -> Result<()> {
         self.cachelet(node)?.references.fetch_add(References::ONE_REFERENCE, AcqRel);
         Ok(())
     }
 
-    /// Gives `count` references back. The last one of a file without names frees it.
+    /// Releases `count` references. The last one of a file without names frees it.
     pub fn release(&self, node: Node, count: u32) {
         self.release_from(node, count, || {});
     }
 
-    /// Gives a noted reference back.
+    /// Releases a recorded reference.
     pub fn give_back(&self, node: Node) {
         self.release_from(node, 1, || self.forget(node));
     }
@@ -294,7 +306,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if word & References::flag(FLAG_DELETED) != 0 {
             return self.release_last(node, cachelet, count, forget);
         }
-        // Of a file with names it is just one user less. Nothing in between: who dies right here leaves a reference that nobody gives back before the image is left.
+        // A file with names just has one user less. No step in between: if the thread dies exactly
+        // here, the reference is lost until detach.
         forget();
         debug_assert!(word as u32 >= count, "more references given back than taken");
         let lessened = word.wrapping_sub(count as u64);
@@ -309,12 +322,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         if deleted {
             let _ = self.make_room();
         }
-        // A reaper looks whether this was the last one.
+        // Tells a reaper to check whether this was the last one.
         let intended = self.slot.intent.victim.load(Relaxed);
         self.slot.intent.victim.store(node.cachelet, Relaxed);
         step();
         let pin = self.pin();
-        // Nothing in between: who dies right here leaves a reference that nobody gives back before the image is left.
+        // No step in between: if the thread dies exactly here, the reference is lost until detach.
         forget();
         let before = References::from_word(cachelet.references.fetch_sub(count as u64, AcqRel));
         debug_assert!(before.references >= count, "more references given back than taken");
@@ -330,8 +343,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Notes that the calling thread has a reference which it will give back by [`Thread::give_back`]; if it dies before, its reaper does. For references
-    /// that live no longer than a call of the layer above. No note if there are too many: then the reference stays with the dead.
+    /// Records a reference that the calling thread will release by [`Thread::give_back`]; if it
+    /// dies first, its reaper releases it. For references that live no longer than a call of the
+    /// layer above. If all records are in use, none is made, and a death then loses the reference.
     #[inline]
     pub fn note(&self, node: Node) {
         if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == 0) {
@@ -339,7 +353,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Takes the note of a reference away: somebody else answers for it from now on.
+    /// Removes the record of a reference, which another owner takes over.
     #[inline]
     pub fn forget(&self, node: Node) {
         if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == node.cachelet) {
@@ -347,10 +361,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Makes a noted reference the mark of the layer above ([`Thread::set_held`]).
+    /// Turns a recorded reference into the mark of the layer above ([`Thread::set_held`]).
     pub fn hold_noted(&self, node: Node) -> Result<()> {
         let cachelet = self.cachelet(node)?;
-        // As in `release_from`: nothing in between.
+        // As in `release_from`: no step in between.
         self.forget(node);
         let flag = References::flag(FLAG_HELD);
         let held = |word: u64| Some(word.wrapping_sub(References::ONE_REFERENCE) | flag);
@@ -358,8 +372,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Marks a file as held by the tables of the layer above, or takes the mark away; the same again changes nothing. The last user of a file
-    /// without names frees it. Calls for one file come one after the other; to set the mark the caller has a reference.
+    /// Marks a file as held by the tables of the layer above, or clears the mark; idempotent. The
+    /// last user of a file without names frees it. Calls for one file must be serialised; to set
+    /// the mark the caller must have a reference.
     pub fn set_held(&self, node: Node, held: bool) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let flag = References::flag(FLAG_HELD);
@@ -375,7 +390,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {
             self.make_room()?;
         }
-        // As in `release_from`: a reaper looks whether this was the last use.
+        // As in `release_from`: tells a reaper to check whether this was the last use.
         let intended = self.slot.intent.victim.load(Relaxed);
         self.slot.intent.victim.store(node.cachelet, Relaxed);
         step();
@@ -394,7 +409,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Gives up a file without a name that was made for an operation which failed. The only reference is the caller's. Pinned.
+    /// Discards a file without a name that was made for an operation which failed. The only
+    /// reference is the caller's. Pinned.
     pub(crate) fn discard_unnamed(&self, node: Node) {
         let Ok(cachelet) = self.cachelet(node) else { return };
         let state = References { references: 0, links: 0, flags: FLAG_READABLE | FLAG_DELETED };
@@ -403,21 +419,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.empty_hand();
     }
 
-    /// Gives one reference back while pinned.
+    /// Releases one reference while pinned.
     pub(crate) fn release_pinned(&self, node: Node) {
         let Ok(cachelet) = self.cachelet(node) else { return };
         cachelet.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         self.retire_if_unused(node.cachelet, cachelet);
     }
 
-    /// Retires the inode of a cachelet that has neither names nor references; one caller wins. Pinned.
+    /// Retires the inode of a cachelet that has neither names nor references; one caller wins.
+    /// Pinned.
     pub(crate) fn retire_if_unused(&self, index: u32, cachelet: &Cachelet) {
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
         if state.is_used() || state.links != 0 || state.flags & FLAG_DEAD != 0 || state.flags & FLAG_DELETED == 0 {
             return;
         }
-        // From before the cachelet is dead until it is in the queue, the slot says who buries what.
+        // From before the cachelet is dead until it is in the queue, the slot records what it
+        // reclaims.
         let intended = self.slot.intent.victim.load(Relaxed);
         self.slot.intent.victim.store(index, Relaxed);
         step();
@@ -430,7 +448,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.intent.victim.store(intended, Release);
     }
 
-    /// What was in hand belongs to something now.
+    /// Clears the record of in-flight allocations, which are owned by something now.
     pub(crate) fn empty_hand(&self) {
         self.empty_hand_but_cachelet();
         self.slot.hand.cachelet.store(0, Release);
@@ -446,7 +464,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The attributes of a cachelet as one consistent set, without a lock. For a directory `root` and `blocks` are zero.
+    /// The attributes of a cachelet as one consistent set, without a lock. For a directory `root`
+    /// and `blocks` are zero.
     pub(crate) fn property(&self, cachelet: &Cachelet) -> Result<Property> {
         let mut patience = Patience::new();
         loop {
@@ -463,7 +482,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The attributes of a cachelet that nobody else changes (its lock is held).
+    /// The attributes of a cachelet that no other thread changes (its lock is held).
     pub(crate) fn property_now(&self, cachelet: &Cachelet) -> Property {
         let mode = cachelet.mode.load(Relaxed);
         let is_directory = FileKind::from_mode(mode) == Some(FileKind::Directory);
@@ -481,15 +500,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Asks for the line that `commit_property` will write.
+    /// Prefetches the line that `commit_property` will write.
     #[inline]
     pub(crate) fn prefetch_property(&self, cachelet: &Cachelet) {
         let next = cachelet.sequence.load(Relaxed).wrapping_add(1);
         self.fs.pm.prefetch(cachelet.inode.load(Relaxed) + LINE_BYTES * (1 + (next & 1) as u64));
     }
 
-    /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes it; the caller fences. `proof` says that
-    /// what `property.root` names is durable.
+    /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes
+    /// it; the caller fences. `proof` shows that everything `property.root` names is durable.
     pub(crate) fn commit_property(
         &self,
         cachelet: &Cachelet,
@@ -504,7 +523,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(write_property(self.fs, inode, property, sequence, number, cachelet.generation.load(Relaxed), proof))
     }
 
-    /// Under the cachelet's lock, after the fence: shows `property` to everybody. Links are not taken from it: they live in the state word.
+    /// Under the cachelet's lock, after the fence: publishes `property`. Its links are ignored:
+    /// they are in the state word.
     pub(crate) fn publish_property(&self, cachelet: &Cachelet, property: &Property) {
         let is_directory = property.kind() == Some(FileKind::Directory);
         let version = cachelet.version.load(Relaxed);
@@ -516,7 +536,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.uid.store(property.uid, Relaxed);
         cachelet.gid.store(property.gid, Relaxed);
         if is_directory {
-            // Creations and removals move a directory's times without its lock, and only forward.
+            // Creations and removals advance a directory's times without its lock, and only
+            // forward.
             cachelet.changed_ns.fetch_max(property.changed_ns, Relaxed);
         } else {
             cachelet.size_bytes.store(property.size_bytes, Relaxed);
@@ -528,7 +549,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.version.store(version.wrapping_add(2), Release);
     }
 
-    /// Persists what a cachelet keeps lazily: a directory's times and links, an access time. The caller fences.
+    /// Persists the lazily kept attributes of a cachelet: a directory's times and links, an access
+    /// time. The caller fences.
     pub(crate) fn write_back(&self, cachelet: &'f Cachelet) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
         if self.fs.untouched || cachelet.number.load(Acquire) == 0 {
@@ -536,7 +558,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if cachelet.dirty.load(Acquire) & DIRTY != 0 {
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
-            // Once more: a cachelet that was evicted meanwhile has nothing of its own any more, and another one stands for the inode.
+            // Checked again: a cachelet that was evicted meanwhile has nothing to write, and
+            // another one stands for the inode.
             if cachelet.dirty.fetch_and(!DIRTY, AcqRel) & DIRTY != 0 {
                 step();
                 let property = self.property_now(cachelet);
@@ -554,7 +577,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(flushed)
     }
 
-    /// Persists everything that is kept lazily, in all cachelets, and retires what lost its last user unnoticed. For sync and detach.
+    /// Persists the lazily kept attributes of all cachelets. For sync and detach.
     pub(crate) fn write_back_all(&self) -> Result<()> {
         let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
         let mut flushed = Flushed::nothing();

@@ -1,20 +1,30 @@
-//! Asynchronous recycling: what was removed waits in its shard's queue for a grace period, then becomes free.
+//! Asynchronous recycling: a removed object waits in its shard's queue for a grace period, then
+//! becomes free.
 //!
 //! Invariants
-//! - The queue never overflows: an operation that retires calls [`Thread::make_room`] before it enters, and so has room for 64 records at least
-//!   ([`ROOM`] in truth) inside. Who retires more than that (the truncation of a file in many pieces) leaves and makes room again between
+//! - The queue never overflows: an operation that retires calls [`Thread::make_room`] before it
+//!   pins. Inside it then has room for at least 64 records (in fact [`ROOM`]). An operation that
+//!   retires more (the truncation of a file in many pieces) unpins and makes room again between
 //!   portions.
-//! - Recycling has two phases. First what could harm the next use is made durably zero, under one fence: of an inode its log, attributes, access time
-//!   and inline area, of a dentry the words of its further lines that could pass for valid words. Most have nothing of the kind, and nothing is
-//!   flushed: names bind themselves to a generation, seals to a turn. Only then do numbers, lines, blocks and cachelets go back to the allocators. A
-//!   crash in the first phase leaves things that recovery finds dead and erases; a crash in the second finds nothing that names them.
-//! - Records leave the queue when their batch is over. Meanwhile the slot tells which of them are free already, and what the first phase is about to
-//!   take from an inode; what one record frees is freed together with its mark there, or in a way that can be repeated. The cachelet of an inode
-//!   stays what its last user made it until the batch is over. So a reaper ends a batch ([`Thread::finish_batch`]).
-//! - The dentries of a removed directory are erased and freed after its birth is durably zero, and after all cleared journal records are durably clear.
-//! - An old log is freed in the order of its slots. How far that is, is in the slot: a page and the slot in it, changed together with what is in hand;
-//!   then, when all dentries are free, the next page. A page between two steps is found by its owner word.
-//! - What does not parse is skipped: it stays allocated until the next scan, and fsck names it.
+//! - Recycling has two phases. The first makes durably zero whatever could harm the next use, under
+//!   one fence: of an inode its log, attributes, access time and inline area; of a dentry the words
+//!   of its further lines that could pass for valid words. Most objects have none of these and need
+//!   no flush: names are bound to a generation, seals to a reuse generation. Only then does the
+//!   second phase give numbers, lines, blocks and cachelets back to the allocators. A crash in the
+//!   first phase leaves objects that recovery finds dead and erases; after a crash in the second
+//!   nothing names them.
+//! - Records leave the queue when their batch is complete. Meanwhile the slot shows which of them
+//!   are already free, and what the first phase is about to clear in an inode. What one record
+//!   frees is freed together with its mark there, or repeatably. The cachelet of an inode keeps its
+//!   last content until the batch is complete. So a reaper can complete a batch
+//!   ([`Thread::finish_batch`]).
+//! - The dentries of a removed directory are erased and freed after its birth is durably zero, and
+//!   after all cleared journal records are durably clear.
+//! - An old log is freed in the order of its slots. The slot records the progress: first a page and
+//!   the slot in it, changed together with the in-flight lines; then, once all dentries are free,
+//!   the next page. A page between two steps is found by its owner word.
+//! - Records that do not parse are skipped: the objects stay allocated until the next scan, and
+//!   fsck reports them.
 
 use crate::alloc::{BlockRun, line_mask};
 use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
@@ -33,10 +43,11 @@ use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 /// Records that fit into the queue after `make_room`.
 const ROOM: u64 = RETIRED_MAX as u64 / 4;
 
-/// Blocks that are worth recycling before a batch has gathered: this thread may not come back for long, and nobody else gets at its queue meanwhile.
+/// This many blocks are recycled before a batch has gathered: the thread may stay idle for long,
+/// and no other thread can use its queue meanwhile.
 const HEAVY_BLOCKS: u32 = 256;
 
-/// A record on its way.
+/// A record being recycled.
 #[derive(Clone, Copy)]
 struct Item {
     /// Its place in the batch.
@@ -46,13 +57,14 @@ struct Item {
     b: u64,
     /// Dentries: lines. Inodes: 1. Zero: does not parse, skip.
     erased: u64,
-    /// Inodes: the first log page, the xattr body and the file's body, which nothing names any more.
+    /// Inodes: the first log page, the xattr body and the file's body, which nothing names any
+    /// more.
     log: u64,
     /// See above.
     xattrs: u64,
     /// See above.
     root: u64,
-    /// A reaper goes on with it.
+    /// A reaper continues with it.
     resumed: bool,
 }
 
@@ -63,7 +75,8 @@ impl Item {
     }
 }
 
-/// Lines of one slab that go back together: what is removed in the order in which it was made lies side by side.
+/// Lines of one slab that are freed together: names removed in the order of their creation lie side
+/// by side.
 #[derive(Default)]
 struct Gathered {
     slab: u64,
@@ -75,7 +88,7 @@ struct Gathered {
 const NO_ITEM: Item =
     Item { index: 0, kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0, resumed: false };
 
-/// Bit of a dentry's `b`: it may never have been written, or its name may seem to count.
+/// Bit of a dentry's `b`: it may never have been written, or its valid word may be set.
 const UNMADE: u64 = 1 << 8;
 
 fn kind_of(word: u64) -> RetiredKind {
@@ -85,14 +98,15 @@ fn kind_of(word: u64) -> RetiredKind {
         4 => RetiredKind::Dentry,
         5 => RetiredKind::Body,
         6 => RetiredKind::Log,
-        // Only this crate writes the queue. A cachelet of index zero is nobody's, so a word that is none of these does nothing.
+        // Only this crate writes the queue. Index zero is no cachelet, so an unknown word has no
+        // effect.
         _ => RetiredKind::Cachelet,
     }
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Queues something for recycling; never fails and recycles nothing (see `make_room` and `recycle_some`). The caller is pinned since before it took
-    /// the thing out of reach.
+    /// Queues an object for recycling; never fails and recycles nothing (see `make_room` and
+    /// `recycle_some`). The caller has been pinned since before it made the object unreachable.
     pub(crate) fn retire(&self, kind: RetiredKind, a: u64, b: u64) {
         let end = self.slot.retired_end.load(Relaxed);
         if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
@@ -110,25 +124,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.retired_end.store(end + 1, Release);
     }
 
-    /// To be called un-pinned before an operation that retires: sees to it that there is room for its records. (Inside another operation it does
-    /// nothing: that one has made room.)
+    /// Makes room for the records of an operation that retires. Called before it, not pinned.
+    /// (Inside another operation it does nothing: that one has made room.)
     #[inline]
     pub(crate) fn make_room(&self) -> Result<()> {
         if self.queued() <= RETIRED_MAX as u64 - ROOM || self.pinned() { Ok(()) } else { self.make_room_slowly() }
     }
 
-    /// To be called un-pinned at the end of an operation that retires: recycles a batch when one has gathered, or much room waits. (Inside another
-    /// operation it does nothing.)
+    /// Recycles a batch if one has gathered, or if much space waits. Called at the end of an
+    /// operation that retires, not pinned. (Inside another operation it does nothing.)
     #[inline]
     pub(crate) fn recycle_some(&self) {
-        // An error says that the region does not fit its layout, which the next operation says too.
+        // An error means that the region does not fit its layout; the next operation reports that,
+        // too.
         let worth_it = self.queued() >= BATCH as u64 || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
         if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {
             self.lose();
         }
     }
 
-    /// Recycles what can be, at most `limit` things; how many. Must not be called pinned.
+    /// Recycles at most `limit` objects whose grace period is over; returns their number. Must not
+    /// be called pinned.
     pub fn recycle(&self, limit: usize) -> Result<usize> {
         debug_assert!(!self.pinned(), "waits for itself");
         let mut done = 0;
@@ -142,8 +158,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(done)
     }
 
-    /// After `NoSpace`, `NoInodes`: recycles all that waits here and in shards without a thread, and takes back what those hold. Whether it is worth
-    /// trying once more. Must not be called pinned.
+    /// After `NoSpace` or `NoInodes`: recycles everything that waits here and in shards without a
+    /// thread, and takes back what those hold. Returns whether a retry is worthwhile. Must not be
+    /// called pinned.
     pub(crate) fn reclaim(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
         self.fs.reap_dead()?;
@@ -158,10 +175,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(recycled > 0 || after.0 > before.0 || after.1 < before.1)
     }
 
-    /// Recycles the whole queue, waiting for others to leave; how many things. Must not be called pinned.
+    /// Recycles the whole queue, waiting for other threads to unpin; returns the number of objects.
+    /// Must not be called pinned.
     pub(crate) fn drain(&self) -> Result<usize> {
         let mut done = 0;
-        // What is queued now is enough: this thread adds nothing meanwhile.
+        // Terminates: this thread adds nothing meanwhile.
         while self.queued() > 0 {
             done += self.recycle_or_wait()?;
         }
@@ -179,7 +197,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Something stays allocated until the next scan; sees to it that there is one.
+    /// Marks the image unclean: something stays allocated until the next scan, which this forces.
     #[cold]
     pub(crate) fn lose(&self) {
         if let Ok(header) = self.fs.header() {
@@ -187,7 +205,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As the reaper of this slot: queues the lines of a dentry that was in hand and is no name.
+    /// As the reaper of this slot: queues the lines of an in-flight dentry that is not published.
     pub(crate) fn retire_unmade(&self, offset: u64, lines: u64) {
         self.retire(RetiredKind::Dentry, offset, lines | UNMADE);
     }
@@ -210,7 +228,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.retired_end.load(Relaxed) - self.slot.retired_first.load(Relaxed)
     }
 
-    /// The epoch to wait from: that of the pin under which the thing was taken out of reach.
+    /// The epoch to wait from: that of the pin under which the object became unreachable.
     fn retirement_epoch(&self) -> u64 {
         match self.slot.pinned.load(Relaxed) {
             0 => {
@@ -229,7 +247,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Recycles a batch; if nothing is ripe, waits until the oldest record is.
+    /// Recycles a batch; if no record is ripe, waits until the oldest one is.
     fn recycle_or_wait(&self) -> Result<usize> {
         let done = self.recycle_batch(BATCH)?;
         if done == 0 && self.queued() > 0 {
@@ -239,7 +257,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(done)
     }
 
-    /// Recycles up to `limit` ripe records from the head of the queue under one fence; how many.
+    /// Recycles up to `limit` ripe records from the head of the queue under one fence; returns
+    /// their number.
     fn recycle_batch(&self, limit: usize) -> Result<usize> {
         let mut batch = [NO_ITEM; BATCH];
         let count = self.ripe(&mut batch[..limit])?;
@@ -264,7 +283,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Log);
         let journal = batch.iter().any(named);
         let mut flushed = match journal {
-            // The grace period is over, so every rename that named one of these dentries, or a slot in one of these pages, is finished.
+            // The grace period is over, so every rename that named one of these dentries, or a slot
+            // in one of these pages, is finished.
             true => self.clear_journal()?,
             false => Flushed::nothing(),
         };
@@ -273,7 +293,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             let (lines, done) = self.erase(item);
             (erased, flushed) = (erased + lines, flushed.and(done));
         }
-        // Crash point: any part of the batch is erased. Recovery frees what has no names or no birth either way.
+        // Crash point: any part of the batch is erased. Recovery frees objects without names or
+        // birth in either case.
         if erased > 0 || journal {
             pm.fence(flushed);
         }
@@ -300,8 +321,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As the reaper of this slot: ends the batch that its owner was at. Blocks that he had not freed are those of the slot, or of inodes that are
-    /// erased: found by their owner words.
+    /// As the reaper of this slot: completes the batch of its owner. Blocks that the owner had not
+    /// freed belong to the slot, or to erased inodes, and are found by their owner words.
     pub(crate) fn finish_batch(&self) -> Result<()> {
         let count = self.slot.recycling.load(Relaxed).min(BATCH as u64);
         if count == 0 {
@@ -330,12 +351,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Item { index: index as usize, kind, a: record.a.load(Relaxed), b: record.b.load(Relaxed), ..NO_ITEM }
     }
 
-    /// A record of the batch has nothing left that is not free.
+    /// The change that marks records of the batch as freed.
     fn done(&self, records: u64) -> Change<'f> {
         Change::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
     }
 
-    /// As the reaper of this slot: whether a thing waits in its queue.
+    /// As the reaper of this slot: whether an object waits in its queue.
     pub(crate) fn is_queued(&self, kind: RetiredKind, a: u64) -> bool {
         let first = self.slot.retired_first.load(Relaxed);
         (0..self.queued().min(RETIRED_MAX as u64))
@@ -343,7 +364,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             .any(|item| item.kind == kind && item.a == a)
     }
 
-    /// As the reaper of this slot: marks the blocks that wait in its queue, so that a sweep leaves them there.
+    /// As the reaper of this slot: marks the blocks that wait in its queue, so that a sweep spares
+    /// them.
     pub(crate) fn mark_queued(&self, owner: u64) -> Result<()> {
         let first = self.slot.retired_first.load(Relaxed);
         for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
@@ -387,7 +409,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(count)
     }
 
-    /// First phase: what was flushed, and how many lines.
+    /// First phase of a record. Returns the number of erased lines, and what was flushed.
     fn erase(&self, item: &mut Item) -> (u64, Flushed) {
         match item.kind {
             RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
@@ -398,7 +420,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// The cachelet of a dead inode is as its last user left it, and says most of what is needed.
+    /// The cachelet of a dead inode keeps its last content, which has most of what is needed.
     fn erase_retired_inode(&self, item: &mut Item) -> Result<(u64, Flushed)> {
         let cachelet = self.fs.dram.cachelet(item.b as u32)?;
         let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
@@ -419,7 +441,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             step();
         }
         (item.log, item.xattrs) = (log.load(Relaxed), xattrs.load(Relaxed));
-        // If this is done once more, because a fence may not have come, there may be nothing left to erase but lines to flush.
+        // A repetition may find nothing left to erase, but must flush again, because the first
+        // fence may be missing.
         Ok(match inode.is_plain() && !item.resumed {
             true => (0, Flushed::nothing()),
             false => (2, self.fs.erase_inode(inode, inode.free_word())),
@@ -443,12 +466,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !unmade {
             return (item.erased - 1, flushed);
         }
-        // The turn stays: the next dentry here takes the one that follows.
+        // The reuse generation stays: the next dentry here takes the following one.
         let first = pm.flush(pm.set64(&dentry.seal, 0).and(pm.retract(&dentry.valid, dentry.valid.load() & !1)));
         (item.erased, flushed.and(first))
     }
 
-    /// Second phase: gives it back.
+    /// Second phase of a record: frees its object.
     fn free(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
         match item.kind {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
@@ -469,7 +492,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if item.resumed && self.is_listed(index)? { Ok(()) } else { self.list_cachelet(index) }
     }
 
-    /// Frees what an inode had. Its number goes back last, for its blocks are known by it.
+    /// Frees everything that an inode had. Its number is freed last, because it identifies its
+    /// blocks.
     fn free_all_but_number(&self, item: &Item) -> Result<()> {
         let bodies = self.as_owner(item.a, || self.free_bodies(item));
         if item.b != 0 {
@@ -496,7 +520,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         if lines == 0 { Ok(()) } else { self.free_line_mask(slab, lines, self.done(line_records)) }
     }
 
-    /// Gives the numbers of a batch's inodes back, neighbours of one word of the map together. The map, which all threads share, is held once.
+    /// Frees the numbers of a batch's inodes, those of one word of the map together. The map, which
+    /// all threads share, is locked once.
     fn free_numbers(&self, batch: &[Item]) -> Result<()> {
         let mut inodes = batch.iter().filter(|item| item.is_inode()).peekable();
         if inodes.peek().is_none() {
@@ -516,8 +541,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper repeats; then they are freed, which a reaper
-    /// ends by a sweep.
+    /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper
+    /// repeats; then they are freed, which a reaper completes by a sweep.
     fn free_bodies(&self, item: &Item) -> Result<()> {
         if item.resumed && self.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
             return self.sweep_blocks(item.a);
@@ -536,12 +561,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.free_log(item.log, item.a)
     }
 
-    /// Frees the dentries that the slots of a removed directory's log still name, and marks its pages as its own.
+    /// Frees the dentries that the slots of a removed directory's log still name, and marks its
+    /// pages as its own.
     fn free_log_dentries(&self, first: u64, owner: u64) -> Result<()> {
         if first == 0 {
             return Ok(());
         }
-        // Of whichever thread a rename was that named one of these dentries: replaying it must be over before they are something else.
+        // A rename of any thread may have named one of these dentries: its replay must be
+        // impossible before the dentries are reused.
         self.fs.pm.fence(self.clear_journal()?);
         self.for_log_pages(first, owner, |page, run| {
             self.fs.mark_owner(run, owner)?;
@@ -552,7 +579,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Frees the pages of the log of a removed directory.
     fn free_log(&self, first: u64, owner: u64) -> Result<()> {
         self.for_log_pages(first, owner, |page, run| {
-            // A page that is met again is not this directory's any more.
+            // If the chain leads here again, the page no longer belongs to this directory.
             let pm = &self.fs.pm;
             pm.flush(pm.set64(&page.seal, 0)).unfenced();
             self.free_blocks(run)
@@ -566,7 +593,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
     ) -> Result<()> {
         let mut offset = first;
-        // A directory has no more pages than the image has blocks; a chain that goes on is a ring.
+        // A directory has no more pages than the image has blocks; a longer chain is a cycle.
         for _ in 0..self.fs.geometry.blocks {
             if offset == 0 {
                 break;
@@ -582,7 +609,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Frees an old log: first the dentries that go with it, then its pages.
+    /// Frees an old log: first the dentries that are recycled with it, then its pages.
     fn free_old_log(&self, item: &Item) -> Result<()> {
         let [position, all_gone] = &self.slot.recycling_bodies[item.index];
         let noted = &self.slot.recycling_noted;
@@ -606,7 +633,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    /// Frees the dentries that go with a page of an old log, those of one slab at a time. `position` says which slot is the first.
+    /// Frees the dentries that are recycled with a page of an old log, those of one slab at a time.
+    /// `position` holds the first slot.
     fn free_gone(&self, page: &LogPage, position: &AtomicU64) -> Result<()> {
         let offset = self.fs.pm.offset_of(page);
         let first = match position.load(Relaxed) {
@@ -629,7 +657,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Frees lines of one slab that slots of a page name. They are in hand, and the position is behind them, before anything happens to them.
+    /// Frees lines of one slab that slots of a page name. The lines are recorded as in flight, and
+    /// the position is advanced, before anything happens to them.
     fn free_gone_lines(
         &self,
         page: &LogPage,
@@ -644,14 +673,14 @@ impl<'f, M: Memory> Thread<'f, M> {
             let Some((dentry, at, count)) = self.gone_dentry(slot.load(), page.owner.load()) else { continue };
             let flushed = self.fs.erase_dentry_lines(dentry, at, count);
             if count > 1 {
-                // Names as long as this are few.
+                // Names of this length are rare.
                 self.fs.pm.fence(flushed);
             }
         }
         self.free_line_mask(slab, lines, Change::Wide(mask, 0))
     }
 
-    /// Dentry, offset and lines of what a slot of an old log names, if it goes with it.
+    /// Dentry, offset and lines that a slot of an old log names, if they are recycled with it.
     fn gone_dentry(&self, word: u64, owner: u64) -> Option<(&'f Dentry, u64, u64)> {
         if !is_gone(word) {
             return None;
@@ -682,7 +711,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Erases and frees the dead dentries of a page: those of one slab under each fence. They are in hand meanwhile.
+    /// Erases and frees the dead dentries of a page: those of one slab under each fence. They are
+    /// recorded as in flight meanwhile.
     fn free_dentries(&self, page: &LogPage, owner: u64) -> Result<()> {
         let mut slab = 0;
         let mut lines = 0u64;
@@ -697,7 +727,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if lines != 0 { self.erase_and_free(slab, lines) } else { Ok(()) }
     }
 
-    /// Erases lines of a slab that hold nothing which counts, and frees them.
+    /// Erases lines of a slab that hold nothing valid, and frees them.
     fn erase_and_free(&self, slab: u64, lines: u64) -> Result<()> {
         let [block, mask] = &self.slot.hand.lines;
         block.store(slab, Relaxed);
@@ -707,7 +737,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.finish_lines()
     }
 
-    /// Erases the lines in hand and frees them; also for a reaper.
+    /// Erases the in-flight lines and frees them; also for a reaper.
     pub(crate) fn finish_lines(&self) -> Result<()> {
         let [block, mask] = &self.slot.hand.lines;
         let (block, lines) = (block.load(Relaxed), mask.load(Relaxed));
@@ -727,7 +757,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.free_line_mask(block, lines, Change::Wide(mask, 0))
     }
 
-    /// Offset and lines of the dentry that a slot of a removed directory names, if it is one and does not count.
+    /// Offset and lines of the dentry that a slot of a removed directory names, if there is one and
+    /// it is invalid.
     fn dead_dentry(&self, word: u64, owner: u64) -> Option<(u64, u64)> {
         slot_tag(word)?;
         let pm = &self.fs.pm;
@@ -742,10 +773,13 @@ impl<'f, M: Memory> Thread<'f, M> {
 const _: () = assert!(BATCH == 64 && ROOM >= 64);
 
 impl<M: Memory> crate::fs::Fs<M> {
-    /// Ends the life of a dentry that does not count durably. What is flushed are its further lines; the caller fences.
+    /// Ends the life of a dentry that is durably invalid. Flushes its further lines; the caller
+    /// fences.
     ///
-    /// Its first line may stay as it is: see `format::dentry`. (The seal goes lest a damaged log that names it twice frees it twice.) A further
-    /// line begins with a part of the name, which the next dentry there could take for a valid word of an earlier turn.
+    /// Its first line may stay as it is: see `format::dentry`. (Clearing the seal keeps a damaged
+    /// log that names it twice from freeing it twice.) A further line begins with a part of the
+    /// name, which the next dentry there could take for a valid word of an earlier reuse
+    /// generation.
     fn erase_dentry_lines(&self, dentry: &Dentry, offset: u64, lines: u64) -> Flushed {
         let pm = &self.pm;
         pm.set64(&dentry.seal, 0).unflushed();
@@ -758,11 +792,11 @@ impl<M: Memory> crate::fs::Fs<M> {
         flushed
     }
 
-    /// Ends the life of an inode: no birth but a generation, `free_word`; `..`, log, xattrs, inline area and access time zero, flushed. The caller
-    /// fences.
+    /// Ends the life of an inode: the birth word becomes `free_word`; `..`, log, xattrs, inline
+    /// area and access time become zero, flushed. The caller fences.
     ///
-    /// The next life's birth certifies none of these, and shares a line with some: were they not zero before, a crash could give the new
-    /// file what the old one had.
+    /// The next life's birth certifies none of these, and shares a line with some. If they were not
+    /// zero before, a crash could give the new file fields of the old one.
     pub(crate) fn erase_inode(&self, inode: &Inode, free_word: u64) -> Flushed {
         let pm = &self.pm;
         let first = pm
