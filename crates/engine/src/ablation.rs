@@ -261,7 +261,7 @@ mod tests {
             let thread = fs.enter().expect("enters");
             assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
             assert!(thread.hold_bucket(NameHash::from_intent(2)).is_ok());
-            assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 1, "the image must not be called clean");
+            assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 1, "the image must not be left clean");
         });
         done.expect("attaches");
     }

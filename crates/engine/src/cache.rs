@@ -309,7 +309,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // A file with names just has one user less. No step in between: if the thread dies exactly
         // here, the reference is lost until detach.
         forget();
-        debug_assert!(word as u32 >= count, "more references given back than taken");
+        debug_assert!(word as u32 >= count, "more references released than taken");
         let lessened = word.wrapping_sub(count as u64);
         if cachelet.references.compare_exchange(word, lessened, AcqRel, Relaxed).is_err() {
             self.release_last(node, cachelet, count, || {});
@@ -330,7 +330,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // No step in between: if the thread dies exactly here, the reference is lost until detach.
         forget();
         let before = References::from_word(cachelet.references.fetch_sub(count as u64, AcqRel));
-        debug_assert!(before.references >= count, "more references given back than taken");
+        debug_assert!(before.references >= count, "more references released than taken");
         step();
         let last = before.references == count && before.flags & FLAG_DELETED != 0;
         if last {

@@ -94,7 +94,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Waits until all threads that are pinned now have left (for eviction and compaction). The
     /// caller must not be pinned.
     pub(crate) fn wait_for_grace(&self) -> Result<()> {
-        debug_assert!(!self.pinned(), "waits for itself");
+        debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
         // Makes the caller's removals visible to all threads that pin from here on.
         fence(SeqCst);
         let end = self.fs.header()?.grace.load(SeqCst) + 2;
@@ -103,7 +103,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Waits until the global epoch is at least `end`.
     pub(crate) fn wait_for_epoch(&self, end: u64) -> Result<()> {
-        debug_assert!(!self.pinned(), "waits for itself");
+        debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
         let nobody_wakes = AtomicU32::new(0);
         let mut looks = 0u32;
         while self.fs.advance_grace(looks > SPINS)? < end {

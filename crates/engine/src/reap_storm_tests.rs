@@ -137,7 +137,7 @@ fn check_directory(hand: &Hand<'_>, directory: Node, way: &str) {
     for (name, number) in &listed {
         let found = hand.lookup(directory, name.as_bytes());
         let found = found.unwrap_or_else(|error| panic!("{way}/{name} is listed, for inode {number}: {error}"));
-        assert_eq!(found.number, *number, "{way}/{name} is another one in the list");
+        assert_eq!(found.number, *number, "{way}/{name} is another inode in the list");
         hand.release(found, 1);
     }
     let names: BTreeSet<_> = listed.iter().map(|(name, _)| name).collect();

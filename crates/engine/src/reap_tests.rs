@@ -368,12 +368,12 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
         assert!(directory.lock.load(Relaxed) == 0);
     }
     leave_clean(&mut world);
-    drop(Attached::new(&world.image).expect("attaches, and leaves without a word"));
+    drop(Attached::new(&world.image).expect("attaches, and is dropped without a detach"));
     let scanned = Attached::new(&world.image).expect("attaches");
     assert!(scanned.report.scanned);
     // Only the counts of ended lives differ; removal leaves the inodes unchanged.
     assert_eq!(scanned.report.damaged, 0);
-    assert_eq!(lived, room(&scanned), "free lines and used inodes, counted by the living and by a scan");
+    assert_eq!(lived, room(&scanned), "free lines and used inodes, in the live system and after a scan");
     drop(scanned);
     let again = Attached::new(&world.image).expect("attaches");
     assert_eq!((again.report.orphans, again.report.damaged), (0, 0), "a scan has left nothing to do");

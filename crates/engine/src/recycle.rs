@@ -146,7 +146,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Recycles at most `limit` objects whose grace period is over; returns their number. Must not
     /// be called pinned.
     pub fn recycle(&self, limit: usize) -> Result<usize> {
-        debug_assert!(!self.pinned(), "waits for itself");
+        debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
         let mut done = 0;
         while done < limit {
             let batch = self.recycle_batch((limit - done).min(BATCH))?;

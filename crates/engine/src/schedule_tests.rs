@@ -334,7 +334,7 @@ fn cut_after_a_removal(bytes: &[u8], remove: fn(&Hand<'_>) -> Result<()>) {
 #[test]
 fn a_removal_beside_a_compaction_is_in_its_directorys_times_after_a_crash() {
     if std::env::var("SCHEDULES_ONLY").is_ok() {
-        std::eprintln!("skipped: SCHEDULES_ONLY names a contest, of which a schedule to replay is");
+        std::eprintln!("skipped: SCHEDULES_ONLY selects a contest, to which the schedule to replay belongs");
         return;
     }
     schedule::switch_off();

@@ -16,7 +16,7 @@
 //! - Consider a block whose owner word names an inode, while nothing of that inode leads to the
 //!   block. It is about to get its first pointer or has lost its last, by a thread that holds the
 //!   inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue.
-//!   So if that thread is dead, the block is free ([`Fs::sweep_blocks`]).
+//!   So if that thread is dead, the block is free ([`Thread::sweep_blocks`]).
 
 use crate::dram::{GROUP_BLOCKS, Group};
 use crate::error::{Error, Result};

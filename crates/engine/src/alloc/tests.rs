@@ -118,7 +118,7 @@ fn inodes_are_to_be_had_where_no_two_free_blocks_lie_side_by_side() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(fs.blocks_free(), Ok(16), "a fourth one has no room, and takes none");
+    assert_eq!(fs.blocks_free(), Ok(16), "a fourth segment finds no space and takes none");
     assert_eq!(numbers.len() as u64, 4 * INODES_PER_SEGMENT - 2, "all but number 0 and the root");
     let offsets: HashSet<u64> = numbers.iter().map(|number| fs.inode_offset(*number).expect("a place")).collect();
     assert_eq!(offsets.len(), numbers.len());
@@ -186,7 +186,7 @@ fn two_threads_never_get_the_same_block_lines_or_inode() {
     let listed: HashSet<u64> = lines.iter().map(|line| line / 4096).collect();
     let used = blocks.len() as u64 + listed.len() as u64 + (segments - 1) * 16;
     let lost = free - used - fs.blocks_free().expect("a count");
-    assert!(lost <= 4, "what is neither used nor free are slabs that are empty but for a shard's list: {lost}");
+    assert!(lost <= 4, "only empty slabs on a shard's list are neither used nor free: {lost}");
     let slabs: HashSet<u64> = lines.iter().map(|line| line / 4096).collect();
     assert!(slabs.len() < lines.len() / 64 * 2 + 8, "freed lines are used again");
 }
@@ -222,7 +222,7 @@ fn cachelets_move_from_the_shard_that_closes_to_the_one_that_opens_and_end_at_th
     seen.iter().for_each(|index| closes.free_cachelet(*index).expect("frees"));
     drop(closes);
     let again: HashSet<u32> = std::iter::from_fn(|| opens.allocate_cachelet().ok()).collect();
-    assert_eq!(again, seen, "all come back, those that the idle shard held too");
+    assert_eq!(again, seen, "all are free again, also those of the idle shard");
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn retired_things_wait_for_whoever_is_inside_and_come_back_when_space_is_short()
     drop(pin);
     assert_eq!(writer.reclaim(), Ok(true));
     assert_eq!(fs.blocks_free(), Ok(100));
-    assert_eq!(writer.reclaim(), Ok(false), "nothing more to be had");
+    assert_eq!(writer.reclaim(), Ok(false), "nothing left to recycle");
 }
 
 #[test]

@@ -234,7 +234,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let Some(hash) = pending.hash.take() else { return Ok(()) };
         {
             let held = self.hold_bucket(hash)?;
-            debug_assert!(!self.has_entry(&held, hash, pending.dentry), "a name comes in twice");
+            debug_assert!(!self.has_entry(&held, hash, pending.dentry), "a name is indexed twice");
             let entry = self.reserve_entry(&held)?;
             let target = match self.fs.has_quick_path().then(|| self.fs.inode_offset(pending.inode)) {
                 Some(Ok(offset)) => Target::Inode(offset),

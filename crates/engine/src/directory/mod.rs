@@ -62,7 +62,8 @@ pub struct RenameFlags {
     pub whiteout: bool,
 }
 
-/// One name of a directory. `.` and `..` are not listed; see [`Thread::parent`].
+/// One name of a directory. `.` and `..` are not listed; see
+/// [`Thread::parent`](crate::Thread::parent).
 #[derive(Debug, Clone, Copy)]
 pub struct DirectoryEntry<'a> {
     /// Where to continue after this entry: at least [`FIRST_COOKIE`](crate::format::FIRST_COOKIE),

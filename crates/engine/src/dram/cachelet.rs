@@ -178,7 +178,8 @@ pub struct Cachelet {
     /// page offset / 4096 (high 54 bits), next slot (low 10 bits); zero: unknown or no page yet.
     pub root: AtomicU64,
     /// Files: blocks of the body. Directories: the number of names, above it the log slots that
-    /// became holes since the last compaction, and whether it is removed; see [`Cachelet::log_counts`].
+    /// became holes since the last compaction, and whether it is removed; see
+    /// [`Cachelet::log_counts`].
     pub entries: AtomicU64,
     /// Time of the last change of content.
     pub modified_ns: AtomicI64,

@@ -2,10 +2,10 @@
 //! nodes, as high as the body needs.
 //!
 //! The root word (in a property entry, or in [`Inode::xattrs`]) is zero for an empty body.
-//! Otherwise it holds block offset | height (bits 0..3). At height 0 the root is the only data
-//! block, and bits 4..6 hold its flags. A word of a node of level 1 is a data pointer: block offset
-//! | flags (bits 0..2). A word of a higher node is the offset of a node one level lower. Zero is a
-//! hole, at any level.
+//! Otherwise it combines the block offset and the height (bits 0..3). At height 0 the root is the
+//! only data block, and bits 4..6 hold its flags. A word of a node of level 1 is a data pointer:
+//! block offset and flags (bits 0..2). A word of a higher node is the offset of a node one level
+//! lower. Zero is a hole, at any level.
 //!
 //! The root may also be an *inline extent*: the body's first blocks, all written, are contiguous.
 //! The root holds their start, their number (bit 3, and bits 52..62), and whether other pointers

@@ -89,7 +89,7 @@ fn a_file_that_shares_blocks_stays_as_it_was_however_the_other_one_changes() {
         check(&fs, &thread, source);
         thread.truncate(source, 0).expect("empties");
         assert_eq!(content(&thread, copy, size_bytes), bytes);
-        assert_eq!(shares(&fs, &thread, copy), 0, "the copy has them alone");
+        assert_eq!(shares(&fs, &thread, copy), 0, "the copy is their only user");
         thread.truncate(copy, 0).expect("empties");
         assert_eq!(fs.blocks_free(), Ok(free_before), "of {size_bytes} bytes");
     }
