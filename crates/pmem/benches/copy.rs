@@ -1,7 +1,7 @@
-//! Times of the block copies, in nanoseconds: `cargo bench -p pmem --bench copy`. The thresholds and figures in
-//! `src/copy.rs` come from here.
+//! Times of the block copies, in nanoseconds: `cargo bench -p pmem --bench copy`. The thresholds
+//! and figures in `src/copy.rs` come from this benchmark.
 
-// The copies are internal; measuring each by itself needs the modules rather than the crate.
+// The copies are internal. Including the modules gives access to each of them.
 #[allow(dead_code)]
 #[path = "../src/copy.rs"]
 mod copy;
@@ -14,7 +14,7 @@ use std::time::Instant;
 use copy::StreamKind;
 use flush::FlushKind;
 
-/// More than the caches hold, so that a walk through it finds cold lines.
+/// Larger than the caches, so that a walk through the arena finds cold lines.
 const ARENA_BYTES: usize = 256 << 20;
 const ROUNDS: usize = 4000;
 
@@ -34,7 +34,7 @@ fn main() {
     loads(&mut arena);
 }
 
-/// Median of single runs; each gets its own place in the arena, `stride` apart.
+/// Median of single runs. Each run has its own place in the arena, `stride` bytes after the last.
 fn median(arena: &mut [u8], stride: usize, mut run: impl FnMut(*mut u8)) -> u128 {
     let places = (arena.len() - 65536) / stride.max(1);
     let mut times: Vec<u128> = (0..ROUNDS)
@@ -60,7 +60,8 @@ fn durable_copies(arena: &mut [u8], source: &[u8]) {
             for length in [64, 128, 192, 256, 320, 384, 512, 1024, 2048, 4096] {
                 let by_flush = median(arena, stride, |to| {
                     let to = to.wrapping_add(to.align_offset(64) + shift);
-                    // SAFETY: the arena has room beyond every place; the source is a slice of its own.
+                    // SAFETY: the arena has room beyond every place; the source is a separate
+                    // slice.
                     unsafe { copy::store_and_flush(to, source.as_ptr(), length) };
                     flush::store_fence();
                 });
@@ -68,7 +69,7 @@ fn durable_copies(arena: &mut [u8], source: &[u8]) {
                 for kind in kinds() {
                     let by_stream = median(arena, stride, |to| {
                         let to = to.wrapping_add(to.align_offset(64) + shift);
-                        // SAFETY: as above; only kinds that are here are tried.
+                        // SAFETY: as above; only kinds that the processor has are tried.
                         unsafe { copy::stream_by(kind, to, source.as_ptr(), length) };
                         flush::store_fence();
                     });
@@ -116,7 +117,7 @@ fn loads(arena: &mut [u8]) {
             });
             let memcpy = median(arena, stride, |from| {
                 for at in 0..16 {
-                    // SAFETY: as above, and nobody else writes the arena.
+                    // SAFETY: as above, and nothing else writes the arena.
                     unsafe { from.wrapping_add(at).copy_to_nonoverlapping(black_box(into.as_mut_ptr()), length) };
                 }
             });

@@ -1,4 +1,4 @@
-//! What lies behind a mapping, and what survives there.
+//! What backs a mapping, and which failures its bytes survive.
 
 use std::fmt;
 
@@ -7,36 +7,37 @@ use rustix::fd::BorrowedFd;
 /// What a region is mapped from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
-    /// A file on a DAX file system: the kernel granted `MAP_SYNC`, so a flush and a fence reach the medium.
+    /// A file on a DAX file system: the kernel granted `MAP_SYNC`, so a flush and a fence reach the
+    /// medium.
     Dax,
     /// A `/dev/dax*` device: the medium itself.
     DaxDevice,
     /// A file on tmpfs or another file system that lives in memory.
     Tmpfs,
-    /// A file whose pages the kernel caches and writes back when it likes, or when told by a sync.
+    /// A file whose pages the kernel caches; it writes them back at any time and at each sync.
     File {
-        /// The file system's name, as people know it.
+        /// The file system's name, for display.
         file_system: &'static str,
     },
     /// No file: memory of this process and the children that it forks.
     Anonymous,
 }
 
-/// What stored, flushed and fenced bytes survive.
+/// Which failures stored, flushed and fenced bytes survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
-    /// Power failure, at once.
+    /// Power failure, immediately.
     PowerFailure,
-    /// The death of every process, at once; power failure or a restart of the machine, never.
+    /// Process death, immediately. Never a power failure or a restart of the machine.
     ProcessDeath,
-    /// The death of every process, at once; power failure, up to the last sync.
+    /// Process death, immediately; power failure up to the last sync.
     LastSync,
     /// Nothing.
     Nothing,
 }
 
 impl Backing {
-    /// What survives on this backing.
+    /// Which failures bytes survive on this backing.
     pub fn persistence(self) -> Persistence {
         match self {
             Backing::Dax | Backing::DaxDevice => Persistence::PowerFailure,
@@ -46,20 +47,20 @@ impl Backing {
         }
     }
 
-    /// Whether what is to survive must leave the processor's caches: elsewhere a flush makes nothing safer, see
-    /// [`Region::without_flushes`](crate::Region::without_flushes).
+    /// Whether durable bytes must leave the processor's caches. On other backings a flush adds no
+    /// safety, see [`Region::without_flushes`](crate::Region::without_flushes).
     pub fn needs_flushes(self) -> bool {
         self.persistence() == Persistence::PowerFailure
     }
 
-    /// Whether the kernel holds changes back until a sync, so that [`Mapping::sync`](crate::Mapping::sync) has work to
-    /// do.
+    /// Whether the kernel holds changes back until a sync, so that
+    /// [`Mapping::sync`](crate::Mapping::sync) has work to do.
     pub(crate) fn needs_sync(self) -> bool {
         matches!(self, Backing::File { .. })
     }
 
-    /// What the file behind `file` is when it was mapped without `MAP_SYNC`. The name of a file system that does not
-    /// tell is "an unknown file system": nothing depends on it but the text that people read.
+    /// The backing of `file` when it was mapped without `MAP_SYNC`. If the file system's type
+    /// cannot be read, the name is "an unknown file system"; the name is for display only.
     pub(crate) fn of_plain_file(file: BorrowedFd<'_>) -> Backing {
         match rustix::fs::fstatfs(file) {
             Ok(status) => Backing::of_magic(status.f_type as u64),
@@ -69,7 +70,7 @@ impl Backing {
 
     fn of_magic(magic: u64) -> Backing {
         let file_system = match magic {
-            // tmpfs, ramfs, hugetlbfs: pages without a disk behind them.
+            // tmpfs, ramfs, hugetlbfs: pages without a disk.
             0x0102_1994 | 0x8584_58f6 | 0x9584_58f6 => return Backing::Tmpfs,
             0xef53 => "ext4",
             0x5846_5342 => "xfs",
@@ -105,19 +106,19 @@ impl fmt::Display for Backing {
 }
 
 impl Persistence {
-    /// What persistence means here, in one sentence for people.
+    /// The guarantee in one sentence, for display.
     pub fn sentence(self) -> &'static str {
         match self {
-            Persistence::PowerFailure => "What a call has returned from survives a power failure.",
+            Persistence::PowerFailure => "Completed calls survive a power failure.",
             Persistence::ProcessDeath => {
-                "What a call has returned from survives the death of every process, but not a power failure or a restart of \
+                "Completed calls survive the death of every process, but not a power failure or a restart of \
                  the machine."
             }
             Persistence::LastSync => {
-                "What a call has returned from survives the death of every process; a power failure takes back all that \
-                 came after the last fsync or sync."
+                "Completed calls survive the death of every process; a power failure loses all changes \
+                 since the last fsync or sync."
             }
-            Persistence::Nothing => "Nothing survives the end of the processes that share this memory.",
+            Persistence::Nothing => "Nothing survives the end of the last process that shares this memory.",
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Cells and typed offsets: how a structure in a region is declared.
 //!
-//! Invariant: a structure that is reached through a region consists of cells only, so a shared reference to it is sound
-//! whatever bytes are there and whoever else writes them.
+//! Invariant: a structure in a region consists of cells only. A shared reference to it is therefore
+//! sound for any bytes and with any concurrent writers.
 
 use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A structure that may be laid over any bytes of a region.
+/// A structure that may overlay any bytes of a region.
 ///
 /// # Safety
-/// The type is `repr(C)`, has no padding, consists of [`Cell32`], [`Cell64`], [`Commit64`], atomics of 4 or 8 bytes, and arrays of
-/// these, and any bit pattern is a value of it.
+/// The type is `repr(C)` without padding. It consists of [`Cell32`], [`Cell64`], [`Commit64`],
+/// atomics of 4 or 8 bytes, and arrays of these. Any bit pattern is a value of it.
 pub unsafe trait Layout: Sized {}
 
 // SAFETY: single cells are the base case of the trait's contract.
@@ -24,7 +24,8 @@ unsafe impl Layout for Commit64 {}
 unsafe impl Layout for AtomicU32 {}
 // SAFETY: an atomic of 8 bytes; any bit pattern is a value.
 unsafe impl Layout for AtomicU64 {}
-// SAFETY: an array of layouts has no padding between its elements, since each one's size is a multiple of its alignment.
+// SAFETY: an array of layouts has no padding between its elements, since the size of each is a
+// multiple of its alignment.
 unsafe impl<T: Layout, const N: usize> Layout for [T; N] {}
 
 macro_rules! cell {
@@ -34,13 +35,13 @@ macro_rules! cell {
         pub struct $name(pub(crate) $atomic);
 
         impl $name {
-            /// The value, with no order towards other loads.
+            /// The value, unordered with other loads.
             #[inline(always)]
             pub fn load(&self) -> $int {
                 self.0.load(Ordering::Relaxed)
             }
 
-            /// The value; what was stored before it was published is visible after this.
+            /// The value. Stores made before its publication are visible after this load.
             #[inline(always)]
             pub fn load_acquire(&self) -> $int {
                 self.0.load(Ordering::Acquire)
@@ -61,17 +62,17 @@ cell!(
     Commit64,
     AtomicU64,
     u64,
-    "Eight bytes that make other bytes count after a crash; written with [`Region::commit`](crate::Region::commit) only."
+    "Eight bytes that make other bytes valid after a crash; written with [`Region::commit`](crate::Region::commit) only."
 );
 
-/// The offset of a `T` in a region. Zero is never a valid one (the superblock is there) and serves as none.
+/// The offset of a `T` in a region. Zero means none: the superblock is at offset zero.
 pub struct Pm<T> {
     offset: u64,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> Pm<T> {
-    /// The offset `offset`, unchecked: [`Region::get`](crate::Region::get) checks.
+    /// The offset `offset`, unchecked; [`Region::get`](crate::Region::get) checks it.
     #[inline(always)]
     pub const fn new(offset: u64) -> Self {
         Pm { offset, of: PhantomData }
@@ -86,7 +87,7 @@ impl<T> Pm<T> {
         self.offset
     }
 
-    /// Whether this names nothing.
+    /// Whether this is [`Pm::NONE`].
     #[inline(always)]
     pub const fn is_none(self) -> bool {
         self.offset == 0

@@ -1,10 +1,12 @@
-//! CRC-32C (Castagnoli), the checksum of every self-certifying record. Own code because the records are 40 to 300 bytes on the hot
-//! path of every call, where the `crc32` instruction takes 7 ns and a call through a detecting library several times that,
-//! and because it must work without std.
+//! CRC-32C (Castagnoli), the checksum of every self-certifying record.
+//!
+//! The code is our own for two reasons. Records of 40 to 300 bytes are summed on the hot path of
+//! every call; the `crc32` instruction takes 7 ns, a call through a library with feature detection
+//! several times that. And it must work without std.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Castagnoli's, reflected.
+/// The Castagnoli polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 const fn table() -> [u32; 256] {
@@ -26,7 +28,7 @@ const fn table() -> [u32; 256] {
 static TABLE: [u32; 256] = table();
 static HARDWARE: AtomicU8 = AtomicU8::new(0);
 
-/// Continues the CRC-32C `crc` (0 to begin) over `bytes`.
+/// Continues the CRC-32C `crc` (initially 0) over `bytes`.
 #[inline]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     match HARDWARE.load(Ordering::Relaxed) {
@@ -37,8 +39,9 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     }
 }
 
-/// The CRC-32C of words and, behind them, half a one, as they are on the image. A record that is put together in memory from smaller pieces than it is then
-/// loaded in waits until all that was stored before has reached the cache; whole words do not.
+/// The CRC-32C of whole words, then optionally half a word, in the image's byte order. It avoids a
+/// failed store forwarding: a load that is wider than the stores before it waits until they have
+/// reached the cache. Whole words do not wait.
 #[inline]
 pub fn crc32c_words<const COUNT: usize>(words: &[u64; COUNT], half: Option<u32>) -> u32 {
     match HARDWARE.load(Ordering::Relaxed) {
@@ -52,10 +55,12 @@ pub fn crc32c_words<const COUNT: usize>(words: &[u64; COUNT], half: Option<u32>)
     }
 }
 
-/// Which flipped bit among the `length` bytes that were summed explains that a stored checksum and the computed one differ by
-/// `difference`: the bit's index, byte times eight plus bit, or none. Up to 655 bytes no two flips pass for one.
+/// The index of the one flipped bit (byte times eight plus bit) among `length` summed bytes that
+/// explains `difference`, the XOR of the stored and the computed checksum; none if no single bit
+/// does. Up to 655 bytes every flip has its own difference.
 pub fn flipped_bit(length: usize, difference: u32) -> Option<usize> {
-    // What a flip of the last bit does; of the bit before, the same one step further through the shift register.
+    // The difference by a flip of the last bit. For each bit before, it is one more step of the
+    // shift register.
     let mut flip = POLYNOMIAL;
     for bit in (0..length * 8).rev() {
         if flip == difference {
@@ -68,7 +73,7 @@ pub fn flipped_bit(length: usize, difference: u32) -> Option<usize> {
 
 #[cold]
 fn detect(crc: u32, bytes: &[u8]) -> u32 {
-    // Miri knows no instruction that asks.
+    // Miri does not support `cpuid`.
     let has_sse42 = !cfg!(miri) && core::arch::x86_64::__cpuid(1).ecx & (1 << 20) != 0;
     HARDWARE.store(if has_sse42 { 1 } else { 2 }, Ordering::Relaxed);
     crc32c(crc, bytes)
@@ -149,7 +154,7 @@ mod tests {
     fn a_flipped_bit_is_found_from_the_difference_alone() {
         let bytes: Vec<u8> = (0..283u32).map(|index| (index * 37 % 251) as u8).collect();
         let whole = crc32c(0, &bytes);
-        // Miri takes a second for each.
+        // Under Miri each takes a second.
         for bit in (0..bytes.len() * 8).step_by(if cfg!(miri) { 301 } else { 1 }) {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);

@@ -1,13 +1,15 @@
 //! Block copies between a region and ordinary memory.
 //!
-//! Others may write the region's side at the same time: threads of this process, and processes that the compiler has
-//! never heard of. So no Rust load and no `memcpy` may touch it, for which a race is undefined. Stores to a region are
-//! relaxed atomics of the largest naturally aligned pieces, in ascending order. Loads from it, which have no alignment
-//! to rely on, are assembly: to the compiler each is an opaque step that produces some bytes, which it
-//! can neither repeat nor assume anything of; to the processor it is an ordinary load, each byte of which is old or
-//! new. What the bytes mean is for checksums and bounds to decide afterwards.
+//! Other threads and processes may write the region's side at the same time. A Rust load or
+//! `memcpy` would then be undefined behaviour, so neither touches it. Stores to a region are
+//! relaxed atomics of the largest naturally aligned pieces, in ascending order. Loads from a region
+//! have no guaranteed alignment and are therefore assembly. To the compiler each is an opaque step
+//! that produces some bytes: it cannot repeat the step or assume anything about the bytes. To the
+//! processor it is an ordinary load, each byte of which is old or new. Checksums and bounds checks
+//! decide afterwards what the bytes mean.
 //!
-//! The figures in the comments are medians of `cargo bench -p pmem --bench copy` on an Ice Lake server at 2.8 GHz.
+//! The figures in the comments are medians of `cargo bench -p pmem --bench copy` on an Ice Lake
+//! server at 2.8 GHz.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
@@ -15,47 +17,56 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::flush;
 
-/// Bytes from which on a copy of whole lines streams past the cache. With the fence, to cold lines: 64 bytes take 223
-/// ns by store and flush and 117 streamed, 256 take 227 and 143, 1024 take 428 and 175, 4096 take 1427 and 300; to
-/// cached lines 127 and 132, 168 and 151, 421 and 169, 1417 and 304. Below 256 the gain is smaller than the miss of
-/// whoever reads the bytes next: a flush by `clwb` leaves them cached, streaming does not.
+/// Bytes from which a copy of whole lines streams past the cache. Times with the fence, store and
+/// flush against streaming: to cold lines 223 and 117 ns for 64 bytes, 227 and 143 for 256, 428 and
+/// 175 for 1024, 1427 and 300 for 4096; to cached lines 127 and 132, 168 and 151, 421 and 169, 1417
+/// and 304. Below 256 bytes the gain is smaller than the miss of the next reader: `clwb` leaves the
+/// bytes cached, streaming does not.
 pub(crate) const STREAM_BYTES_MIN: usize = 256;
-/// The same where the range begins or ends inside a line: each edge costs a fetch and a flush besides. Cold, 256 bytes
-/// take 262 and 300, 384 take 277 and 310, 512 take 299 and 261, 4096 take 1419 and 527.
+/// The same for a range that begins or ends inside a line: each edge costs an additional fetch and
+/// flush. Cold, store and flush against streaming: 262 and 300 ns for 256 bytes, 277 and 310 for
+/// 384, 299 and 261 for 512, 1419 and 527 for 4096.
 pub(crate) const STREAM_BYTES_MIN_WITH_EDGES: usize = 512;
-/// Bytes from which on the processor's string copy beats a loop of 16-byte loads: at 512 bytes 19 ns against 12, at
-/// 1024 equal at 21, at 4096 39 against 76. Chosen so, a load takes 4 ns for 8 bytes, 9 for 256, 27 for 1024 and 43 for
-/// 4096, all cached, where `memcpy` takes 3, 6, 21 and 44.
+/// Bytes from which the processor's string copy beats a loop of 16-byte loads: at 512 bytes 19 ns
+/// against 12, at 1024 equal at 21, at 4096 39 against 76. With this threshold a cached load takes
+/// 4 ns for 8 bytes, 9 for 256, 27 for 1024 and 43 for 4096; `memcpy` takes 3, 6, 21 and 44.
 pub(crate) const STRING_BYTES_MIN: usize = 1024;
-/// Bytes from which on Intel's processors copy otherwise than by strings (measured on a Xeon that has AMX). They load by a loop: from memory 13 GB/s instead of 10, and
-/// shorter pieces that are cached would be slower. They store past the cache though nothing needs to be flushed: into memory 20 GB/s instead of 9, since the lines are
-/// not fetched first, and with a load of the same afterwards 6.0 instead of 5.9. Into lines that are cached that takes twice as long, but so many bytes seldom are.
+/// Bytes from which copies on Intel processors do not use strings (measured on a Xeon with AMX).
+///
+/// - Loads use a loop: 13 GB/s from memory instead of 10. Shorter cached pieces would be slower.
+/// - Stores go past the cache even where no flush is needed: 20 GB/s into memory instead of 9,
+///   because the lines are not fetched first; 6.0 instead of 5.9 with a load of the same bytes
+///   afterwards. Into cached lines this takes twice as long, but so many bytes are seldom cached.
 const INTEL_BYTES_MIN: usize = 256 << 10;
-/// Distances that a destination may lie behind its source, pages not counted, at which the string copy of AMD's Zen 4 waits for stores that it takes
-/// for what it is about to load: cached 3 GB/s up to 15 and 20 to 50 up to 31, instead of 50 to 100; from memory 3 and 8 instead of 12 to 16. A buffer of
-/// 128 KiB or more from the C library's allocator lies 16 bytes behind a page, and a file's blocks lie at pages.
+/// Distances from source to destination, modulo the page size, at which the string copy of AMD's
+/// Zen 4 stalls: it mistakes its own stores for the bytes that it is about to load. Cached bytes
+/// are copied at 3 GB/s up to distance 15 and at 20 to 50 up to 31, instead of 50 to 100; bytes
+/// from memory at 3 and 8 instead of 12 to 16. A buffer of 128 KiB or more from the C library's
+/// allocator begins 16 bytes after a page boundary, and a file's blocks begin at one.
 const STRING_STALLS: core::ops::Range<usize> = 1..32;
 const PAGE_BYTES: usize = 4096;
-/// Lengths that are loaded in four streams side by side where strings stall. From memory that is 15 GB/s at 16 KiB and 18 at 64 KiB, one stream 11 and 13; above,
-/// one stream is as fast again.
+/// Lengths that are loaded in four interleaved streams where strings stall. From memory this gives
+/// 15 GB/s at 16 KiB and 18 at 64 KiB, one stream 11 and 13. Above this range one stream is as fast
+/// again.
 const FOUR_STREAMS: core::ops::Range<usize> = 8192..512 << 10;
 const LINE_BYTES: usize = 64;
 
 /// The instruction that stores a line past the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamKind {
-    /// `movntdq`, four for a line: what every x86-64 has.
+    /// `movntdq`, four times a line: part of every x86-64.
     Sse2,
-    /// `vmovntdq` of a whole line: level with SSE2 on cached lines and a little faster on cold ones (4096 bytes 300
-    /// against 313; with edges, 512 bytes 261 against 369, 1024 323 against 379). Not without std: inside a program that has been interrupted
-    /// in the middle of anything its vector registers are not ours to change.
+    /// `vmovntdq` of a whole line: as fast as SSE2 on cached lines and a little faster on cold ones
+    /// (4096 bytes: 300 ns against 313; with edges, 512 bytes 261 against 369, 1024 323 against
+    /// 379). Needs std: code inside a program that was interrupted at an arbitrary instruction must
+    /// not change the program's vector registers.
     #[cfg(feature = "std")]
     Avx512,
     /// `movdir64b`: a whole line in one write that never tears.
     Movdir64b,
 }
 
-/// What was found of the processor; zero is "not asked yet".
+/// Features of the processor; zero means not yet detected.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const ASKED: u8 = 1;
 #[cfg(feature = "std")]
@@ -96,8 +107,8 @@ fn detect() -> u8 {
     found
 }
 
-/// Whether the kernel keeps the AVX-512 registers across task switches: without that they must not be used, whatever
-/// CPUID says.
+/// Whether the kernel saves the AVX-512 registers across task switches. If it does not, they must
+/// not be used, whatever CPUID reports.
 #[cfg(feature = "std")]
 fn system_saves_avx512() -> bool {
     const SSE_AVX_AND_AVX512: u32 = 0b1110_0110;
@@ -105,7 +116,7 @@ fn system_saves_avx512() -> bool {
         return false;
     }
     let enabled: u32;
-    // SAFETY: CPUID said (OSXSAVE) that xgetbv works in user space; it touches no memory.
+    // SAFETY: CPUID reports (OSXSAVE) that xgetbv works in user space; it touches no memory.
     unsafe {
         asm!("xgetbv", in("ecx") 0, out("eax") enabled, out("edx") _, options(nomem, nostack, preserves_flags));
     }
@@ -113,7 +124,7 @@ fn system_saves_avx512() -> bool {
 }
 
 impl StreamKind {
-    /// The best one here, asked of CPUID once per process.
+    /// The best kind of this processor, detected once per process.
     #[inline(always)]
     pub(crate) fn best() -> StreamKind {
         if StreamKind::Movdir64b.is_here() { StreamKind::Movdir64b } else { StreamKind::widest() }
@@ -131,7 +142,7 @@ impl StreamKind {
         StreamKind::Sse2
     }
 
-    /// Whether the processor has it.
+    /// Whether the processor has this instruction.
     #[inline(always)]
     pub(crate) fn is_here(self) -> bool {
         match self {
@@ -145,10 +156,10 @@ impl StreamKind {
 
 macro_rules! opaque_load {
     ($name:ident, $type:ty, $class:ident, $instruction:literal) => {
-        /// One load that the compiler cannot see through.
+        /// One load that is opaque to the compiler.
         ///
         /// # Safety
-        /// The bytes at `from` are mapped; any alignment will do.
+        /// The bytes at `from` are mapped, at any alignment.
         #[inline(always)]
         unsafe fn $name(from: *const u8) -> $type {
             // SAFETY: mapped by contract.
@@ -156,7 +167,7 @@ macro_rules! opaque_load {
             let value = unsafe { from.cast::<$type>().read_unaligned() };
             #[cfg(not(miri))]
             let value: $type;
-            // SAFETY: mapped by contract; it writes no memory.
+            // SAFETY: mapped by contract; the instruction writes no memory.
             #[cfg(not(miri))]
             unsafe {
                 asm!($instruction, out($class) value, in(reg) from, options(nostack, readonly, preserves_flags));
@@ -170,8 +181,8 @@ opaque_load!(load16, u16, reg, "movzx {:e}, word ptr [{}]");
 opaque_load!(load32, u32, reg, "mov {:e}, [{}]");
 opaque_load!(load64, u64, reg, "mov {}, [{}]");
 
-/// Stores by naturally aligned pieces of 8, 4, 2 and 1 bytes, the largest that fits first: nothing tears below these,
-/// and a crash finds each either there or not.
+/// Stores by naturally aligned pieces of 8, 4, 2 and 1 bytes, the largest that fits first. A piece
+/// never tears: after a crash it is there whole or not at all.
 ///
 /// # Safety
 /// `to .. to + length` and `from .. from + length` are mapped and do not overlap.
@@ -179,8 +190,8 @@ pub(crate) unsafe fn store_bytes(to: *mut u8, from: *const u8, length: usize) {
     let mut at = 0;
     while at < length {
         let rest = length - at;
-        // SAFETY: `at` plus the piece stays within the length on both sides; atomics are used where the destination is
-        // aligned for them.
+        // SAFETY: `at` plus the piece stays within the length on both sides; atomics are used only
+        // where the destination has their alignment.
         unsafe {
             let (to, from) = (to.add(at), from.add(at));
             let address = to as usize;
@@ -206,13 +217,15 @@ unsafe extern "C" {
     fn pmem_load_end();
 }
 
-/// The code that copies out of regions. It is a leaf without a frame: a return from any of its instructions leaves the rest of the copy undone, and nothing else. So a
-/// program whose buffer cannot be written needs not fail here: a handler of the signal can return from it.
+/// The address range of the code that copies out of regions. The code is a leaf without a frame:
+/// returning from any of its instructions leaves the rest of the copy undone and has no other
+/// effect. A signal handler can therefore return from it when the program's buffer is not writable.
 pub fn load_code() -> core::ops::Range<usize> {
     pmem_load as *const () as usize..pmem_load_end as *const () as usize
 }
 
-// to: rdi, from: rsi, length: rdx. Unaligned loads and stores, upwards; the last one of a size may overlap the one before it.
+// to: rdi, from: rsi, length: rdx. Unaligned loads and stores in ascending order; the last one of a
+// size may overlap the one before it.
 core::arch::global_asm!(
     r#"
     .macro pmem_load_line at
@@ -310,11 +323,11 @@ pmem_load_end:
 
 unsafe extern "C" {
     fn pmem_load_strings(to: *mut u8, from: *const u8, length: usize);
-    /// A quarter's lines beside those of the other three, then what is left; at least 256 bytes.
+    /// Interleaves the lines of four quarters, then copies the rest; at least 256 bytes.
     fn pmem_load_four(to: *mut u8, from: *const u8, length: usize);
 }
 
-/// Whether the processor's string copy is the best way to copy so many bytes.
+/// Whether the processor's string copy is the fastest for this length and distance.
 #[inline]
 fn best_as_string(to: *const u8, from: *const u8, length: usize) -> bool {
     let distance = (to as usize).wrapping_sub(from as usize) % PAGE_BYTES;
@@ -323,7 +336,7 @@ fn best_as_string(to: *const u8, from: *const u8, length: usize) -> bool {
         && (found() & IS_INTEL != 0 || !STRING_STALLS.contains(&distance))
 }
 
-/// Whether so many bytes are better copied otherwise: see [`INTEL_BYTES_MIN`].
+/// Whether this length is faster without strings: see [`INTEL_BYTES_MIN`].
 #[inline]
 fn is_long_on_intel(length: usize) -> bool {
     length >= INTEL_BYTES_MIN && found() & IS_INTEL != 0
@@ -343,7 +356,8 @@ pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     } else {
         pmem_load
     };
-    // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code.
+    // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag
+    // is clear in Rust code.
     unsafe { copy(into.as_mut_ptr(), from, length) }
 }
 
@@ -359,7 +373,8 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
                 return false;
             }
         }
-        // What remains with a part of what is equal already, or twice in part: no byte by itself, but of the shortest.
+        // The tail is compared by one or two wider loads that overlap bytes already compared. Only
+        // the shortest tails are compared byte by byte.
         if let (false, Some(last)) = (rest.is_empty(), bytes.last_chunk::<8>()) {
             return load64(at.add(bytes.len() - 8)) == u64::from_le_bytes(*last);
         }
@@ -371,7 +386,7 @@ pub(crate) unsafe fn equal(at: *const u8, bytes: &[u8]) -> bool {
     }
 }
 
-/// Copies the fastest way, for memory that needs no flush.
+/// The fastest copy for memory that needs no flush.
 ///
 /// # Safety
 /// As [`stream`].
@@ -382,8 +397,9 @@ pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
         return unsafe { store_past_cache(to, from, length) };
     }
     if best_as_string(to, from, length) {
-        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag is clear in Rust code. To the compiler it is
-        // opaque, to the processor ordinary stores: others may look meanwhile.
+        // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction
+        // flag is clear in Rust code. The copy is opaque to the compiler and consists of ordinary
+        // stores to the processor, so concurrent reads are allowed.
         unsafe {
             asm!(
                 "rep movsb",
@@ -416,14 +432,16 @@ pub(crate) unsafe fn store(to: *mut u8, from: *const u8, length: usize) {
     unsafe { store_bytes(to.add(whole), from.add(whole), length - whole) };
 }
 
-/// How much of a range lies before its first whole line, how many whole lines it has, and where what is behind them begins.
+/// Bytes before the first whole line, the number of whole lines, and the offset of the bytes after
+/// them.
 fn split_at_lines(to: *mut u8, length: usize) -> (usize, usize, usize) {
     let head = to.align_offset(LINE_BYTES).min(length);
     let lines = (length - head) / LINE_BYTES;
     (head, lines, head + lines * LINE_BYTES)
 }
 
-/// Whole lines past the cache, edges through it. What is stored later is seen later: no fence of the caller's need order it.
+/// Stores whole lines past the cache and edges through it. The fence at the end orders these stores
+/// before all later ones, so the caller needs none.
 ///
 /// # Safety
 /// As [`stream`].
@@ -438,7 +456,8 @@ pub(crate) unsafe fn store_past_cache(to: *mut u8, from: *const u8, length: usiz
     flush::store_fence();
 }
 
-/// Copies so that a fence makes the bytes durable: by stores and flushes when short, past the cache when long.
+/// Copies such that the next fence makes the bytes durable: short ranges by stores and flushes,
+/// long ones past the cache.
 ///
 /// # Safety
 /// `to .. to + length` and `from .. from + length` are mapped and do not overlap.
@@ -466,14 +485,14 @@ pub(crate) unsafe fn store_and_flush(to: *mut u8, from: *const u8, length: usize
     }
 }
 
-/// Whole lines past the cache, edges by stores and a flush: what a streaming store leaves out must not stay in the
-/// cache.
+/// Stores whole lines past the cache, and the edges through the cache with a flush.
 ///
 /// # Safety
 /// As [`stream`], and the processor has `kind`.
 pub(crate) unsafe fn stream_by(kind: StreamKind, to: *mut u8, from: *const u8, length: usize) {
     let (head, lines, tail) = split_at_lines(to, length);
-    // SAFETY: head, lines and tail split the range; the lines start at a multiple of their size.
+    // SAFETY: head, lines and tail partition the range; the lines start at a multiple of their
+    // size.
     unsafe {
         if head > 0 {
             store_and_flush(to, from, head);
@@ -486,7 +505,8 @@ pub(crate) unsafe fn stream_by(kind: StreamKind, to: *mut u8, from: *const u8, l
 }
 
 /// # Safety
-/// `lines` whole lines at `to` (aligned to a line) and at `from` are mapped, and the processor has `kind`.
+/// `lines` whole lines at `to` (aligned to a line) and at `from` are mapped, and the processor has
+/// `kind`.
 #[inline]
 unsafe fn stream_lines(kind: StreamKind, to: *mut u8, from: *const u8, lines: usize) {
     // SAFETY: by contract.
@@ -533,8 +553,8 @@ unsafe fn stream_lines_sse2(to: *mut u8, from: *const u8, lines: usize) {
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_lines_avx512(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
-        // SAFETY: this line lies within both ranges, and is aligned at the destination. Registers from 16 up have no
-        // part that SSE code shares, so that no vzeroupper is needed afterwards.
+        // SAFETY: this line lies within both ranges, and is aligned at the destination. Registers
+        // from 16 up share no part with SSE registers, so no vzeroupper is needed afterwards.
         unsafe {
             asm!(
                 "vmovdqu64 zmm16, [{from}]",
@@ -550,8 +570,9 @@ unsafe fn stream_lines_avx512(to: *mut u8, from: *const u8, lines: usize) {
 /// As [`stream_lines_sse2`], and the processor has `movdir64b`.
 unsafe fn stream_lines_movdir64b(to: *mut u8, from: *const u8, lines: usize) {
     for at in (0..lines * LINE_BYTES).step_by(LINE_BYTES) {
-        // SAFETY: this line lies within both ranges. The destination (its address is in the first register) must be
-        // aligned to 64 and is; the source need not be. Ordered like a streaming store: the next sfence waits for it.
+        // SAFETY: this line lies within both ranges. The destination, whose address is in the first
+        // register, must be aligned to 64 bytes and is; the source need not be. The store is
+        // ordered like a streaming store: the next sfence waits for it.
         unsafe {
             asm!(
                 "movdir64b {to}, [{from}]",

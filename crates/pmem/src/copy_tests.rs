@@ -1,4 +1,5 @@
-//! The block copies, at every alignment and length. Apart from the copies, because the bench includes their file.
+//! Tests of the block copies at every alignment and length. They are in a separate file because the
+//! benchmark includes that of the copies.
 
 use crate::copy::{
     STRING_BYTES_MIN, StreamKind, equal, load_bytes, store, store_and_flush, store_past_cache, stream, stream_by,
@@ -8,7 +9,7 @@ use crate::flush;
 const KINDS: [StreamKind; 3] = [StreamKind::Sse2, StreamKind::Avx512, StreamKind::Movdir64b];
 const LENGTH_MAX: usize = 600;
 
-/// Room for a copy at any alignment, on a line boundary, with a margin that must stay as it is.
+/// Room for a copy at any alignment, on a line boundary, with a margin that must not change.
 #[repr(align(64))]
 struct Arena([u8; 1024]);
 
@@ -16,20 +17,24 @@ fn source() -> Vec<u8> {
     (0..1024u32).map(|index| (index * 31 + 7) as u8 | 1).collect()
 }
 
-/// Runs `copy(to, from, length)` for every alignment of the destination and every length, and looks at every byte.
+/// Runs `copy(to, from, length)` for every alignment of the destination and every length, and
+/// checks every byte.
 fn at_every_place(copy: impl Fn(*mut u8, *const u8, usize)) {
     let source = source();
     for shift in 0..64 {
         for length in 0..=LENGTH_MAX {
             let mut arena = Arena([0; 1024]);
-            // The source's alignment wanders too.
+            // The source's alignment varies too.
             let from = &source[(shift * 7 + length) % 64..];
             copy(arena.0[64 + shift..].as_mut_ptr(), from.as_ptr(), length);
             flush::store_fence();
             let (before, rest) = arena.0.split_at(64 + shift);
             let (copied, after) = rest.split_at(length);
             assert_eq!(copied, &from[..length], "shift {shift}, length {length}");
-            assert!(before.iter().chain(after).all(|byte| *byte == 0), "beside it, shift {shift}, length {length}");
+            assert!(
+                before.iter().chain(after).all(|byte| *byte == 0),
+                "outside the range, shift {shift}, length {length}"
+            );
         }
     }
 }
@@ -37,7 +42,8 @@ fn at_every_place(copy: impl Fn(*mut u8, *const u8, usize)) {
 #[test]
 fn every_way_to_stream_copies_exactly_its_range() {
     for kind in KINDS.into_iter().filter(|kind| kind.is_here()) {
-        // SAFETY: `at_every_place` gives ranges inside its arena and source; the processor has the kind.
+        // SAFETY: `at_every_place` gives ranges inside its arena and source; the processor has the
+        // kind.
         at_every_place(|to, from, length| unsafe { stream_by(kind, to, from, length) });
     }
 }
@@ -48,7 +54,8 @@ fn a_stream_copies_exactly_its_range_whichever_way_it_chooses() {
     at_every_place(|to, from, length| unsafe { stream(to, from, length) });
 }
 
-/// Runs `copy` everywhere and checks which lines it left to the cache: `may_stream` lets whole lines go unflushed.
+/// Runs `copy` everywhere and checks that it flushed every line. With `may_stream`, whole lines may
+/// go unflushed.
 fn nothing_stays_in_the_cache(may_stream: bool, copy: impl Fn(*mut u8, *const u8, usize)) {
     at_every_place(|to, from, length| {
         flush::FLUSHED_LINES.take();
@@ -89,7 +96,7 @@ fn stores_copy_exactly_their_range() {
 #[test]
 fn loads_copy_exactly_their_range() {
     at_every_place(|to, from, length| {
-        // SAFETY: as above; the destination is a part of the arena that nothing else refers to now.
+        // SAFETY: as above; the destination is a part of the arena without other references now.
         unsafe { load_bytes(from, core::slice::from_raw_parts_mut(to, length)) }
     });
     let source: Vec<u8> = (0..9000u32).map(|index| (index % 251) as u8).collect();
@@ -105,7 +112,8 @@ fn loads_copy_exactly_their_range() {
 #[repr(align(4096))]
 struct Pages([u8; 80 << 12]);
 
-/// Runs `copy(to, from, length)` with the destination at every distance behind the source at which another way may be chosen, for lengths at which it may, too.
+/// Runs `copy(to, from, length)` for every distance between source and destination, and for the
+/// lengths, at which the choice of instructions may change.
 fn at_every_distance(copy: impl Fn(*mut u8, *const u8, usize)) {
     let mut source = Box::new(Pages([0; 80 << 12]));
     source.0.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index % 251) as u8 | 1);
@@ -118,7 +126,7 @@ fn at_every_distance(copy: impl Fn(*mut u8, *const u8, usize)) {
             assert!(copied == &source.0[64..64 + length], "distance {distance}, length {length}");
             assert!(
                 before.iter().chain(after).all(|byte| *byte == 0),
-                "beside it, distance {distance}, length {length}"
+                "outside the range, distance {distance}, length {length}"
             );
         }
     }
@@ -126,7 +134,8 @@ fn at_every_distance(copy: impl Fn(*mut u8, *const u8, usize)) {
 
 #[test]
 fn long_copies_are_exact_at_every_distance() {
-    // SAFETY: `at_every_distance` gives ranges inside its buffers; the destination is a part of one that nothing else refers to now.
+    // SAFETY: `at_every_distance` gives ranges inside its buffers; the destination is a part of one
+    // without other references now.
     at_every_distance(|to, from, length| unsafe { load_bytes(from, core::slice::from_raw_parts_mut(to, length)) });
     // SAFETY: as above.
     at_every_distance(|to, from, length| unsafe { store(to, from, length) });

@@ -1,25 +1,26 @@
-//! What a crash may leave behind, given what was recorded.
+//! The images that a crash may leave behind, computed from a recorded log.
 //!
-//! # The faults that are modelled
+//! # Modelled faults
 //!
-//! - **A store may be lost** until its line was flushed and the thread that flushed it fenced. A flush without a fence,
-//!   and a fence of another thread, promise nothing.
-//! - **A store may persist at any time** before that, because the cache may evict its line whenever it likes: after a
-//!   later store, or before an earlier one to another line. Program order holds for nothing but stores to the same
-//!   word.
-//! - **A line may tear at 8 bytes**: of the words of one line, each by itself has any value that it took since it was
-//!   last durable. A word never tears: eight aligned bytes are what the hardware promises.
-//! - **Stores of several words or of odd lengths are several stores**: bytes are stored as
-//!   [`write_bytes`](crate::Region::write_bytes) stores them, by the largest naturally aligned pieces of 8, 4, 2 and 1
-//!   bytes in ascending order, and between any two of these the crash may come.
-//! - **A flush covers what was stored before it** to the same line, by whichever thread; what is stored later to the
-//!   line is in flight again. A streaming store covers the words that it wrote and not their line.
+//! - **A store may be lost** until its line was flushed and the flushing thread fenced. A flush
+//!   without a fence, or a fence of another thread, guarantees nothing.
+//! - **A store may persist earlier**, because the cache may evict its line at any time: after a
+//!   later store, or before an earlier store to another line. Program order holds only between
+//!   stores to the same word.
+//! - **A line may tear at 8 bytes.** Each word of a line independently has any value that it took
+//!   since it was last durable. A word never tears: the hardware guarantees eight aligned bytes.
+//! - **A store of several words or of an odd length is several stores.**
+//!   [`write_bytes`](crate::Region::write_bytes) stores the largest naturally aligned pieces of 8,
+//!   4, 2 and 1 bytes in ascending order; a crash may come between any two pieces.
+//! - **A flush covers all earlier stores** to the same line, by any thread; a later store to the
+//!   line is in flight again. A streaming store covers the words that it wrote, not their line.
 //!
-//! A crash is examined immediately before each fence, when the most is in flight, and at the end of the log. At the
-//! grain of words the states of every earlier moment since the fence before are among those.
+//! A crash is examined immediately before each fence, when the most is in flight, and at the end of
+//! the log. At word grain these states include those of every earlier moment since the previous
+//! fence.
 //!
-//! Not modelled: media errors, words that tear, memory that loses what was fenced, and processors that keep caches
-//! alive through power failure (for which less can go wrong).
+//! Not modelled: media errors, words that tear, memory that loses fenced bytes, and processors
+//! whose caches survive power failure (where fewer faults are possible).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,8 +32,8 @@ use crate::recorder::{Event, Recorded};
 const LINE_WORDS: u64 = 8;
 const WORD_BYTES: u64 = 8;
 
-/// The image as crashes may leave it, moment by moment: begins before the first fence of the log;
-/// [`advance`](Self::advance) goes on to the next.
+/// The image as crashes may leave it, at each crash point in turn. It begins before the first fence
+/// of the log; [`advance`](Self::advance) moves to the next.
 ///
 /// ```
 /// # use pmem::{CrashImage, Grain, Recorded};
@@ -43,7 +44,7 @@ const WORD_BYTES: u64 = 8;
 ///     let mut image = crash.durable().to_vec();
 ///     for state in crash.states(Grain::Word, 10, 500, 1) {
 ///         state.apply(&mut image);
-///         check(&image); // on failure, print state.id(): it brings the same state back
+///         check(&image); // on failure, print state.id(): it reproduces the state
 ///         state.undo(&mut image);
 ///     }
 ///     if !crash.advance() {
@@ -59,20 +60,20 @@ pub struct CrashImage<'log> {
     durable: Vec<u8>,
     // Counts stored pieces; orders stores and flushes.
     tick: u64,
-    // By line number; holds no line without values in flight.
+    // By line number; contains only lines with values in flight.
     lines: BTreeMap<u64, Line>,
     // By thread: what its next fence makes durable.
     flushed: BTreeMap<u32, Vec<Flushed>>,
 }
 
-/// Words that a thread flushed or streamed, as they were then.
+/// Words that a thread flushed or streamed, with their ticks at that time.
 struct Flushed {
     word: u64,
     words: u64,
     tick: u64,
 }
 
-/// For each word of a line the values that it took since it was durable, oldest first.
+/// For each word of a line its values since it was durable, oldest first.
 #[derive(Default)]
 struct Line {
     words: [Vec<Value>; LINE_WORDS as usize],
@@ -84,33 +85,34 @@ struct Value {
     bytes: [u8; 8],
 }
 
-/// A line that holds bytes which are not durable.
+/// A line with bytes that are not durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlightLine {
     /// Bytes from the start of the image.
     pub offset: u64,
-    /// For each word what a crash may leave: first the durable value, then every later one, in the order of their
-    /// stores.
+    /// For each word the values that a crash may leave: the durable value, then every later one in
+    /// store order.
     pub words: [Vec<[u8; 8]>; LINE_WORDS as usize],
 }
 
-/// In what portions bytes in flight reach the medium.
+/// The portions in which bytes in flight reach the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grain {
-    /// Each line as it was durable, or as it is now.
+    /// Each line is as it was when durable, or as it is now.
     Line,
-    /// Each line as it was durable, or as it was after any of its stores since: a line that was evicted half-way.
+    /// Each line is as it was when durable, or as after any of its stores since: an early eviction.
     Moment,
-    /// Each word as it was durable, or with any value since: lines tear. Every other grain's states are among these.
+    /// Each word has its durable value or any later one: lines tear. Includes the states of every
+    /// other grain.
     Word,
 }
 
 impl<'log> CrashImage<'log> {
-    /// Begins with the image `initial` (all of it durable) and stands before the first fence of `log`.
+    /// Starts with the image `initial`, all of it durable, before the first fence of `log`.
     ///
     /// # Panics
-    /// If `initial` is not a whole number of lines, or something was recorded beyond its end: then it is not the image
-    /// that the log is about.
+    /// If `initial` is not a whole number of lines, or the log has an event beyond its end: the log
+    /// then belongs to another image.
     pub fn new(initial: Vec<u8>, log: &'log [Recorded]) -> CrashImage<'log> {
         assert!((initial.len() as u64).is_multiple_of(LINE_WORDS * WORD_BYTES), "an image consists of whole lines");
         let mut image = CrashImage {
@@ -126,8 +128,8 @@ impl<'log> CrashImage<'log> {
         image
     }
 
-    /// Lets the fence at which it stands take effect, and goes on to the next or to the end of the log. False if it was
-    /// there already.
+    /// Applies the current fence and moves to the next one or to the end of the log. False if
+    /// already at the end.
     pub fn advance(&mut self) -> bool {
         let Some(recorded) = self.log.get(self.position) else { return false };
         self.settle(recorded.thread);
@@ -137,8 +139,8 @@ impl<'log> CrashImage<'log> {
         true
     }
 
-    /// Advances until `fences` fences have taken effect, to look at a state again. False if it is past that, or the log
-    /// ends before.
+    /// Advances until `fences` fences have taken effect, to examine a state again. False if that
+    /// point has passed or the log ends before it.
     pub fn advance_to(&mut self, fences: u64) -> bool {
         while self.fences < fences && self.advance() {}
         self.fences == fences
@@ -154,7 +156,8 @@ impl<'log> CrashImage<'log> {
         self.position
     }
 
-    /// The marks that have been passed, with their threads: which operations had begun and which had returned.
+    /// The marks passed so far, with their threads: which operations have begun and which have
+    /// returned.
     pub fn marks(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.log[..self.position].iter().filter_map(|recorded| match recorded.event {
             Event::Mark(mark) => Some((recorded.thread, mark)),
@@ -167,7 +170,7 @@ impl<'log> CrashImage<'log> {
         &self.durable
     }
 
-    /// What is in flight, by ascending offset.
+    /// The lines in flight, by ascending offset.
     pub fn lines(&self) -> impl Iterator<Item = InFlightLine> + '_ {
         self.lines.iter().map(|(number, line)| InFlightLine {
             offset: number * LINE_WORDS * WORD_BYTES,
@@ -178,10 +181,11 @@ impl<'log> CrashImage<'log> {
         })
     }
 
-    /// The states that a crash may leave here: all of them while they are no more than those of `limit_lines`
-    /// independent lines (two to that power), otherwise `sample` of them, drawn by `seed`. A sample always holds the
-    /// two extremes (all lost, all persisted), and favours states in which a single line or word differs from the rest,
-    /// since a missing flush shows there.
+    /// The states that a crash may leave at this point. Returns all of them if there are no more
+    /// than `limit_lines` independent lines have (two to that power), otherwise `sample` of them,
+    /// drawn with `seed`. A sample always includes both extremes (all lost, all persisted). It
+    /// favours states in which a single line or word differs from the rest, because these reveal a
+    /// missing flush.
     pub fn states(
         &self,
         grain: Grain,
@@ -202,7 +206,7 @@ impl<'log> CrashImage<'log> {
         exact.chain(drawn).map(move |choice| self.build(grain, &units, choice))
     }
 
-    /// The state that `id` names; none if it is of another fence or of another log.
+    /// The state with this `id`; none if it belongs to another fence or log.
     pub fn state(&self, id: StateId) -> Option<CrashState> {
         let units = self.units(id.grain);
         let known = match id.choice {
@@ -226,7 +230,7 @@ impl<'log> CrashImage<'log> {
                 Event::Flush { offset, length } => {
                     let line_bytes = LINE_WORDS * WORD_BYTES;
                     let (line, end) = (offset / line_bytes, (offset + length).div_ceil(line_bytes));
-                    // A range without lines in flight awaits nothing.
+                    // A range without lines in flight needs no fence.
                     if self.lines.range(line..end.max(line)).next().is_some() {
                         self.note_flushed(recorded.thread, line * LINE_WORDS, end * LINE_WORDS);
                     }
@@ -244,7 +248,7 @@ impl<'log> CrashImage<'log> {
             let mut after = before;
             after[within..within + piece.len()].copy_from_slice(piece);
             self.tick += 1;
-            // The same value again is no state of its own.
+            // The same value again is not a state of its own.
             if after != before {
                 let line = self.lines.entry(word / LINE_WORDS).or_default();
                 line.words[(word % LINE_WORDS) as usize].push(Value { tick: self.tick, bytes: after });
@@ -257,7 +261,7 @@ impl<'log> CrashImage<'log> {
         self.flushed.entry(thread).or_default().push(Flushed { word, words, tick: self.tick });
     }
 
-    /// The fence of a thread: what it flushed is durable as it was when it flushed.
+    /// Applies a thread's fence: what it flushed is durable with the values it had at the flush.
     fn settle(&mut self, thread: u32) {
         for flushed in self.flushed.remove(&thread).unwrap_or_default() {
             for word in flushed.word..flushed.word + flushed.words {
@@ -278,14 +282,14 @@ impl<'log> CrashImage<'log> {
         self.durable[at..at + 8].try_into().expect("eight bytes")
     }
 
-    /// The value that a load would see.
+    /// The value that a load would return.
     fn newest(&self, word: u64) -> [u8; 8] {
         let line = self.lines.get(&(word / LINE_WORDS));
         let newest = line.and_then(|line| line.words[(word % LINE_WORDS) as usize].last());
         newest.map_or_else(|| self.durable_word(word), |value| value.bytes)
     }
 
-    /// What persists independently of the rest at a grain, with the number of forms that it may have.
+    /// The units that persist independently at a grain, each with the number of its forms.
     fn units(&self, grain: Grain) -> Vec<Unit> {
         let mut units = Vec::new();
         for (number, line) in &self.lines {
@@ -320,7 +324,7 @@ impl<'log> CrashImage<'log> {
         let mut push = |index: usize, value: Option<&Value>| {
             let word = unit.line * LINE_WORDS + index as u64;
             let before = self.durable_word(word);
-            // A word may have come back to its durable value.
+            // A word may have returned to its durable value.
             if let Some(value) = value.filter(|value| value.bytes != before) {
                 changes.push(WordChange { offset: word * WORD_BYTES, before, after: value.bytes });
             }
@@ -337,7 +341,7 @@ impl<'log> CrashImage<'log> {
 }
 
 impl Line {
-    /// When the line changed, in order.
+    /// The ticks at which the line changed, in order.
     fn moments(&self) -> Vec<u64> {
         let mut ticks: Vec<u64> = self.words.iter().flatten().map(|value| value.tick).collect();
         ticks.sort_unstable();
@@ -345,7 +349,8 @@ impl Line {
     }
 }
 
-/// A store's bytes as the pieces that reach the cache one after the other: the same cut that `copy::store_bytes` makes.
+/// Splits a store's bytes into the pieces that reach the cache one after the other, exactly as
+/// `copy::store_bytes` does.
 fn pieces(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let mut done = 0;
     iter::from_fn(move || {
@@ -365,7 +370,7 @@ struct Unit {
     forms: u64,
 }
 
-/// How many states there are; none if more than can be counted.
+/// The number of states; none if it overflows.
 fn count(units: &[Unit]) -> Option<u64> {
     units.iter().try_fold(1u64, |count, unit| count.checked_mul(unit.forms))
 }
@@ -389,7 +394,7 @@ pub struct WordChange {
 }
 
 impl CrashState {
-    /// Names the state; see [`CrashImage::state`].
+    /// The state's id; see [`CrashImage::state`].
     pub fn id(&self) -> StateId {
         self.id
     }
@@ -399,20 +404,20 @@ impl CrashState {
         &self.changes
     }
 
-    /// Makes the durable image this one.
+    /// Turns the durable image into this one.
     ///
     /// # Panics
-    /// If `image` is shorter than the image that the state is of.
+    /// If `image` is shorter than the image of the state.
     pub fn apply(&self, image: &mut [u8]) {
         for change in &self.changes {
             image[change.offset as usize..][..8].copy_from_slice(&change.after);
         }
     }
 
-    /// Makes this image the durable one again. What else was stored into it since is not undone.
+    /// Turns this image back into the durable one. Other stores into it since then stay.
     ///
     /// # Panics
-    /// If `image` is shorter than the image that the state is of.
+    /// If `image` is shorter than the image of the state.
     pub fn undo(&self, image: &mut [u8]) {
         for change in &self.changes {
             image[change.offset as usize..][..8].copy_from_slice(&change.before);
@@ -420,9 +425,10 @@ impl CrashState {
     }
 }
 
-/// The name of a crash state: together with the log and the initial image it brings the state back. Reads `f12:l0b3`:
-/// after 12 fences, by lines, those of the bits of 0xb3 persisted. For moments (`m`) and words (`w`) the number counts
-/// states; `+` instead of a number is everything persisted, and `~` before it a state that was drawn.
+/// The id of a crash state. With the log and the initial image it reproduces the state. Example:
+/// `f12:l0b3` is after 12 fences, by lines, with those of the bits of 0xb3 persisted. For moments
+/// (`m`) and words (`w`) the number counts states. `+` instead of a number means everything
+/// persisted; `~` before the number means a drawn state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateId {
     fence: u64,
@@ -457,14 +463,14 @@ impl Choice {
     }
 }
 
-/// Half of the states by a density that is drawn too, the others around a single place.
+/// Half of the states use a drawn density, the others vary around a single unit.
 fn draw(units: &[Unit], random: &mut Random) -> Vec<u64> {
     let newest = |unit: &Unit| unit.forms - 1;
     let shape = random.next() % 8;
     let chosen = random.next() as usize % units.len().max(1);
     let density = 1 + random.next() % 7;
     let form = |(index, unit): (usize, &Unit)| match shape {
-        // All but one persisted; only one persisted.
+        // All but one persisted, or only one persisted.
         0 => {
             if index == chosen {
                 random.next() % newest(unit)
@@ -479,7 +485,7 @@ fn draw(units: &[Unit], random: &mut Random) -> Vec<u64> {
                 0
             }
         }
-        // One line is torn, all others persisted, or none did.
+        // One line is torn; all others persisted, or none did.
         2 | 3 if unit.line == units[chosen].line => random.next() % unit.forms,
         2 => newest(unit),
         3 => 0,
@@ -490,7 +496,7 @@ fn draw(units: &[Unit], random: &mut Random) -> Vec<u64> {
     units.iter().enumerate().map(form).collect()
 }
 
-/// SplitMix64: small, and the same on every machine for ever, since ids depend on it.
+/// SplitMix64. It is small, and ids depend on it, so its sequence must never change.
 struct Random(u64);
 
 impl Random {
@@ -504,12 +510,12 @@ impl Random {
 }
 
 impl StateId {
-    /// Fences that had taken effect: where to [`advance_to`](CrashImage::advance_to).
+    /// Fences that had taken effect: the argument of [`advance_to`](CrashImage::advance_to).
     pub fn fence(self) -> u64 {
         self.fence
     }
 
-    /// In what portions bytes persisted.
+    /// The portions in which bytes persisted.
     pub fn grain(self) -> Grain {
         self.grain
     }
@@ -531,9 +537,9 @@ impl fmt::Display for StateId {
     }
 }
 
-/// Text that names no crash state.
+/// Text that is not the id of a crash state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no crash state: expected something like f12:l0b3, f12:w+ or f12:w~1f2e")]
+#[error("`{0}` is not the id of a crash state: expected for example f12:l0b3, f12:w+ or f12:w~1f2e")]
 pub struct StateIdError(String);
 
 impl FromStr for StateId {

@@ -1,14 +1,17 @@
-//! Mapped files that become shorter while they are mapped.
+//! Handling of mapped files that are truncated while they are mapped.
 //!
-//! The next access to a page that is gone raises SIGBUS. A program that wants to live on ([`survive_cuts`]) gets zeros there instead, and the mapping says from then on that it
-//! was cut ([`Mapping::is_cut`](crate::Mapping::is_cut)): whoever works on it stops and says so. The same happens where a sparse file cannot get the page.
+//! The next access to a lost page raises SIGBUS. A program that called [`survive_cuts`] reads zeros
+//! there instead, and the mapping reports from then on that it was cut
+//! ([`Mapping::is_cut`](crate::Mapping::is_cut)), so that its users can stop with an error. A
+//! sparse file whose file system is full behaves the same.
 //!
-//! Invariants: the handler touches atomics only and makes one system call; a slot of the table is claimed by its first word, and its range is set last and cleared first.
+//! Invariants: the signal handler touches only atomics and makes one system call. A slot of the
+//! table is claimed by its first word; its range is set last and cleared first.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// Mappings of files that one process has at a time; those beyond are not guarded.
+/// File mappings that one process can guard at a time; further ones are not guarded.
 const MAPPINGS_MAX: usize = 64;
 
 struct Guarded {
@@ -29,7 +32,7 @@ static TABLE: [Guarded; MAPPINGS_MAX] = [const {
 /// Whether any mapping was ever cut.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// A mapping's place in the table, for as long as it is mapped.
+/// A mapping's slot in the table, for as long as it is mapped.
 #[derive(Debug)]
 pub(crate) struct Place(Option<usize>);
 
@@ -49,7 +52,7 @@ impl Place {
         self.0.is_some_and(|index| TABLE[index].cut.load(Acquire))
     }
 
-    /// Before the mapping goes.
+    /// Called before the mapping is unmapped.
     pub(crate) fn give_back(&self) {
         if let Some(index) = self.0 {
             TABLE[index].end.store(0, Release);
@@ -58,14 +61,15 @@ impl Place {
     }
 }
 
-/// Whether any mapped file of this process became shorter so far.
+/// Whether any file that this process mapped was truncated so far.
 pub fn has_any_been_cut() -> bool {
     ANY.load(Acquire)
 }
 
-/// From here on this process survives that a mapped file becomes shorter. For programs, not for libraries: it sets the action for SIGBUS.
+/// Makes this process survive the truncation of a mapped file. It sets the action for SIGBUS, so
+/// programs call it, not libraries.
 pub fn survive_cuts() {
-    // SAFETY: the handler keeps to what may be done in one; all zero is a valid action.
+    // SAFETY: the handler is async-signal-safe; all zero is a valid `sigaction`.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = on_bus_error as *const () as usize;
@@ -77,7 +81,7 @@ pub fn survive_cuts() {
 
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     const PAGE_BYTES: usize = 4096;
-    // SAFETY: the kernel made it.
+    // SAFETY: the kernel passes a valid `siginfo_t`.
     let (address, is_fault) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
     let contains = |guarded: &&Guarded| {
         address < guarded.end.load(Acquire) && address >= guarded.start.load(Relaxed) && guarded.taken.load(Relaxed)
@@ -86,14 +90,15 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
         let page = (address & !(PAGE_BYTES - 1)) as *mut libc::c_void;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: replaces a page of a mapping of ours that cannot be accessed, with as much as was there.
+        // SAFETY: replaces an inaccessible page of one of our mappings by a page of the same size.
         if unsafe { libc::mmap(page, PAGE_BYTES, protection, flags, -1, 0) } == page {
             guarded.cut.store(true, Release);
             ANY.store(true, Release);
             return;
         }
     }
-    // SAFETY: the default action, by which the process ends as it would have: the fault comes again, or the signal is sent again.
+    // SAFETY: restores the default action, which ends the process as usual: the fault recurs, or
+    // the signal is sent again.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         if !is_fault {

@@ -1,4 +1,4 @@
-//! A memory that is as slow as one likes, for measurements on machines that have only fast memory.
+//! Memory with configurable delays, to emulate slow memory on machines with fast memory only.
 
 use std::cell::Cell;
 use std::hint;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::LINE_BYTES;
 use crate::memory::Memory;
 
-/// How much slower than this machine's memory; zero is no wait at all.
+/// Additional time over this machine's memory; zero means no delay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delays {
     /// Nanoseconds for each line that is read from the medium.
@@ -17,7 +17,7 @@ pub struct Delays {
     pub write_ns: u64,
 }
 
-/// Passes time. The real one is [`Spin`]; a test may count instead.
+/// Passes time. The real implementation is [`Spin`]; a test may count instead.
 pub trait Wait: Send + Sync + 'static {
     /// Returns `ns` nanoseconds later.
     fn wait(&self, ns: u64);
@@ -29,7 +29,8 @@ impl<W: Wait> Wait for std::sync::Arc<W> {
     }
 }
 
-/// Waits by watching the processor's time stamp counter: too short for a clock or a sleep, and exact to some 20 ns.
+/// Waits by polling the time stamp counter. The waits are too short for a clock or a sleep; the
+/// counter is exact to about 20 ns.
 #[derive(Debug, Clone, Copy)]
 pub struct Spin {
     // Fixed point: a division in every wait would cost as much as a short wait.
@@ -37,29 +38,30 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Calibrates the counter against the clock, the first time in a process (10 ms).
+    /// Calibrates the counter against the clock on first use in a process (10 ms).
     pub fn new() -> Spin {
         static TICKS_PER_1024_NS: OnceLock<u64> = OnceLock::new();
         Spin { ticks_per_1024_ns: *TICKS_PER_1024_NS.get_or_init(calibrate) }
     }
 
-    /// What the counter says now.
+    /// The counter's current value.
     #[inline]
     pub fn now_ticks(&self) -> u64 {
         ticks()
     }
 
-    /// By how much the counter goes on in `ns` nanoseconds.
+    /// The number of counter ticks in `ns` nanoseconds.
     #[inline]
     pub fn ticks_of(&self, ns: u64) -> u64 {
         ((ns as u128 * self.ticks_per_1024_ns as u128) >> 10) as u64
     }
 
-    /// Returns when the counter has gone on by `count`.
+    /// Returns when the counter has advanced by `count`.
     #[inline]
     pub fn wait_ticks(&self, count: u64) {
         let start = ticks();
-        // If the thread moves to a processor whose counter is behind, the difference wraps and the wait ends early.
+        // If the thread moves to a processor whose counter is behind, the difference wraps and the
+        // wait ends early.
         while ticks().wrapping_sub(start) < count {
             hint::spin_loop();
         }
@@ -79,8 +81,8 @@ impl Wait for Spin {
 }
 
 fn ticks() -> u64 {
-    // SAFETY: rdtsc is part of the x86-64 baseline and touches no memory; user space may read it unless a process
-    // forbids itself to.
+    // SAFETY: rdtsc is part of the x86-64 baseline and touches no memory. User space may execute it
+    // unless the process has disabled it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -90,24 +92,27 @@ fn calibrate() -> u64 {
         hint::spin_loop();
     }
     let (ns, ticks) = (clock.elapsed().as_nanos() as u64, ticks().wrapping_sub(start));
-    // At least one tick, so that a counter that stands still (an emulator) shows as short waits, not as none.
+    // At least one tick, so that a counter that does not advance (an emulator) causes short waits
+    // rather than none.
     ((ticks as u128 * 1024 / ns as u128) as u64).max(1)
 }
 
 /// Memory with delays.
 ///
-/// - A read that the engine reports ([`Region::note_read`](crate::Region::note_read), and copies out of the region)
-///   waits `read_ns` for each line that it touches, at once: a load cannot go on without its data. Lines of one read
-///   are charged one after the other, so a long copy, which real memory would overlap, comes out slow rather than fast.
-/// - A flush or a streaming store waits `write_ns` for each line, **at the next fence** of the thread: on real hardware
-///   a flush returns at once and the fence waits until the lines have left. This is how emulators of persistent memory
-///   charge writes. It rewards few lines and few fences; work between flush and fence is not set off against the wait,
-///   which real hardware would do, so an operation that overlaps well comes out too slow rather than too fast. A line
-///   that is flushed twice is charged twice.
-/// - A plain store costs nothing: it goes to the cache. Asking for a line ahead saves nothing.
+/// - A read that the engine reports ([`Region::note_read`](crate::Region::note_read), and copies
+///   out of the region) waits `read_ns` for each touched line, immediately: a load cannot continue
+///   without its data. The lines of one read are charged one after the other. A long copy, which
+///   real memory would overlap, is therefore too slow rather than too fast.
+/// - A flush or a streaming store waits `write_ns` for each line, **at the next fence** of the
+///   thread. On real hardware a flush returns immediately and the fence waits until the lines have
+///   left. Emulators of persistent memory charge writes this way. It rewards few lines and few
+///   fences. Work between flush and fence does not shorten the wait, as it would on real hardware,
+///   so an operation that overlaps well is too slow rather than too fast. A line that is flushed
+///   twice is charged twice.
+/// - A plain store costs nothing: it goes to the cache. A prefetch saves nothing.
 ///
-/// What is charged belongs to the thread, not to the region, as with the fence itself: a fence on one region waits
-/// for the flushes that the same thread made on another.
+/// Charges belong to the thread, not to the region, as with the fence itself: a fence on one region
+/// also waits for the same thread's flushes on another.
 #[derive(Debug)]
 pub struct Delayed<W: Wait = Spin> {
     delays: Delays,
@@ -131,7 +136,7 @@ impl<W: Wait> Delayed<W> {
         Delayed { delays, wait }
     }
 
-    /// How slow it is.
+    /// The configured delays.
     pub fn delays(&self) -> Delays {
         self.delays
     }
@@ -142,7 +147,7 @@ impl<W: Wait> Delayed<W> {
     }
 }
 
-/// Lines that `length` bytes at `offset` touch.
+/// The number of lines that `length` bytes at `offset` touch.
 fn lines(offset: u64, length: u64) -> u64 {
     if length == 0 { 0 } else { (offset + length - 1) / LINE_BYTES - offset / LINE_BYTES + 1 }
 }

@@ -1,4 +1,4 @@
-//! Flushing of cache lines by the best instruction that the processor has, and the fence.
+//! Flushes of cache lines by the processor's best instruction, and the fence.
 
 #[cfg(not(miri))]
 use core::arch::asm;
@@ -12,14 +12,14 @@ pub enum FlushKind {
     Clwb = 1,
     /// `clflushopt`: writes back and drops the line, unordered among lines.
     Clflushopt = 2,
-    /// `clflush`: writes back and drops the line, one after the other.
+    /// `clflush`: writes back and drops the line, ordered among lines.
     Clflush = 3,
 }
 
 static KIND: AtomicU8 = AtomicU8::new(0);
 
 impl FlushKind {
-    /// The best one here, asked of CPUID once per process.
+    /// The best kind of this processor, detected once per process.
     #[inline(always)]
     pub fn best() -> FlushKind {
         match KIND.load(Ordering::Relaxed) {
@@ -47,7 +47,7 @@ impl FlushKind {
         kind
     }
 
-    /// The instruction's name, for people.
+    /// The instruction's name, for display.
     pub fn name(self) -> &'static str {
         match self {
             FlushKind::Clwb => "clwb",
@@ -59,7 +59,8 @@ impl FlushKind {
 
 #[cfg(test)]
 std::thread_local! {
-    /// The lines that this thread flushed, by address: no program can see a missing flush, so the tests look here.
+    /// The lines that this thread flushed, by address. A missing flush has no visible effect, so
+    /// the tests check this list.
     pub(crate) static FLUSHED_LINES: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
@@ -76,7 +77,8 @@ pub(crate) unsafe fn flush_lines(address: *const u8, length: usize) {
     while line < end {
         #[cfg(test)]
         FLUSHED_LINES.with_borrow_mut(|lines| lines.push(line));
-        // SAFETY: by this function's contract the line is mapped; flushing changes no bytes. (Miri, which runs no assembly, has no caches either.)
+        // SAFETY: by this function's contract the line is mapped; flushing changes no bytes. (Miri
+        // runs no assembly and has no caches.)
         #[cfg(not(miri))]
         unsafe {
             match kind {
@@ -89,13 +91,13 @@ pub(crate) unsafe fn flush_lines(address: *const u8, length: usize) {
     }
 }
 
-/// Waits until the flushes and streaming stores of this thread have reached the medium.
+/// Waits until this thread's flushes and streaming stores have reached the medium.
 #[inline(always)]
 pub(crate) fn store_fence() {
     #[cfg(miri)]
     core::sync::atomic::fence(Ordering::SeqCst);
-    // SAFETY: sfence has no operands and is part of the x86-64 baseline. It is not declared `nomem`, so the compiler
-    // moves no store across it either.
+    // SAFETY: sfence has no operands and is part of the x86-64 baseline. It is not declared
+    // `nomem`, so the compiler moves no store across it.
     #[cfg(not(miri))]
     unsafe {
         asm!("sfence", options(nostack, preserves_flags))

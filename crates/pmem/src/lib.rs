@@ -1,16 +1,18 @@
-//! Memory regions of which every link is an offset, and the order in which what is written to them becomes
+//! Memory regions in which every link is an offset, and the order in which stores to them become
 //! persistent.
 //!
-//! A [`Region`] is a base address and a length. What it holds is reached by typed offsets ([`Pm<T>`]), which are checked
-//! for bounds and alignment at every use: nothing in a region is trusted. Fields are cells ([`Cell32`], [`Cell64`]) which are
-//! read and written as relaxed or acquire/release atomics, because another process may look at the same bytes and because
-//! compilers tear plain stores.
+//! A [`Region`] is a base address and a length. Its structures are reached by typed offsets
+//! ([`Pm<T>`]), whose bounds and alignment are checked at every use: nothing in a region is
+//! trusted. Fields are cells ([`Cell32`], [`Cell64`]), read and written as relaxed or
+//! acquire/release atomics. The reasons: another process may access the same bytes, and compilers
+//! may tear plain stores.
 //!
 //! # Order of persistence
 //!
-//! A store is in the cache; it is *durable* once its line was flushed and a fence followed. A word that makes others visible
-//! after a crash (a log slot, a valid word, a head) is a [`Commit64`]: it has no plain store. [`Region::commit`] takes a proof
-//! that everything which the word names is durable ([`Durable`]) or certifies itself by a checksum ([`Sealed`]):
+//! A store is first in the cache. It is *durable* once its line is flushed and a fence follows. A
+//! word that makes other words valid after a crash (a log slot, a valid word, a head) is a
+//! [`Commit64`] and has no plain store. [`Region::commit`] takes a proof that everything the word
+//! refers to is durable ([`Durable`]) or certifies itself by a checksum ([`Sealed`]):
 //!
 //! ```
 //! # use pmem::*;
@@ -89,7 +91,7 @@ pub use recorder::{Bytes, Event, Recorded, Recorder};
 pub use region::{BadOffset, Region, prefetch_to_change};
 pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
 
-/// Bytes of a cache line: the unit of flushes, and what every structure on the image is aligned to.
+/// Bytes of a cache line: the unit of flushes, and the alignment of every structure in an image.
 pub const LINE_BYTES: u64 = 64;
-/// Bytes of a block: the unit of allocation and of mapping into programs.
+/// Bytes of a block: the unit of allocation and of program mappings.
 pub const BLOCK_BYTES: u64 = 4096;

@@ -1,4 +1,4 @@
-//! Mapping of images: regular files, files in memory, DAX files and DAX devices, and anonymous memory.
+//! Mapping of images: regular files, files in memory, DAX files and devices, anonymous memory.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -21,17 +21,17 @@ use crate::region::Region;
 
 /// The unit of mapping.
 const PAGE_BYTES: u64 = 4096;
-/// A huge page: mappings of at least this begin at a multiple of it, so that they can be collapsed.
+/// Mappings of at least this length begin at a multiple of it, so that huge pages fit.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// 64 TiB: half of what a process can address, so that several images and the rest of the process fit beside.
+/// 64 TiB: half of a process's address space. Several images and the rest of the process still fit.
 const LENGTH_BYTES_MAX: u64 = 1 << 46;
 
-/// What may be done to a mapping.
+/// Permitted accesses to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Loads only; a store is a fault.
     ReadOnly,
-    /// Loads and stores, shared with everybody who maps the same.
+    /// Loads and stores, shared with every other mapping of the same object.
     ReadWrite,
 }
 
@@ -44,95 +44,92 @@ impl Access {
     }
 }
 
-/// Why something could not be mapped, and what to do about it.
+/// Why a mapping failed, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// There is nothing at the path.
-    #[error("{} does not exist: check the path, or make an image there first", path.display())]
+    /// The path does not exist.
+    #[error("{} does not exist: check the path, or create an image there first (directfs mkfs)", path.display())]
     Missing {
-        /// What was to be mapped.
+        /// The requested path.
         path: PathBuf,
     },
-    /// Something is where a new file was to be made.
-    #[error("{} exists already: choose another name, or remove it first", path.display())]
+    /// The path of the new file exists already.
+    #[error("{} already exists: choose another name, or remove it first", path.display())]
     Exists {
-        /// What was to be made.
+        /// The requested path.
         path: PathBuf,
     },
-    /// The file's or file system's permissions forbid it.
+    /// The permissions of the file or file system forbid the access.
     #[error(
-        "no permission to open {} for {}: have its owner allow it (chmod, chown), use a writable file system, or open it \
+        "no permission to open {} for {}: ask its owner for permission (chmod, chown), use a writable file system, or open it \
          read-only",
         path.display(), access.words()
     )]
     Permission {
-        /// What was to be mapped.
+        /// The requested path.
         path: PathBuf,
-        /// What for.
+        /// The requested access.
         access: Access,
     },
     /// Opening failed for another reason.
-    #[error("cannot open {} for {}: {source}; mend that and try again", path.display(), access.words())]
+    #[error("cannot open {} for {}: {source}; fix the cause and try again", path.display(), access.words())]
     Open {
-        /// What was to be mapped.
+        /// The requested path.
         path: PathBuf,
-        /// What for.
+        /// The requested access.
         access: Access,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A directory, a block device, a pipe ...
     #[error(
-        "{} is {kind}, not a regular file or a /dev/dax* device: name one of these (a /dev/pmem* block device needs a file \
+        "{} is {kind}, not a regular file or a /dev/dax* device: use one of these (a /dev/pmem* block device needs a file \
          system with the dax option, or ndctl's devdax mode)",
         path.display()
     )]
     NotMappable {
-        /// What was to be mapped.
+        /// The requested path.
         path: PathBuf,
-        /// What it is, with an article.
+        /// The kind of object, with an article.
         kind: &'static str,
     },
-    /// Not even one page.
+    /// The file is smaller than one page.
     #[error(
-        "{} holds {length} bytes, less than one page of 4096: give it a size first (for example truncate -s 1G)",
+        "{} has {length} bytes, less than one page of 4096: set its size first (for example truncate -s 1G)",
         path.display()
     )]
     Empty {
-        /// What was to be mapped.
+        /// The requested path.
         path: PathBuf,
         /// Its length.
         length: u64,
     },
-    /// More than a process can map beside everything else.
-    #[error(
-        "{} holds {length} bytes, more than the {LENGTH_BYTES_MAX} that can be mapped: make it smaller",
-        name(path)
-    )]
+    /// The object is larger than a process can map.
+    #[error("{} has {length} bytes, more than the {LENGTH_BYTES_MAX} that can be mapped: make it smaller", name(path))]
     TooLarge {
-        /// What was to be mapped; none for anonymous memory.
+        /// The requested path; none for anonymous memory.
         path: Option<PathBuf>,
         /// Its length.
         length: u64,
     },
-    /// The system does not say how large the device is.
+    /// The system does not report the size of the device.
     #[error(
-        "cannot learn the size of the DAX device {} from {}: {source}; check that /sys is mounted and the device is enabled \
+        "cannot read the size of the DAX device {} from {}: {source}; check that /sys is mounted and that the device is enabled \
          (daxctl list)",
         path.display(), attribute.display()
     )]
     DaxSize {
         /// The device.
         path: PathBuf,
-        /// Where its size was looked for.
+        /// The attribute file with the size.
         attribute: PathBuf,
-        /// What went wrong.
+        /// The error while reading it.
         source: io::Error,
     },
-    /// The device is smaller than the alignment that it demands of mappings.
+    /// The device is smaller than the alignment that it requires of mappings.
     #[error(
-        "the DAX device {} holds {length} bytes, less than its alignment of {align}: make it larger, or give its namespace a \
+        "the DAX device {} has {length} bytes, less than its alignment of {align}: make it larger, or give its namespace a \
          smaller alignment (ndctl create-namespace --align)",
         path.display()
     )]
@@ -141,35 +138,35 @@ pub enum MapError {
         path: PathBuf,
         /// Its length.
         length: u64,
-        /// The alignment of its mappings.
+        /// The required alignment of its mappings.
         align: u64,
     },
-    /// A new file could not be made.
-    #[error("cannot create {} with {length} bytes: {source}; choose a directory that is writable and has room", path.display())]
+    /// A new file could not be created.
+    #[error("cannot create {} with {length} bytes: {source}; choose a writable directory with enough free space", path.display())]
     Create {
-        /// What was to be made.
+        /// The requested path.
         path: PathBuf,
-        /// How large.
+        /// The requested size.
         length: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel refused to map.
+    /// The kernel refused the mapping.
     #[error(
         "cannot map {} ({length} bytes): {source}; check the limits of memory and address space (ulimit -v, \
-         vm.max_map_count), and that the file system can map shared",
+         vm.max_map_count), and that the file system supports shared mappings",
         name(path)
     )]
     Mmap {
-        /// What was to be mapped; none for anonymous memory.
+        /// The requested path; none for anonymous memory.
         path: Option<PathBuf>,
-        /// How much of it.
+        /// The length of the mapping.
         length: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A region that stores was asked of a mapping that does not.
-    #[error("the mapping is read-only: map it for reading and writing to change anything")]
+    /// A region for stores was requested on a read-only mapping.
+    #[error("the mapping is read-only: map it for reading and writing")]
     ReadOnly,
 }
 
@@ -177,13 +174,14 @@ fn name(path: &Option<PathBuf>) -> String {
     path.as_ref().map_or_else(|| "anonymous memory".to_owned(), |path| path.display().to_string())
 }
 
-/// Mapped memory, shared with every process that maps the same, and the open file behind it.
+/// Mapped memory, shared with every process that maps the same object, and the open file behind it.
 ///
-/// The length is the file's, rounded down to whole pages (of the device's alignment for a DAX device), and does not
-/// follow when the file grows. The file stays open, so that locks can be taken on it.
+/// The length is the file's, rounded down to whole pages (for a DAX device, to its alignment). It
+/// does not follow when the file grows. The file stays open so that locks can be taken on it.
 ///
-/// A file that is truncated while it is mapped takes its pages away: the next access is a SIGBUS. A program that called
-/// [`survive_cuts`](crate::survive_cuts) reads zeros there instead, and [`is_cut`](Mapping::is_cut) tells.
+/// Truncating a mapped file removes its pages: the next access raises SIGBUS. A program that called
+/// [`survive_cuts`](crate::survive_cuts) reads zeros there instead, and [`is_cut`](Mapping::is_cut)
+/// reports it.
 #[derive(Debug)]
 pub struct Mapping {
     address: NonNull<u8>,
@@ -194,7 +192,8 @@ pub struct Mapping {
     guarded: Option<Place>,
 }
 
-// SAFETY: the mapping is not tied to a thread; its bytes are handed out by raw address or as regions only.
+// SAFETY: the mapping is not tied to a thread; its bytes are accessible only by raw address or
+// through regions.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; no method changes the mapping itself.
 unsafe impl Sync for Mapping {}
@@ -207,14 +206,14 @@ impl Mapping {
             Access::ReadOnly => OFlags::RDONLY,
             Access::ReadWrite => OFlags::RDWR,
         };
-        // Not blocking, lest a pipe at the path holds us for ever before we can say that it is one.
+        // Non-blocking: opening a pipe would otherwise block before its kind is known.
         let flags = mode | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| open_error(path, access, errno))?;
         Mapping::from_file(File::from(file), path, access)
     }
 
-    /// Maps a file that is open already (handed over by another process, or at a descriptor of the caller's choice).
-    /// `path` is for messages only.
+    /// Maps an open file (received from another process, or at a descriptor of the caller's
+    /// choice). `path` is for messages only.
     pub fn from_file(file: File, path: impl AsRef<Path>, access: Access) -> Result<Mapping, MapError> {
         let path = path.as_ref();
         let metadata = file.metadata().map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
@@ -230,9 +229,9 @@ impl Mapping {
         Mapping::of_regular_file(file, path, access, metadata.len())
     }
 
-    /// Makes a sparse file of `length` bytes (rounded up to whole pages) with exactly the permissions `mode`, and maps
-    /// it. Nobody sees the file before it has its size and permissions, where the file system allows (all that matter
-    /// do).
+    /// Creates a sparse file of `length` bytes (rounded up to whole pages) with exactly the
+    /// permissions `mode`, and maps it. On file systems with unnamed files (all relevant ones have
+    /// them) the file gets its name only with its final size and permissions.
     pub fn create(path: impl AsRef<Path>, length: u64, mode: u32) -> Result<Mapping, MapError> {
         let path = path.as_ref();
         if length > LENGTH_BYTES_MAX {
@@ -246,15 +245,15 @@ impl Mapping {
         Mapping::of_regular_file(file, path, Access::ReadWrite, length)
     }
 
-    /// Maps `length` bytes (rounded up to whole pages) of zeros without a file, shared with children that are forked
-    /// later.
+    /// Maps `length` bytes (rounded up to whole pages) of zeros without a file. Children that are
+    /// forked later share them.
     pub fn anonymous(length: u64) -> Result<Mapping, MapError> {
         if length > LENGTH_BYTES_MAX {
             return Err(MapError::TooLarge { path: None, length });
         }
         let length = length.max(1).next_multiple_of(PAGE_BYTES);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that is a hint only: nothing that exists is replaced.
+        // SAFETY: a new mapping whose address is only a hint: it replaces no existing mapping.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
                 hint(length),
@@ -277,7 +276,8 @@ impl Mapping {
         }
         let (address, backing) = match map_file(&file, mapped, access, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
             Ok(address) => (address, Backing::Dax),
-            // The file system does not do DAX, or the kernel does not know to ask: through the page cache, then.
+            // The file system does not support DAX, or the kernel does not know `MAP_SYNC`: the
+            // page cache is used.
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {
                 let address = map_file(&file, mapped, access, MapFlags::SHARED)
                     .map_err(|errno| mmap_error(path, access, mapped, errno))?;
@@ -290,19 +290,20 @@ impl Mapping {
 
     fn of_dax_device(file: File, path: &Path, access: Access, attributes: &Path) -> Result<Mapping, MapError> {
         let length = dax_length(path, attributes)?;
-        // The kernel chooses the address: it alone knows the alignment that the device's pages need.
+        // The kernel chooses the address, because it knows the alignment that the device's pages
+        // need.
         let address = map_file(&file, length, access, MapFlags::SHARED)
             .map_err(|errno| mmap_error(path, access, length, errno))?;
         Ok(Mapping::new(address, length, access, Backing::DaxDevice, Some(file)))
     }
 
     fn new(address: *mut c_void, length: u64, access: Access, backing: Backing, file: Option<File>) -> Mapping {
-        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address zero unless told to");
+        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address zero without MAP_FIXED");
         let guarded = file.is_some().then(|| Place::take(address.as_ptr() as usize, length as usize));
         Mapping { address, length, access, backing, file, guarded }
     }
 
-    /// Bytes that are mapped.
+    /// Length of the mapping in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -312,12 +313,12 @@ impl Mapping {
         self.address.as_ptr()
     }
 
-    /// What may be done to the bytes.
+    /// Permitted accesses.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// What is mapped.
+    /// What backs the mapping.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -327,8 +328,9 @@ impl Mapping {
         self.file.as_ref()
     }
 
-    /// Whether the file became shorter than what is mapped of it: what is read may be zeros that nobody wrote, and what was stored may be gone. Known once an access went wrong
-    /// (in a program that [survives](crate::survive_cuts) that) or by the file's length.
+    /// Whether the file is shorter than its mapping: loads may return zeros that were never stored,
+    /// and stores may be lost. Detected by a failed access (in a program that called
+    /// [`survive_cuts`](crate::survive_cuts)) or by the file's length.
     pub fn is_cut(&self) -> bool {
         let is_shorter = |file: &File| {
             self.backing != Backing::DaxDevice
@@ -337,7 +339,7 @@ impl Mapping {
         self.has_lost_pages() || self.file.as_ref().is_some_and(is_shorter)
     }
 
-    /// As [`is_cut`](Mapping::is_cut), without asking for the file's length: one load.
+    /// As [`is_cut`](Mapping::is_cut), without reading the file's length: one load.
     pub fn has_lost_pages(&self) -> bool {
         self.guarded.as_ref().is_some_and(Place::is_cut)
     }
@@ -347,24 +349,25 @@ impl Mapping {
         if self.access == Access::ReadOnly {
             return Err(MapError::ReadOnly);
         }
-        // SAFETY: the mapping is writable, and nobody stores otherwise than through regions.
+        // SAFETY: the mapping is writable, and all stores go through regions.
         Ok(unsafe { self.region_for_reading(memory) })
     }
 
-    /// A region over the whole mapping even if it is read-only.
+    /// A region over the whole mapping, which may be read-only.
     ///
     /// # Safety
-    /// If the mapping is read-only, nothing is stored through the region: a store is a fault that ends the process.
+    /// If the mapping is read-only, nothing is stored through the region: a store is a fault that
+    /// ends the process.
     pub unsafe fn region_for_reading<M: Memory>(self: &Arc<Self>, memory: M) -> MappedRegion<M> {
-        // SAFETY: mapped and page-aligned for as long as the mapping lives, which the returned value holds on to;
-        // readable, and writable or not written by this function's contract. This type hands out a raw address and
-        // regions, no references.
+        // SAFETY: mapped and page-aligned for as long as the mapping lives, which the returned
+        // value keeps alive; readable, and writable or not written by this function's contract.
+        // This type hands out only a raw address and regions, no references.
         let region = unsafe { Region::new(self.address(), self.length, memory) };
         MappedRegion { region, mapping: Arc::clone(self) }
     }
 
-    /// Brings a range to the disk where the kernel holds changes back ([`Backing::File`]), and waits for it. Where a
-    /// fence is all that can be done, or nothing is writable, does nothing.
+    /// Writes a range back and waits for it, on backings where the kernel holds changes back
+    /// ([`Backing::File`]). Does nothing if a fence suffices or the mapping is read-only.
     pub fn sync(&self, range: Range<u64>) -> io::Result<()> {
         let pages = self.pages_around(range)?;
         if !self.backing.needs_sync() || self.access == Access::ReadOnly || pages.is_empty() {
@@ -375,22 +378,23 @@ impl Mapping {
         Ok(unsafe { rustix::mm::msync(address, length, MsyncFlags::SYNC) }?)
     }
 
-    /// Asks for huge pages behind a range, now, and says whether all of it got them. Best effort: a kernel before 6.1,
-    /// a file system that has none or memory in fragments mean "no", and nothing else changes. Pages that were never
-    /// touched are filled.
+    /// Requests huge pages for a range immediately; returns whether all of it got them. Best
+    /// effort: kernels before 6.1, file systems without huge pages and fragmented memory return
+    /// false, without other effects. Untouched pages are filled.
     pub fn collapse_huge(&self, range: Range<u64>) -> bool {
         let Ok(pages) = self.pages_around(range) else { return false };
         let (address, length) = self.place(&pages);
-        // SAFETY: whole pages of this mapping; collapsing moves bytes to other memory, at the same addresses, under the
-        // kernel's locks.
+        // SAFETY: whole pages of this mapping; collapsing moves bytes to other memory at the same
+        // addresses, under the kernel's locks.
         unsafe { libc::madvise(address, length, libc::MADV_COLLAPSE) == 0 }
     }
 
-    /// As [`populate_write`](Mapping::populate_write), with huge pages where there are any: a huge page that has not been touched is one from the start.
+    /// As [`populate_write`](Mapping::populate_write), with huge pages where possible: an untouched
+    /// huge page is then huge from the start.
     pub fn populate_huge(&self, range: Range<u64>) -> io::Result<()> {
         let whole = range.start.next_multiple_of(HUGE_PAGE_BYTES)..range.end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         if !whole.is_empty() {
-            // A huge page is made only where there is a page to begin with.
+            // The kernel makes a huge page only where a page exists.
             for page in whole.clone().step_by(HUGE_PAGE_BYTES as usize) {
                 self.populate_write(page..page + 1)?;
             }
@@ -399,9 +403,9 @@ impl Mapping {
         self.populate_write(range)
     }
 
-    /// Has the kernel provide memory for a range and prepare it for stores, so that first touches cost nothing later.
-    /// An error tells that memory or space on the file system is used up (before a store would fault on it), or a
-    /// kernel before 5.14.
+    /// Makes the kernel provide memory for a range and prepare it for stores, so that later first
+    /// accesses cost nothing. An error means that memory or file system space is exhausted (a store
+    /// would fault there), or a kernel before 5.14.
     pub fn populate_write(&self, range: Range<u64>) -> io::Result<()> {
         let pages = self.pages_around(range)?;
         let (address, length) = self.place(&pages);
@@ -409,20 +413,20 @@ impl Mapping {
         Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxPopulateWrite) }?)
     }
 
-    /// Gives the memory or disk blocks of a range back; it reads as zeros afterwards, everywhere it is mapped. The
-    /// range must consist of whole pages, since nothing beside it may vanish.
+    /// Returns the memory or disk blocks of a range to the system. All mappings then read zeros
+    /// there. The range must consist of whole pages, because bytes outside it must stay.
     pub fn discard(&self, range: Range<u64>) -> io::Result<()> {
         if !range.start.is_multiple_of(PAGE_BYTES) || !range.end.is_multiple_of(PAGE_BYTES) {
             return Err(Errno::INVAL.into());
         }
         let pages = self.pages_around(range)?;
         let (address, length) = self.place(&pages);
-        // SAFETY: whole pages of this mapping. That their bytes become zeros is a store like another process's: regions
-        // allow for it.
+        // SAFETY: whole pages of this mapping. The zeroing is equivalent to a store by another
+        // process, which regions allow.
         Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxRemove) }?)
     }
 
-    /// The whole pages that hold `range`, or an error if it does not lie inside.
+    /// The whole pages that contain `range`, or an error if it is not inside the mapping.
     fn pages_around(&self, range: Range<u64>) -> io::Result<Range<u64>> {
         if range.start > range.end || range.end > self.length {
             return Err(Errno::INVAL.into());
@@ -440,13 +444,13 @@ impl Drop for Mapping {
         if let Some(guarded) = &self.guarded {
             guarded.give_back();
         }
-        // SAFETY: regions over the mapping hold an `Arc` of it, so that none is left; the range is what was mapped. A
-        // failure leaves the memory mapped, which harms nobody.
+        // SAFETY: regions over the mapping hold an `Arc` of it, so none is left; the range is
+        // exactly the mapped one. After a failure the memory stays mapped, which is harmless.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.length as usize) };
     }
 }
 
-/// A region together with the mapping that it lies in, which stays mapped at least as long.
+/// A region and its mapping, which stays mapped at least as long.
 pub struct MappedRegion<M: Memory> {
     region: Region<M>,
     mapping: Arc<Mapping>,
@@ -482,7 +486,7 @@ fn open_error(path: &Path, access: Access, errno: Errno) -> MapError {
 fn mmap_error(path: &Path, access: Access, length: u64, errno: Errno) -> MapError {
     let path = path.to_owned();
     match errno {
-        // The descriptor was not opened for what the mapping is to do.
+        // The descriptor was opened without the requested access.
         Errno::ACCESS | Errno::PERM => MapError::Permission { path, access },
         _ => MapError::Mmap { path: Some(path), length, source: errno.into() },
     }
@@ -498,11 +502,11 @@ fn kind_words(kind: std::fs::FileType) -> &'static str {
     } else if kind.is_socket() {
         "a socket"
     } else {
-        "something else"
+        "of another kind"
     }
 }
 
-/// Bytes of a DAX device that can be mapped, from the attributes that the kernel shows for it.
+/// Mappable bytes of a DAX device, from the kernel's attributes.
 fn dax_length(path: &Path, attributes: &Path) -> Result<u64, MapError> {
     let subsystem = std::fs::read_link(attributes.join("subsystem")).unwrap_or_default();
     if subsystem.file_name().is_none_or(|name| name != "dax") {
@@ -513,7 +517,7 @@ fn dax_length(path: &Path, attributes: &Path) -> Result<u64, MapError> {
         read().map_err(|source| MapError::DaxSize { path: path.to_owned(), attribute: attribute.clone(), source })
     };
     let length = number(attributes.join("size"))?;
-    // Kernels before 5.10 do not show the alignment; they align to huge pages by default.
+    // Kernels before 5.10 do not export the alignment; their default is the huge page size.
     let shown = attributes.join("align");
     let align = if shown.exists() { number(shown)?.max(PAGE_BYTES) } else { HUGE_PAGE_BYTES };
     if length < align {
@@ -530,21 +534,22 @@ fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result
         Access::ReadOnly => ProtFlags::READ,
         Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
     };
-    // SAFETY: a new mapping at an address that is a hint only: nothing that exists is replaced.
+    // SAFETY: a new mapping whose address is only a hint: it replaces no existing mapping.
     unsafe { rustix::mm::mmap(hint(length), length as usize, protection, flags, file, 0) }
 }
 
-/// An address at a multiple of the huge page size where `length` bytes were free a moment ago: only there can a shared
-/// mapping be collapsed to huge pages, and where huge shmem is off the kernel does not choose one by itself. If another
-/// thread takes the place first, the kernel maps elsewhere and only the huge pages are lost.
+/// A free address for `length` bytes at a multiple of the huge page size. Only there can a shared
+/// mapping be collapsed to huge pages, and with huge shmem off the kernel does not choose such an
+/// address itself. If another thread takes the range first, the kernel maps elsewhere and only the
+/// huge pages are lost.
 fn hint(length: u64) -> *mut c_void {
     if length < HUGE_PAGE_BYTES {
         return ptr::null_mut();
     }
     let wide = (length + HUGE_PAGE_BYTES) as usize;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new mapping where the kernel likes, without access, which nobody else knows of and which is unmapped as
-    // a whole.
+    // SAFETY: a new inaccessible mapping at an address of the kernel's choice, which nothing else
+    // knows of and which is unmapped as a whole.
     unsafe {
         let Ok(free) = rustix::mm::mmap_anonymous(ptr::null_mut(), wide, ProtFlags::empty(), flags) else {
             return ptr::null_mut();
@@ -554,9 +559,10 @@ fn hint(length: u64) -> *mut c_void {
     }
 }
 
-/// A new file of `length` bytes with the permissions `mode` whatever the umask. Built without a name and then linked,
-/// so that who opens the path finds the whole file or none. (Tools that list mappings show the maker's as "#number
-/// (deleted)", by the inode that had no name; it is the file at the path.)
+/// Creates a file of `length` bytes with the permissions `mode`, independent of the umask. It is
+/// built without a name and then linked, so the path names the complete file or nothing. (Tools
+/// that list mappings show the creator's as "#number (deleted)", by the unnamed inode; it is the
+/// file at the path.)
 fn create_file(path: &Path, length: u64, mode: Mode) -> Result<File, Errno> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -574,7 +580,7 @@ fn create_file(path: &Path, length: u64, mode: Mode) -> Result<File, Errno> {
             rustix::fs::linkat(CWD, unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
             Ok(file)
         }
-        // No nameless files there.
+        // The file system does not support unnamed files.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
             let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
@@ -593,7 +599,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// Attributes as the kernel shows them for a DAX device.
+    /// Attributes as the kernel exports them for a DAX device.
     fn attributes(subsystem: &str, size: Option<&str>, align: Option<&str>) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         symlink(format!("../../bus/{subsystem}"), directory.path().join("subsystem")).unwrap();
@@ -616,7 +622,7 @@ mod tests {
         assert_eq!(
             length_of("dax", Some("5242880"), None).unwrap(),
             4 << 20,
-            "an old kernel does not show the alignment"
+            "an old kernel does not export the alignment"
         );
         assert_eq!(length_of("dax", Some("12288"), Some("4096")).unwrap(), 12288);
     }

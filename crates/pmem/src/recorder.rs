@@ -1,4 +1,5 @@
-//! A memory that writes down what happens to a region, in order: the raw material of crash tests.
+//! A memory that logs the stores, flushes and fences of a region in order: the input of crash
+//! tests.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,21 +8,22 @@ use std::thread::{self, ThreadId};
 
 use crate::memory::Memory;
 
-/// What happened.
+/// An event in a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Bytes were stored; they are in the cache.
     Store {
         /// Bytes from the start of the region.
         offset: u64,
-        /// What was stored.
+        /// The stored bytes.
         bytes: Bytes,
     },
-    /// Bytes were stored past the cache: the same thread's next fence makes them durable without a flush.
+    /// Bytes were stored past the cache: the same thread's next fence makes them durable without a
+    /// flush.
     Stream {
         /// Bytes from the start of the region.
         offset: u64,
-        /// What was stored.
+        /// The stored bytes.
         bytes: Bytes,
     },
     /// The lines of a range were flushed.
@@ -33,26 +35,27 @@ pub enum Event {
     },
     /// A fence.
     Fence,
-    /// What the test wants to find again: an operation begins, an operation has returned.
+    /// A mark of the test: an operation begins, or an operation has returned.
     Mark(u64),
 }
 
-/// An event, and the thread that caused it.
+/// An event with the thread that caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// Threads are numbered from zero in the order of their first event since the log was taken.
+    /// Threads are numbered from zero in the order of their first event since the log was last
+    /// taken.
     pub thread: u32,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
-/// The bytes of a store. Nearly all stores are a word, so up to eight bytes need no allocation.
+/// The bytes of a store. Nearly all stores are one word, so up to eight bytes need no allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(Holder);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Holder {
-    // What lies beyond the length is zero, so that the derived comparison is right.
+    // Bytes beyond the length are zero, so that the derived comparison is correct.
     Word { length: u8, bytes: [u8; 8] },
     Block(Box<[u8]>),
 }
@@ -85,16 +88,17 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// A [`Memory`] that logs stores, flushes and fences with the thread that made them, between [`start`](Recorder::start)
-/// and [`stop`](Recorder::stop).
+/// A [`Memory`] that logs stores, flushes and fences with their threads, between
+/// [`start`](Recorder::start) and [`stop`](Recorder::stop).
 ///
-/// With several threads at work the log is one order in which things may have happened, and errs towards losing more: a
-/// store is logged after it is in place, a flush before it is issued, a fence after it completed. So what the log calls
-/// flushed was flushed, and what it calls durable was durable. The one thing it cannot tell is which of two *racing*
-/// stores to the same word came last; commit words are raced for by nobody who plays by the rules (a bucket, a slot or
-/// an inode has one writer at a time).
+/// With several threads the log is one possible order of the events, and errs towards losing more.
+/// A store is logged after it is in place, a flush before it is issued, a fence after it completed.
+/// So everything flushed according to the log was flushed, and everything durable according to the
+/// log was durable. The log cannot tell which of two *racing* stores to the same word came last.
+/// Commit words have no such races: a bucket, a slot or an inode has one writer at a time.
 ///
-/// Stores that do not go through the region (a program's own mapping, the kernel reading into it) are not seen.
+/// Stores that bypass the region (a program's own mapping, the kernel reading into it) are not
+/// logged.
 #[derive(Debug, Default)]
 pub struct Recorder {
     recording: AtomicBool,
@@ -108,30 +112,30 @@ struct Log {
 }
 
 impl Recorder {
-    /// A recorder that does not record yet.
+    /// A recorder that is not yet recording.
     pub fn new() -> Recorder {
         Recorder::default()
     }
 
-    /// Records from here on. The image that a [`CrashImage`](crate::CrashImage) begins with is the region's content
-    /// now, so nothing may be in flight: start between operations.
+    /// Starts recording. The image that a [`CrashImage`](crate::CrashImage) begins with is the
+    /// region's content now, so nothing may be in flight: start between operations.
     pub fn start(&self) {
         self.recording.store(true, Ordering::SeqCst);
     }
 
-    /// Records no more.
+    /// Stops recording.
     pub fn stop(&self) {
         self.recording.store(false, Ordering::SeqCst);
     }
 
-    /// What was recorded since the last time this was called.
+    /// The events recorded since the last call.
     pub fn take(&self) -> Vec<Recorded> {
         let mut log = self.log();
         log.threads.clear();
         std::mem::take(&mut log.events)
     }
 
-    /// Notes a moment of the test's own in the log.
+    /// Adds a mark of the test to the log.
     pub fn mark(&self, mark: u64) {
         self.record(|| Event::Mark(mark));
     }
@@ -152,8 +156,8 @@ impl Recorder {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        // A thread that panicked while it held the lock left whole events only; the test that panicked should tell why
-        // itself.
+        // A thread that panicked while it held the lock left only whole events. The panicking test
+        // reports the cause itself.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

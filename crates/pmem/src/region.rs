@@ -8,16 +8,17 @@ use crate::memory::{Direct, Memory};
 use crate::token::{Dirty, Durable, Flushed, Proof};
 use crate::{copy, flush};
 
-/// An offset, length or alignment that does not fit the region: the image is corrupt, or the caller's arithmetic is.
+/// An offset, length or alignment that does not fit the region: the image is corrupt, or the
+/// caller's arithmetic is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadOffset {
     /// Bytes from the start of the region.
     pub offset: u64,
-    /// Bytes that were wanted there.
+    /// Bytes requested there.
     pub length: u64,
 }
 
-/// Mapped memory. Whoever makes one guarantees that the mapping outlives it.
+/// Mapped memory. The creator of a region guarantees that the mapping outlives it.
 pub struct Region<M: Memory = Direct> {
     base: *mut u8,
     length: u64,
@@ -26,20 +27,22 @@ pub struct Region<M: Memory = Direct> {
     flushes: bool,
 }
 
-// SAFETY: everything behind `base` is reached as atomics or by the block copies of `copy`, which allow for races, so threads may
-// share it.
+// SAFETY: everything behind `base` is accessed as atomics or by the block copies of `copy`, which
+// allow races, so threads may share it.
 unsafe impl<M: Memory> Send for Region<M> {}
 // SAFETY: as above.
 unsafe impl<M: Memory> Sync for Region<M> {}
 
-/// Asks the processor to load the line of something that is about to be changed, so that no other processor keeps it: one that is loaded to be read, and then changed, comes
-/// from another processor twice. No effect on what is read.
+/// Prefetches the line of something that is about to be changed, in exclusive state, so that no
+/// other processor keeps it. A line that is loaded for reading and then changed is transferred from
+/// another processor twice. No effect on the value read.
 #[inline(always)]
 pub fn prefetch_to_change<T>(place: &T) {
     ask_for_line(core::ptr::from_ref(place).cast());
 }
 
-/// Spelled out, for to the compiler this is a target feature, without which it takes the prefetch to read. (To processors that lack it the instruction is no operation.)
+/// Assembly, because for the compiler this is a target feature, without which it emits the prefetch
+/// for reading. (Processors without the instruction execute it as no operation.)
 #[inline(always)]
 fn ask_for_line(address: *const u8) {
     if !cfg!(miri) {
@@ -52,14 +55,16 @@ impl<M: Memory> Region<M> {
     /// A region over mapped memory.
     ///
     /// # Safety
-    /// `base .. base + length` stays mapped, readable and writable for as long as the region lives, `base` is aligned to a page, and
-    /// nobody in this process makes Rust references to its bytes but through regions.
+    /// `base .. base + length` stays mapped, readable and writable for as long as the region lives.
+    /// `base` is aligned to a page. Rust references to its bytes in this process exist only through
+    /// regions.
     pub const unsafe fn new(base: *mut u8, length: u64, memory: M) -> Self {
         Region { base, length, memory, flushes: true }
     }
 
-    /// The same, over memory where a flush makes nothing safer: what survives there are the pages, whose bytes are the same in the caches. Nothing is
-    /// flushed or streamed then, and a fence keeps the order of stores, which is all that the death of a process can show. Who watches is told as ever.
+    /// The same region for memory where a flush adds no safety: its pages survive, with the bytes
+    /// that the caches hold. Nothing is flushed or streamed then. A fence keeps the order of
+    /// stores, which is all that a process death can observe. The memory hooks are called as usual.
     pub fn without_flushes(mut self) -> Self {
         self.flushes = false;
         self
@@ -70,13 +75,13 @@ impl<M: Memory> Region<M> {
         self.flushes
     }
 
-    /// Bytes of the region.
+    /// Length of the region in bytes.
     #[inline(always)]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// What watches this region.
+    /// The memory hooks of this region.
     pub fn memory(&self) -> &M {
         &self.memory
     }
@@ -87,7 +92,7 @@ impl<M: Memory> Region<M> {
         offset <= self.length && length <= self.length - offset
     }
 
-    /// The structure at `at`, after a check of bounds and alignment. What it holds is not checked.
+    /// The structure at `at`, after a check of bounds and alignment. Its content is not checked.
     #[inline(always)]
     pub fn get<T: Layout>(&self, at: Pm<T>) -> Result<&T, BadOffset> {
         let size = mem::size_of::<T>() as u64;
@@ -98,8 +103,9 @@ impl<M: Memory> Region<M> {
         if M::WATCHED {
             self.memory.reached(offset);
         }
-        // SAFETY: in bounds and aligned by the check above (`base` is page-aligned), mapped for as long as `self` by the contract
-        // of `new`, and any bytes are a `T` whose fields are atomics by the contract of `Layout`.
+        // SAFETY: in bounds and aligned by the check above (`base` is page-aligned); mapped for as
+        // long as `self` by the contract of `new`; any bytes are a `T` whose fields are atomics by
+        // the contract of `Layout`.
         Ok(unsafe { &*self.base.add(offset as usize).cast::<T>() })
     }
 
@@ -113,7 +119,7 @@ impl<M: Memory> Region<M> {
         Ok(unsafe { &*self.base.cast::<T>() })
     }
 
-    /// `count` structures in a row.
+    /// `count` consecutive structures.
     #[inline(always)]
     pub fn slice<T: Layout>(&self, at: Pm<T>, count: u64) -> Result<&[T], BadOffset> {
         let offset = at.offset();
@@ -126,7 +132,7 @@ impl<M: Memory> Region<M> {
         Ok(unsafe { slice::from_raw_parts(self.base.add(offset as usize).cast::<T>(), count as usize) })
     }
 
-    /// The offset of something that was reached through this region.
+    /// The offset of a structure that was reached through this region.
     #[inline(always)]
     pub fn offset_of<T: Layout>(&self, thing: &T) -> u64 {
         let offset = (thing as *const T as usize).wrapping_sub(self.base as usize) as u64;
@@ -143,7 +149,7 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 8 }
     }
 
-    /// Stores ordinary fields that lie one behind the other, one after the other.
+    /// Stores consecutive ordinary fields in ascending order.
     #[inline(always)]
     pub fn set_all<const N: usize>(&self, cells: &[Cell64; N], values: &[u64; N]) -> Dirty {
         let start = self.offset_of(cells);
@@ -162,7 +168,8 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 4 }
     }
 
-    /// Replaces `old` by `new` in a field whose value means nothing after a crash (an nv pointer); whether it did. Never flushed on purpose.
+    /// Replaces `old` by `new` in a field whose value means nothing after a crash (an nv pointer);
+    /// returns whether it did. Deliberately never flushed.
     #[inline]
     pub fn exchange_volatile(&self, cell: &Cell64, old: u64, new: u64) -> bool {
         let offset = self.offset_of(cell);
@@ -173,8 +180,8 @@ impl<M: Memory> Region<M> {
         done
     }
 
-    /// Stores a word that makes other bytes count, given the proof that they are durable or certify themselves. A release
-    /// store: whoever reads the word with acquire sees what it names.
+    /// Stores a word that makes other bytes valid, given the proof that they are durable or certify
+    /// themselves. A release store: an acquire load of the word sees everything it refers to.
     #[inline(always)]
     pub fn commit(&self, cell: &Commit64, value: u64, _proof: impl Proof) -> Dirty {
         let offset = self.offset_of(cell);
@@ -183,7 +190,8 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 8 }
     }
 
-    /// Stores zero (or another word that names nothing) into a commit word: nothing can become visible by it.
+    /// Stores zero (or another word that refers to nothing) into a commit word: nothing can become
+    /// visible by it.
     #[inline(always)]
     pub fn retract(&self, cell: &Commit64, nothing: u64) -> Dirty {
         let offset = self.offset_of(cell);
@@ -192,7 +200,8 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 8 }
     }
 
-    /// Stores zero (or another word that names nothing) into a commit word if it still is `old`.
+    /// Stores zero (or another word that refers to nothing) into a commit word if it still is
+    /// `old`.
     #[inline]
     pub fn retract_if(&self, cell: &Commit64, old: u64, nothing: u64) -> Option<Dirty> {
         let offset = self.offset_of(cell);
@@ -207,17 +216,19 @@ impl<M: Memory> Region<M> {
         self.flush_range(dirty.start, dirty.end - dirty.start)
     }
 
-    /// Issues flushes for the lines of a structure, whichever of its fields were stored.
+    /// Issues flushes for all lines of a structure, whichever of its fields were stored.
     #[inline(always)]
     pub fn flush_all<T: Layout>(&self, thing: &T) -> Flushed {
         self.flush_range(self.offset_of(thing), mem::size_of::<T>() as u64)
     }
 
-    /// Issues flushes for the lines of a range. Out of bounds is a defect of the caller; nothing is flushed then.
+    /// Issues flushes for the lines of a range. A range out of bounds is a defect of the caller;
+    /// nothing is flushed then.
     #[inline(always)]
     pub fn flush_range(&self, offset: u64, length: u64) -> Flushed {
         if self.contains(offset, length) {
-            // Told first: a store of another thread that falls between the flush and the report must not count as flushed.
+            // Reported first: another thread's store between the flush and the report must not
+            // count as flushed.
             if M::WATCHED {
                 self.memory.flushed(offset, length);
             }
@@ -231,7 +242,7 @@ impl<M: Memory> Region<M> {
         Flushed(())
     }
 
-    /// Makes what was flushed by this thread durable.
+    /// Makes this thread's flushes durable.
     #[inline(always)]
     pub fn fence(&self, _flushed: Flushed) -> Durable {
         if self.flushes {
@@ -253,21 +264,22 @@ impl<M: Memory> Region<M> {
         self.fence(flushed)
     }
 
-    /// Stores bytes in place (names, inline targets) by relaxed atomics of the largest aligned pieces that fit.
+    /// Stores bytes in place (names, inline targets) by relaxed atomics of the largest aligned
+    /// pieces that fit.
     pub fn write_bytes(&self, offset: u64, bytes: &[u8]) -> Result<Dirty, BadOffset> {
         let length = bytes.len() as u64;
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length });
         }
-        // SAFETY: the destination is in bounds, the source is a slice, and they do not overlap (a caller's slice is not in a region
-        // by the contract of `new`).
+        // SAFETY: the destination is in bounds, the source is a slice, and they do not overlap (by
+        // the contract of `new` a caller's slice is not in a region).
         unsafe { copy::store_bytes(self.base.add(offset as usize), bytes.as_ptr(), bytes.len()) };
         self.note_stored(offset, bytes);
         Ok(Dirty { start: offset, end: offset + length })
     }
 
-    /// Copies `bytes` into the region past the cache, the way that is fastest for their length: durable at the next fence.
-    /// Edges that do not fill a line are flushed.
+    /// Copies `bytes` into the region past the cache, in the fastest way for their length: durable
+    /// at the next fence. Partial lines at the edges are flushed.
     pub fn stream_bytes(&self, offset: u64, bytes: &[u8]) -> Result<Flushed, BadOffset> {
         let length = bytes.len() as u64;
         if !self.contains(offset, length) {
@@ -308,8 +320,8 @@ impl<M: Memory> Region<M> {
         Ok(flushed)
     }
 
-    /// Copies bytes within the region (a block's unchanged part into its copy): durable at the next fence. The ranges must not
-    /// overlap.
+    /// Copies bytes within the region (a block's unchanged part into its copy): durable at the next
+    /// fence. The ranges must not overlap.
     pub fn stream_within(&self, from: u64, to: u64, length: u64) -> Result<Flushed, BadOffset> {
         for offset in [from, to] {
             if !self.contains(offset, length) {
@@ -322,13 +334,14 @@ impl<M: Memory> Region<M> {
         if M::WATCHED {
             return self.stream_within_watched(from, to, length);
         }
-        // SAFETY: both ranges are in bounds and do not overlap by the checks above; that others may write them meanwhile the copy
-        // allows for.
+        // SAFETY: both ranges are in bounds and do not overlap by the checks above; the copy allows
+        // concurrent writes.
         unsafe { self.copy(to, self.base.add(from as usize), length as usize) };
         Ok(Flushed(()))
     }
 
-    /// The same through a buffer: who watches is to see the very bytes that were stored, whoever changes the source meanwhile.
+    /// The same through a buffer: the memory hooks must see exactly the bytes stored, even if the
+    /// source changes concurrently.
     fn stream_within_watched(&self, from: u64, to: u64, length: u64) -> Result<Flushed, BadOffset> {
         let mut buffer = [0u8; 512];
         let mut flushed = Flushed(());
@@ -343,7 +356,8 @@ impl<M: Memory> Region<M> {
         Ok(flushed)
     }
 
-    /// Copies bytes out of the region. Bytes that somebody writes meanwhile may be old or new, each by itself.
+    /// Copies bytes out of the region. A byte that is written concurrently may be old or new, each
+    /// independently.
     #[inline]
     pub fn read_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), BadOffset> {
         let length = into.len() as u64;
@@ -351,12 +365,13 @@ impl<M: Memory> Region<M> {
             return Err(BadOffset { offset, length });
         }
         self.note_read(offset, length);
-        // SAFETY: the source is in bounds, the destination is a slice outside of any region. A race is allowed for by the copy.
+        // SAFETY: the source is in bounds, the destination is a slice outside of any region. The
+        // copy allows races.
         unsafe { copy::load_bytes(self.base.add(offset as usize), into) };
         Ok(())
     }
 
-    /// Whether the region's bytes at `offset` equal `bytes`. Out of bounds is "no".
+    /// Whether the region's bytes at `offset` equal `bytes`. False if out of bounds.
     #[inline]
     pub fn bytes_equal(&self, offset: u64, bytes: &[u8]) -> bool {
         if !self.contains(offset, bytes.len() as u64) {
@@ -366,7 +381,7 @@ impl<M: Memory> Region<M> {
         unsafe { copy::equal(self.base.add(offset as usize), bytes) }
     }
 
-    /// Asks the processor to load the line at `offset` soon. No effect on what is read.
+    /// Prefetches the line at `offset`. No effect on the value read.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
         self.prefetch_by(offset, |address| {
@@ -392,7 +407,8 @@ impl<M: Memory> Region<M> {
         }
     }
 
-    /// Tells the memory that `length` bytes at `offset` are read from the medium: where reads are slow, waits.
+    /// Reports to the memory that `length` bytes at `offset` are read from the medium; waits if
+    /// reads are slow.
     #[inline(always)]
     pub fn note_read(&self, offset: u64, length: u64) {
         if M::WATCHED {
@@ -400,7 +416,7 @@ impl<M: Memory> Region<M> {
         }
     }
 
-    /// The address of a range, for mapping and for system calls that take addresses.
+    /// The address of a range, for mappings and for system calls that take addresses.
     pub fn address(&self, offset: u64, length: u64) -> Result<*mut u8, BadOffset> {
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length });

@@ -1,9 +1,11 @@
-//! Tokens that prove how far a store has come on its way to persistence: `Dirty → Flushed → Durable`.
+//! Tokens that prove the progress of a store towards persistence: `Dirty → Flushed → Durable`.
 //!
-//! A token proves order, not recovery: it cannot be made but by the step that it stands for (outside this crate), and is
-//! consumed by the next one. That what is committed suffices to recover is the crash explorer's to show.
+//! A token proves order, not recovery. Outside this crate only the step that it represents can
+//! create it, and the next step consumes it. Whether the committed bytes suffice for recovery is
+//! for the crash explorer to test.
 
-/// Bytes were stored and are somewhere in the caches. Dropping it forgets a flush, hence `must_use`.
+/// Bytes were stored and are somewhere in the caches. Dropping the token omits a flush, hence
+/// `must_use`.
 #[must_use = "stored but not flushed: flush it, or it may never reach the medium"]
 #[derive(Debug)]
 pub struct Dirty {
@@ -12,12 +14,13 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// Leaves the flush to chance, or to somebody who flushes the place anyway. Only for what recovery does not need, such as clearing a journal
-    /// slot whose replay is idempotent until its records are recycled (which flushes and fences first).
+    /// Omits the flush: eviction or another flush of the line may write it back. Only for bytes
+    /// that recovery does not need. Example: clearing a journal slot whose replay is idempotent
+    /// until its records are recycled; recycling flushes and fences first.
     #[inline(always)]
     pub fn unflushed(self) {}
 
-    /// Both ranges as one; meant for neighbours, since everything between them is flushed too.
+    /// Both ranges as one. Meant for adjacent ranges: everything between them is flushed too.
     #[inline(always)]
     pub fn and(self, other: Dirty) -> Dirty {
         Dirty { start: self.start.min(other.start), end: self.end.max(other.end) }
@@ -30,37 +33,39 @@ impl Dirty {
 pub struct Flushed(pub(crate) ());
 
 impl Flushed {
-    /// Several flushes awaiting one fence.
+    /// Several flushes for one fence.
     #[inline(always)]
     pub fn and(self, _other: Flushed) -> Flushed {
         self
     }
 
-    /// Nothing was written that needs a fence of its own.
+    /// A token without flushes: nothing was written that needs a fence of its own.
     #[inline(always)]
     pub fn nothing() -> Flushed {
         Flushed(())
     }
 
-    /// Leaves the fence to a later operation of this thread. Only for what recovery does not need, such as clearing a
-    /// journal slot whose replay is idempotent until its records are recycled (which fences first).
+    /// Leaves the fence to a later operation of this thread. Only for bytes that recovery does not
+    /// need. Example: clearing a journal slot whose replay is idempotent until its records are
+    /// recycled; recycling fences first.
     #[inline(always)]
     pub fn unfenced(self) {}
 }
 
-/// The bytes survive what the backing promises to survive.
+/// The bytes survive every failure that the backing's guarantee covers.
 #[derive(Debug, Clone, Copy)]
 pub struct Durable(pub(crate) ());
 
-/// The bytes certify themselves: a checksum over all that the commit store names, so that recovery accepts the commit only
-/// where everything verifies. Lets the record and its commit share one fence.
+/// The bytes certify themselves: a checksum covers everything that the commit store refers to, and
+/// recovery accepts the commit only if all of it verifies. The record and its commit can then share
+/// one fence.
 #[must_use = "sealed and flushed, but nothing commits it"]
 #[derive(Debug)]
 pub struct Sealed(pub(crate) ());
 
 impl Flushed {
-    /// Declares that what was flushed carries a checksum which recovery checks before it follows the commit word. The caller
-    /// names the place in recovery that does so in a comment beside the call.
+    /// Declares that the flushed bytes carry a checksum which recovery verifies before it follows
+    /// the commit word. A comment at the call names the place in recovery that does so.
     #[inline(always)]
     pub fn sealed(self) -> Sealed {
         Sealed(())

@@ -1,4 +1,5 @@
-//! What a crash may leave, told by what programs do to a region and by what the recorder makes of it.
+//! The states that a crash may leave: stores through a region, or handmade logs, against the
+//! model's expected outcomes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,12 +27,13 @@ fn store_and_flush(region: &Region<Recorder>, offset: u64, value: u64) {
     region.flush_range(offset, 8).unfenced();
 }
 
-/// A fence for whatever this thread flushed.
+/// A fence for everything that this thread flushed.
 fn fence(region: &Region<Recorder>) {
     let _ = region.fence(pmem::Flushed::nothing());
 }
 
-/// Every combination of the values that the words at `offsets` may have after a crash at the end of the log.
+/// Every combination of values that the words at `offsets` may have after a crash at the end of the
+/// log.
 fn outcomes<const N: usize>(log: &[Recorded], grain: Grain, offsets: [usize; N]) -> BTreeSet<[u64; N]> {
     let mut crash = CrashImage::new(vec![0; LENGTH], log);
     while crash.advance() {}
@@ -191,7 +193,7 @@ fn a_streamed_block_needs_the_fence_and_nothing_else() {
     assert!(crash.advance());
     assert_eq!(crash.lines().count(), 0);
     assert_eq!(crash.durable()[..1024], [1; 1024]);
-    // A streaming store says nothing about the rest of its line.
+    // A streaming store covers nothing else of its line.
     log.insert(0, Recorded { thread: 0, event: Event::Store { offset: 1024 - 64, bytes: Bytes::from(&[2; 8][..]) } });
     log[1] = Recorded { thread: 0, event: Event::Stream { offset: 0, bytes: Bytes::from(&[1; 960][..]) } };
     assert_eq!(outcomes(&log, Grain::Word, [952, 960]).len(), 2);
@@ -270,11 +272,11 @@ fn ids_are_short_and_foreign_ones_are_refused() {
     let crash = CrashImage::new(vec![0; LENGTH], &log);
     let ids: Vec<_> = crash.states(Grain::Line, ALL, 0, 0).map(|state| state.id().to_string()).collect();
     assert_eq!(ids, ["f0:l0", "f0:l1", "f0:l2", "f0:l3"]);
-    assert_eq!(crash.state("f0:l0b3".parse().unwrap()), None, "there are not so many lines");
-    assert_eq!(crash.state("f1:l0".parse().unwrap()), None, "it is another fence's");
+    assert_eq!(crash.state("f0:l0b3".parse().unwrap()), None, "there are fewer lines");
+    assert_eq!(crash.state("f1:l0".parse().unwrap()), None, "it belongs to another fence");
     for nonsense in ["", "f", "f1", "f1:", "f1:x0", "f1:l", "fx:l0", "f1:l~", "f1:lzz"] {
         let error = nonsense.parse::<pmem::StateId>().unwrap_err();
-        assert!(error.to_string().contains("names no crash state"), "{nonsense}");
+        assert!(error.to_string().contains("is not the id of a crash state"), "{nonsense}");
     }
 }
 
@@ -326,8 +328,8 @@ fn the_recorder_may_be_kept_beside_the_region() {
     );
 }
 
-/// The model again, stated the other way round: a word may have every value from the last one that some flush and later
-/// fence of one thread covered.
+/// The model stated the other way round: a word may have every value from the last one that some
+/// flush and a later fence of the same thread covered.
 fn allowed(log: &[Recorded], word: u64) -> BTreeSet<u64> {
     let stores: Vec<(usize, u64)> = log
         .iter()

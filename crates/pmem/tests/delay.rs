@@ -1,4 +1,4 @@
-//! When slow memory makes its user wait, and how long.
+//! The waits that slow memory causes: when they happen, and how long they are.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pmem::{Delayed, Delays, MappedRegion, Mapping, Spin, Wait};
 
-/// Waits that were asked for, instead of waiting.
+/// Records the requested waits instead of waiting.
 #[derive(Default)]
 struct Waits(Mutex<Vec<u64>>);
 
@@ -86,6 +86,6 @@ fn spinning_takes_at_least_about_as_long_as_asked() {
     let spin = Spin::new();
     let start = Instant::now();
     spin.wait(20_000_000);
-    // No upper bound: the machine may be busy. Calibration may be off by a little.
+    // No upper bound: the machine may be busy. Calibration may be slightly off.
     assert!(start.elapsed() > Duration::from_millis(18), "{:?}", start.elapsed());
 }

@@ -1,4 +1,4 @@
-//! What can be mapped, what it is called, and what is said when it cannot.
+//! Objects that can be mapped, their names, and the messages for those that cannot.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const LENGTH: u64 = 1 << 20;
 
-/// A directory on the disk. (`/tmp` may be a tmpfs.)
+/// A directory on a disk. (`/tmp` may be a tmpfs.)
 fn on_disk() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -24,7 +24,8 @@ fn open(path: &Path) -> Result<Mapping, MapError> {
     Mapping::open(path, Access::ReadWrite)
 }
 
-/// What is stored through one mapping of `path` is seen by another mapping, and by whoever reads the file.
+/// Checks that a store through one mapping of `path` is visible in another mapping and in reads of
+/// the file.
 fn is_shared(path: &Path) {
     let (first, second) = (Arc::new(open(path).unwrap()), Arc::new(open(path).unwrap()));
     let (first, second) = (first.region(Direct).unwrap(), second.region(Direct).unwrap());
@@ -47,9 +48,9 @@ fn a_file_on_disk_is_shared_and_as_persistent_as_its_last_sync() {
             assert!(!file_system.is_empty());
             assert_eq!(mapping.backing().persistence(), Persistence::LastSync);
         }
-        // The build directory may be anywhere.
+        // The build directory may be on any file system.
         Backing::Tmpfs | Backing::Dax => {}
-        other => panic!("{other:?} is no file"),
+        other => panic!("{other:?} is not a file"),
     }
     mapping.sync(0..LENGTH).unwrap();
     mapping.sync(100..101).unwrap();
@@ -152,7 +153,7 @@ fn locks_can_be_taken_on_the_mapped_file() {
     let mapping = Mapping::create(&path, LENGTH, 0o600).unwrap();
     mapping.file().unwrap().lock().unwrap();
     let other = open(&path).unwrap();
-    assert!(other.file().unwrap().try_lock().is_err(), "somebody has it");
+    assert!(other.file().unwrap().try_lock().is_err(), "the lock is held");
     drop(mapping);
     other.file().unwrap().try_lock().unwrap();
 }
@@ -168,7 +169,7 @@ fn huge_pages_change_no_bytes() {
         let region = mapping.region(Direct).unwrap();
         let dirty = region.write_bytes(3 << 20, b"here").unwrap();
         let _ = region.persist(dirty);
-        // Whether it works is the kernel's choice.
+        // The kernel decides whether it succeeds.
         let _ = mapping.collapse_huge(0..mapping.length());
         assert!(region.bytes_equal(3 << 20, b"here"));
         assert!(region.bytes_equal(0, &[0; 4096]));
@@ -184,14 +185,14 @@ fn huge_pages_change_no_bytes() {
 fn ranges_outside_the_mapping_are_refused() {
     let mapping = Mapping::anonymous(8192).unwrap();
     assert!(mapping.sync(0..8193).is_err());
-    #[expect(clippy::reversed_empty_ranges, reason = "what a caller's broken arithmetic makes")]
+    #[expect(clippy::reversed_empty_ranges, reason = "a caller's wrong arithmetic may produce it")]
     let reversed = 4096..0;
     assert!(mapping.sync(reversed).is_err());
     assert!(mapping.populate_write(8192..u64::MAX).is_err());
-    assert!(mapping.discard(0..100).is_err(), "a part of a page cannot be given back");
+    assert!(mapping.discard(0..100).is_err(), "a part of a page cannot be discarded");
 }
 
-/// The error, whose message must name the path and say what to do (all of them do so after a colon or semicolon).
+/// The error, whose message must contain the path and, after a colon or semicolon, the remedy.
 fn refused(path: &Path) -> MapError {
     let error = open(path).unwrap_err();
     let message = error.to_string();
@@ -255,11 +256,11 @@ fn a_file_that_becomes_shorter_reads_as_zeros_and_says_so() {
     std::fs::File::options().write(true).open(scratch.path().join("cut")).unwrap().set_len(4096).unwrap();
     assert!(cut.is_cut() && !cut.has_lost_pages(), "by its length alone");
     assert_eq!((read(&cut), cut.has_lost_pages()), ([0; 4], true));
-    // What is stored there is gone with the mapping, and nobody dies of it.
+    // Stores there are lost with the mapping, and do not end the process.
     let _ = cut.region(Direct).unwrap().write_bytes(2 * 4096, b"more").unwrap();
     assert_eq!((&read(&whole), whole.is_cut()), (b"text", false));
     assert!(pmem::has_any_been_cut());
-    // A mapping that takes the same place in the table begins anew.
+    // A new mapping in the same slot of the table starts without the mark.
     drop(cut);
     assert!(!made("next").is_cut());
 }
