@@ -44,7 +44,7 @@ fn a_copy_is_found_by_fsck_and_dump() {
         assert!(dump.status.success() && !dump.stdout.is_empty(), "{what}: {}", stderr(&dump));
     }
     let missing = directfs(&["dump", image, "/sub/none"]);
-    assert!(!missing.status.success() && stderr(&missing).contains("check the spelling"), "{}", stderr(&missing));
+    assert!(!missing.status.success() && stderr(&missing).contains("check the path"), "{}", stderr(&missing));
 }
 
 #[test]

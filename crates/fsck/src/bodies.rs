@@ -1,7 +1,7 @@
-//! Bodies: block maps of files, and extended attributes.
+//! Checks of bodies: block maps of files, and extended attributes.
 //!
-//! Every node is entered once over the whole image, because its block can be claimed once. So the walk is linear in the
-//! image whatever the nodes lead to.
+//! Invariant: every node of the image is walked at most once, because its block can be claimed
+//! once. The walk is therefore linear in the size of the image for any content.
 
 use crate::check::{Checker, INLINE, Place};
 use crate::finding::{FindingKind, Repair};
@@ -13,37 +13,37 @@ use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c, flipped_bit};
 
 /// Words of a node.
 const NODE_WORDS: u64 = BLOCK_BYTES / 8;
-/// The highest tree.
+/// The maximum height of a tree.
 const HEIGHT_MAX: u32 = 4;
-/// The longest file.
+/// The maximum length of a file.
 pub(crate) const SIZE_BYTES_MAX: u64 = (1 << (9 * HEIGHT_MAX)) * BLOCK_BYTES;
-/// Where a root of height 0 keeps its block's flags.
+/// Position of the block flags in a root of height 0.
 const ROOT_FLAGS_SHIFT: u32 = 4;
 
 /// Bytes before the first extended attribute.
 const XATTR_HEADER_BYTES: usize = 64;
-/// The largest body of extended attributes.
+/// The maximum length of a body of extended attributes.
 const XATTR_BYTES_MAX: u64 = 1 << 20;
-/// The longest value of one.
+/// The maximum length of an attribute's value.
 const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// A body that is being walked.
+/// A body during its walk.
 struct Body {
     number: u64,
-    /// Blocks that the length makes visible.
+    /// Blocks within the file's length.
     blocks_visible: u64,
-    /// Blocks and nodes met.
+    /// Data blocks and nodes found.
     blocks: u64,
-    /// Written blocks behind the end, and the first one's pointer.
+    /// Written blocks beyond the end, and the offset of the first.
     beyond: (u64, u64),
-    /// What the walk met cannot be: what was counted means nothing.
+    /// The walk met an invalid pointer, so the counts mean nothing.
     damaged: bool,
-    /// What would help then.
+    /// The repair for damage.
     repair: Repair,
 }
 
 impl<M: Memory> Checker<'_, M> {
-    /// Walks the bodies of all files that have names; on a clean image, of all.
+    /// Checks the bodies of all files with names; on a clean image, of all files.
     pub fn check_bodies(&mut self) {
         let places = self.inodes.len();
         for place in 0..places {
@@ -51,7 +51,7 @@ impl<M: Memory> Checker<'_, M> {
                 self.step(Phase::Bodies, place as u64, places as u64);
             }
             let state = self.inodes[place];
-            // After a crash, what has no name is to be freed, and what it claims does not matter.
+            // After a crash, files without names will be freed, so their claims do not matter.
             let counts = state.kind != 0 && (self.clean || state.names > 0 || state.is_directory());
             if !counts {
                 continue;
@@ -80,12 +80,12 @@ impl<M: Memory> Checker<'_, M> {
         if body.beyond.0 > 0 {
             let (count, first) = body.beyond;
             let repair = if self.clean { Repair::CopyBody { number } } else { Repair::Recover };
-            let sentence = format_args!("{count} written blocks lie behind its end");
+            let sentence = format_args!("{count} written blocks lie beyond the end of the file");
             self.found(FindingKind::BeyondEnd, on.at(first), repair, sentence);
         }
         if !body.damaged && body.blocks != property.blocks {
             let (said, blocks) = (property.blocks, body.blocks);
-            let sentence = format_args!("it says that it has {said} blocks, and it has {blocks}");
+            let sentence = format_args!("its block count is {said}, but its body has {blocks}");
             self.found(FindingKind::BlocksWrong, on, Repair::SetBlocks { number, blocks }, sentence);
         }
     }
@@ -115,11 +115,12 @@ impl<M: Memory> Checker<'_, M> {
     fn report_shape(&mut self, body: &mut Body, word: u64, what: &str) {
         body.damaged = true;
         let number = body.number;
-        let sentence = format_args!("{what} in the block map is {word:#x}, which cannot be");
+        let sentence = format_args!("{what} in the block map is {word:#x}, which is invalid");
         self.found(FindingKind::MapShape, Place::inode(number), body.repair, sentence);
     }
 
-    /// Follows a pointer of `level` to what holds block `index` first. Recursion is as deep as the tree is high: four.
+    /// Follows a pointer of `level`; `index` is the first block of the file below it. The recursion
+    /// depth is the tree's height, at most four.
     fn walk_pointer(&mut self, body: &mut Body, word: u64, level: u32, index: u64) {
         if word == 0 {
             return;
@@ -132,7 +133,7 @@ impl<M: Memory> Checker<'_, M> {
         if !self.image.is_data(block) {
             body.damaged = true;
             let on = Place::inode(number);
-            let sentence = format_args!("its block {index} is block {block} of the image, where no contents can be");
+            let sentence = format_args!("its block {index} is at block {block} of the image, outside the data area");
             return self.found(FindingKind::BlockOutside, on, body.repair, sentence);
         }
         let wanted = match (level, word & BLOCK_SHARED != 0) {
@@ -174,7 +175,8 @@ impl<M: Memory> Checker<'_, M> {
         }
     }
 
-    /// Reads the body with the extended attributes and takes it apart. What is wrong with it, and what would mend that.
+    /// Reads and parses the body with the extended attributes. Returns what is wrong and the
+    /// repair, if there is one.
     fn parse_xattrs(&self, root: u64, blocks: u64) -> Result<(), (&'static str, Option<Repair>)> {
         if blocks > XATTR_BYTES_MAX / BLOCK_BYTES + 1 {
             return Err(("their body is too large", None));
@@ -201,7 +203,8 @@ impl<M: Memory> Checker<'_, M> {
         count_xattrs(&bytes[..end]).map_err(|what| (what, None))
     }
 
-    /// Offsets and bytes of the blocks of a body of at most one lowest node, which a walk has found to lie where blocks may.
+    /// Offsets and bytes of the blocks of a body with at most one lowest-level node. A walk has
+    /// found its pointers to be valid.
     fn read_xattr_blocks(&self, root: u64) -> Result<(Vec<u64>, Vec<u8>), &'static str> {
         let offset = root & !(BLOCK_BYTES - 1);
         let offsets: Vec<u64> = match (root & 0xf, row_of_root(root)) {
@@ -209,29 +212,29 @@ impl<M: Memory> Checker<'_, M> {
             (0, _) => vec![offset],
             (1, _) => {
                 let words = self.image.region.slice(Pm::<Cell64>::new(offset), NODE_WORDS);
-                let words = words.map_err(|_| "they lie outside")?.iter().map(|word| word.load());
+                let words = words.map_err(|_| "they lie outside the image")?.iter().map(|word| word.load());
                 let pointers = words.take_while(|word| *word != 0).take((XATTR_BYTES_MAX / BLOCK_BYTES) as usize);
                 pointers.map(|pointer| pointer & !(BLOCK_BYTES - 1)).collect()
             }
-            _ => return Err("their body is too high"),
+            _ => return Err("their block map is too high"),
         };
         if offsets.is_empty() {
             return Err("they have no blocks");
         }
         let mut bytes = vec![0; offsets.len() * BLOCK_BYTES as usize];
         for (offset, block) in offsets.iter().zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize)) {
-            self.image.region.read_bytes(*offset, block).map_err(|_| "they lie outside")?;
+            self.image.region.read_bytes(*offset, block).map_err(|_| "they lie outside the image")?;
         }
         Ok((offsets, bytes))
     }
 }
 
-/// Where the extended attributes in these bytes end, if their header can be one.
+/// The end of the extended attributes in these bytes, if their header is valid.
 fn header_of_xattrs(bytes: &[u8]) -> Result<usize, &'static str> {
     let length = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
     let end = usize::try_from(length).unwrap_or(usize::MAX);
     if end < XATTR_HEADER_BYTES || length > XATTR_BYTES_MAX || end > bytes.len() {
-        return Err("their length cannot be");
+        return Err("their length is invalid");
     }
     if bytes[24..XATTR_HEADER_BYTES].iter().any(|byte| *byte != 0) {
         return Err("reserved bytes of their header are not zero");
@@ -239,7 +242,7 @@ fn header_of_xattrs(bytes: &[u8]) -> Result<usize, &'static str> {
     Ok(end)
 }
 
-/// Takes a whole body apart: whether the attributes fill it, and are as many as it says.
+/// Parses a whole body: the attributes must fill it exactly and match its count.
 fn count_xattrs(bytes: &[u8]) -> Result<(), &'static str> {
     let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap_or_default());
     let mut rest = &bytes[XATTR_HEADER_BYTES..];
@@ -248,12 +251,12 @@ fn count_xattrs(bytes: &[u8]) -> Result<(), &'static str> {
         let value_length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
         let whole = *name_length > 0 && value_length <= XATTR_VALUE_BYTES_MAX;
         let next = behind.get(*name_length as usize + value_length..);
-        rest = next.filter(|_| whole).ok_or("an attribute reaches over the end")?;
+        rest = next.filter(|_| whole).ok_or("an attribute extends beyond the end")?;
         found += 1;
     }
     match (rest.is_empty(), found == count) {
-        (false, _) => Err("an attribute reaches over the end"),
-        (_, false) => Err("their number is wrong"),
+        (false, _) => Err("an attribute extends beyond the end"),
+        (_, false) => Err("their count is wrong"),
         _ => Ok(()),
     }
 }

@@ -1,8 +1,10 @@
 //! One pass over an image: the state of the check, and the order of its parts.
 //!
-//! Each structure is looked at once. Directories are walked from the root down by their names, so that what is reached
-//! has its place in the tree; then what was not reached. A word that leads somewhere is followed only if it leads to
-//! where such a thing can be, and no block is entered twice: damage ends a walk, it never prolongs it.
+//! Invariants:
+//! - Each structure is examined once. Directories are walked from the root down by their names,
+//!   which gives each reached file its path; unreached directories follow.
+//! - A pointer is followed only if its target can hold the expected structure, and no block is
+//!   entered twice. Damage can end a walk but never prolong it.
 
 use crate::finding::{Finding, FindingKind, Repair};
 use crate::image::{Image, Name, shown};
@@ -14,39 +16,40 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Instant;
 
-/// Names of a path that are shown; deeper paths lose their beginning.
+/// Names of a path that are shown; a deeper path loses its beginning.
 const PATH_NAMES_MAX: usize = 256;
 
-/// Flag of [`InodeState::flags`]: the inode is not whole, and a finding says so.
+/// Flag of [`InodeState::flags`]: the inode is damaged, and a finding reports it.
 pub(crate) const DAMAGED: u8 = 1;
-/// Flag: a directory that was walked, being below the root.
+/// Flag: a directory below the root, whose walk has begun.
 pub(crate) const REACHED: u8 = 2;
-/// Flag: on the way up from a directory that was not reached.
+/// Flag: on the current climb from an unreached directory.
 pub(crate) const CLIMBING: u8 = 4;
-/// Flag: known to end nowhere, or in a cycle that was reported.
+/// Flag: a climb through this directory ended at an orphan, or in a cycle that was reported.
 pub(crate) const CLIMBED: u8 = 8;
-/// Flag: the property entry says an inline body.
+/// Flag: the property entry specifies an inline body.
 pub(crate) const INLINE: u8 = 16;
 
-/// Flag: the map of a clean image says that the number is free; then what is there is of its last life, unless a name leads to it.
+/// Flag: the inode map of a clean image marks the number as free. Unless a name refers to it, its
+/// content belongs to a removed file.
 pub(crate) const ENDED: u8 = 32;
 
-/// What is remembered of an inode.
+/// The state recorded for an inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InodeState {
-    /// The first dentry that was found to name it.
+    /// The first dentry found that refers to it.
     pub dentry: u64,
     /// Names found.
     pub names: u32,
-    /// Links as the property entry says.
+    /// Link count of the property entry.
     pub links: u32,
-    /// Directories: subdirectories found.
+    /// For directories: subdirectories found.
     pub subdirectories: u32,
-    /// Which life it is.
+    /// Its generation.
     pub generation: u32,
-    /// [`FileKind`], or zero: not in use, or not whole.
+    /// [`FileKind`]; zero if it is free or damaged.
     pub kind: u8,
-    /// Flags as above.
+    /// The flags above.
     pub flags: u8,
 }
 
@@ -60,7 +63,7 @@ impl InodeState {
     }
 }
 
-/// What the journal's records will have changed once they are repeated.
+/// What the journal's records will have changed after their replay.
 #[derive(Default)]
 pub(crate) struct Overlay {
     /// Words of log slots, by offset.
@@ -71,7 +74,7 @@ pub(crate) struct Overlay {
     pub parents: HashMap<u64, u64>,
 }
 
-/// Where a finding is.
+/// The inode and the offset of a finding.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
     inode: Option<u64>,
@@ -79,7 +82,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// On an inode.
+    /// At an inode.
     pub fn inode(number: u64) -> Place {
         Place { inode: Some(number), offset: None }
     }
@@ -95,7 +98,7 @@ impl Place {
     }
 }
 
-/// Somewhere on the image.
+/// An offset without an inode.
 pub(crate) fn at(offset: u64) -> Place {
     Place::default().at(offset)
 }
@@ -106,7 +109,7 @@ pub(crate) struct Checker<'c, M: Memory> {
     pub report: Report,
     pub options: Options,
     pub clean: bool,
-    /// Look, but report and claim nothing: for what the next attach will free.
+    /// Report and claim nothing: set during walks of what the next attach will free.
     pub quiet: bool,
     pub usage: Usage,
     pub inodes: Vec<InodeState>,
@@ -122,7 +125,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         Checker { image, report, options: *options, clean, quiet: false, usage, inodes, overlay, progress }
     }
 
-    /// All parts, in the order in which they need each other.
+    /// Runs all parts, in the order of their dependencies.
     pub fn run(&mut self, superblock: &Superblock) {
         self.step(Phase::Fixed, 0, 1);
         self.claim_fixed();
@@ -141,7 +144,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.name_paths();
     }
 
-    /// Of free numbers that no name leads to nothing counts.
+    /// Discards the state of free inodes to which no name refers.
     fn forget_ended(&mut self) {
         for state in self.inodes.iter_mut().filter(|state| state.flags & ENDED != 0 && state.names == 0) {
             *state = InodeState::default();
@@ -174,7 +177,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
     }
 
-    /// Claims a block for an inode; whether it was free.
+    /// Claims a block for an inode; returns whether the claim is allowed.
     pub fn claim(&mut self, number: u64, block: u64, wanted: Use, repair: Repair) -> bool {
         if self.quiet {
             return true;
@@ -185,18 +188,18 @@ impl<'c, M: Memory> Checker<'c, M> {
             FindingKind::BlockTwice,
             place,
             repair,
-            format_args!("block {block}, here {}, is used for {} already", wanted.name(), present.name()),
+            format_args!("block {block}, used here for {}, is already used for {}", wanted.name(), present.name()),
         );
         false
     }
 
-    /// The state of an inode number, if there can be such an inode.
+    /// The state of an inode number, if the image has this inode.
     pub fn state(&mut self, number: u64) -> Option<&mut InodeState> {
         let place = self.image.segments.place(number)?;
         self.inodes.get_mut(place)
     }
 
-    /// Tells how far the check is.
+    /// Reports the progress of the check.
     pub fn step(&mut self, phase: Phase, done: u64, total: u64) {
         (self.progress)(Progress { phase, done, total });
     }
@@ -226,7 +229,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.report.counts = counts;
     }
 
-    /// Gives findings their paths: when they were made, not all names were known.
+    /// Adds paths to the findings, now that all names are known.
     fn name_paths(&mut self) {
         let mut findings = std::mem::take(&mut self.report.findings);
         for finding in &mut findings {
@@ -252,7 +255,7 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 }
 
-/// Checks every invariant of the image in a region, and changes nothing.
+/// Checks every invariant of the image in a region; changes nothing.
 pub fn check<M: Memory>(region: &Region<M>, options: &Options, progress: &mut dyn FnMut(Progress)) -> Report {
     match examine(region, options, progress) {
         Ok(checker) => checker.report,
@@ -260,7 +263,7 @@ pub fn check<M: Memory>(region: &Region<M>, options: &Options, progress: &mut dy
     }
 }
 
-/// The same, with all that the check found out; a report alone if there is nothing that could be looked at.
+/// The same, with the checker's state; only a report if the image cannot be checked.
 pub(crate) fn examine<'c, M: Memory>(
     region: &'c Region<M>,
     options: &Options,

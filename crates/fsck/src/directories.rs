@@ -1,4 +1,4 @@
-//! Directory logs and the dentries that they name.
+//! Checks of directory logs and of the dentries in them.
 
 use crate::check::{Checker, DAMAGED, ENDED, InodeState, Place, REACHED};
 use crate::finding::{FindingKind, Repair};
@@ -14,21 +14,21 @@ use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-/// A directory that is being walked.
+/// A directory during its walk.
 struct Walk {
     /// Its inode number.
     number: u64,
-    /// Cookies met so far are below this.
+    /// Above all cookies found so far.
     next_cookie: u64,
-    /// Hashes of its names, and where their dentries are.
+    /// Hashes of its names, with the offsets of their dentries.
     names: Vec<(u64, u64)>,
-    /// Pages met, where blocks are not claimed.
+    /// Pages found; used where blocks are not claimed.
     pages: HashSet<u64>,
     /// Its subdirectories.
     below: Vec<u64>,
 }
 
-/// A slot that is not empty.
+/// A non-empty slot.
 #[derive(Clone, Copy)]
 struct Slot {
     offset: u64,
@@ -38,12 +38,12 @@ struct Slot {
     index: u64,
 }
 
-/// Whether a dentry's name counts as it stands.
+/// Whether a dentry is marked valid on the image.
 fn dentry_counts(dentry: &Dentry) -> bool {
     Valid::from_word(dentry.valid.load()).valid
 }
 
-/// Whether a dentry says that it is of the directory and the slot where it was found.
+/// Whether a dentry belongs to the directory and the slot in which it was found.
 fn belongs(walk: &Walk, slot: Slot, facts: &DentryFacts) -> bool {
     let (kind, first) = slot.page;
     let fits = kind == LogPageKind::Compacted || facts.cookie == first.wrapping_add(slot.index);
@@ -51,7 +51,7 @@ fn belongs(walk: &Walk, slot: Slot, facts: &DentryFacts) -> bool {
 }
 
 impl<'c, M: Memory> Checker<'c, M> {
-    /// Walks all directories: from the root down, then those that nothing leads to.
+    /// Walks all directories: from the root down, then the unreached ones.
     pub fn check_directories(&mut self) {
         let hasher = RandomState::new();
         let total = self.inodes.iter().filter(|state| state.is_directory()).count() as u64;
@@ -66,7 +66,7 @@ impl<'c, M: Memory> Checker<'c, M> {
                 queue.append(&mut self.walk(number, &hasher));
             }
         }
-        // After a crash these are to be freed with all that they have, so that what they claim does not matter.
+        // After a crash, these will be freed with all their content, so their claims do not matter.
         self.quiet = !self.clean;
         for place in 0..self.inodes.len() {
             let state = self.inodes[place];
@@ -78,7 +78,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.step(Phase::Directories, total, total);
     }
 
-    /// Marks a directory as reached; whether it was not.
+    /// Marks a directory as reached; returns whether it was unreached.
     fn reach(&mut self, number: u64) -> bool {
         let Some(state) = self.state(number) else { return false };
         if !state.is_directory() || state.flags & REACHED != 0 {
@@ -88,7 +88,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         true
     }
 
-    /// Walks a directory's log; its subdirectories.
+    /// Walks a directory's log; returns its subdirectories.
     fn walk(&mut self, number: u64, hasher: &RandomState) -> Vec<u64> {
         let Some((inode, offset)) = self.image.inode(number) else { return Vec::new() };
         let (names, pages, below) = (Vec::new(), HashSet::new(), Vec::new());
@@ -111,14 +111,14 @@ impl<'c, M: Memory> Checker<'c, M> {
         walk.below
     }
 
-    /// The page at an offset, if it is this directory's and was not met before.
+    /// The page at an offset, if it belongs to this directory and was not found before.
     fn enter_page(&mut self, walk: &mut Walk, link: u64, offset: u64) -> Option<(&'c LogPage, LogPageKind)> {
         let (number, region) = (walk.number, self.image.region);
         let on = Place::inode(number).at(offset);
         let repair = Repair::CutLog { offset: link };
         if !self.image.is_data_offset(offset) {
             let repair = self.flipped_link(walk, link, offset).unwrap_or(repair);
-            let sentence = format_args!("its log leads to {offset:#x}, where no page can be");
+            let sentence = format_args!("its log links to offset {offset:#x}, where no page can be");
             self.found(FindingKind::LogOffset, Place::inode(number).at(link), repair, sentence);
             return None;
         }
@@ -126,19 +126,19 @@ impl<'c, M: Memory> Checker<'c, M> {
         let Some(kind) = page.kind(number) else {
             let mended = self.mended_page(page, offset, walk);
             let repair = mended.or_else(|| self.flipped_link(walk, link, offset)).unwrap_or(repair);
-            let sentence = format_args!("its log leads to a block that is no page of it");
+            let sentence = format_args!("its log links to a block that is not one of its pages");
             self.found(FindingKind::LogPage, on, repair, sentence);
             return None;
         };
         let seen = if self.quiet {
             !walk.pages.insert(offset)
         } else {
-            // Only this directory has pages with its number in them.
+            // Only this directory has pages with its number in their headers.
             self.usage.of(offset / BLOCK_BYTES) == Use::LogPage
         };
         if seen {
             let repair = self.flipped_link(walk, link, offset).unwrap_or(repair);
-            let sentence = format_args!("its log leads to a page for the second time");
+            let sentence = format_args!("its log links to the same page twice");
             self.found(FindingKind::LogLoop, on, repair, sentence);
             return None;
         }
@@ -152,8 +152,9 @@ impl<'c, M: Memory> Checker<'c, M> {
         let first_cookie = page.first_cookie.load();
         if first_cookie < walk.next_cookie {
             let least = walk.next_cookie;
-            let sentence =
-                format_args!("a page of its log begins with cookie {first_cookie}, those before it reach {least}");
+            let sentence = format_args!(
+                "a page of its log begins with cookie {first_cookie}, but the earlier pages reach {least}"
+            );
             let repair = self.page_by_its_names(page, offset, walk).unwrap_or(Repair::None);
             self.found(FindingKind::LogCookies, on, repair, sentence);
         }
@@ -176,13 +177,14 @@ impl<'c, M: Memory> Checker<'c, M> {
         let repair = Repair::ClearWord { offset: slot.offset };
         if slot_tag(slot.word).is_none() {
             let repair = self.flipped_slot(walk, slot).unwrap_or(repair);
-            let sentence = format_args!("a slot of its log has tag {}", slot.word & 63);
+            let sentence = format_args!("a slot of its log has the unknown tag {}", slot.word & 63);
             return self.found(FindingKind::SlotTag, on, repair, sentence);
         }
         let dentry_offset = slot_address(slot.word);
         if self.image.dentry(dentry_offset).is_none() {
             let repair = self.flipped_slot(walk, slot).unwrap_or(repair);
-            let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where no dentry can be");
+            let sentence =
+                format_args!("a slot of its log refers to offset {dentry_offset:#x}, where no dentry can be");
             return self.found(FindingKind::SlotOffset, on, repair, sentence);
         }
         let mut name = Name::default();
@@ -190,13 +192,14 @@ impl<'c, M: Memory> Checker<'c, M> {
             return self.report_half_made(walk, slot, dentry_offset);
         };
         if !self.clean && !dentry_counts(dentry) && !belongs(walk, slot, &facts) {
-            let sentence = format_args!("a slot of its log names {dentry_offset:#x}, where an earlier name was");
+            let sentence =
+                format_args!("a slot of its log refers to offset {dentry_offset:#x}, which holds a removed name");
             return self.found(FindingKind::SlotHalfMade, on, Repair::Recover, sentence);
         }
         let on = Place::inode(walk.number).at(dentry_offset);
         if facts.parent != walk.number {
             let (name, parent) = (name.shown(), facts.parent);
-            let sentence = format_args!("the name \"{name}\" in it says that it is in directory {parent}");
+            let sentence = format_args!("the name \"{name}\" in it belongs to directory {parent}");
             return self.found(FindingKind::DentryParent, on, repair, sentence);
         }
         self.check_cookie(walk, slot, &facts, &name, on);
@@ -231,19 +234,19 @@ impl<'c, M: Memory> Checker<'c, M> {
         let fresh = self.quiet || self.usage.claim_lines(offset, dentry_lines(facts.name_length as usize));
         if !fresh {
             let name = name.shown();
-            let sentence = format_args!("the name \"{name}\" in it lies in cache lines that another name has");
+            let sentence = format_args!("the name \"{name}\" in it overlaps another name's cache lines");
             self.found(FindingKind::DentryOverlap, Place::inode(number).at(offset), repair, sentence);
         }
         fresh
     }
 
-    /// Whether a dentry counts, or will once the journal's records are repeated.
+    /// Whether a dentry is valid, or will be after the journal's replay.
     fn is_valid(&mut self, dentry: &Dentry, facts: &DentryFacts, offset: u64, on: Place) -> bool {
         let mut word = dentry.valid.load();
         if dentry.standing(facts).is_none() {
             let mended = Valid { turn: facts.turn, ..Valid::from_word(word) }.word();
             let repair = if self.clean { Repair::SetWord { offset, word: mended } } else { Repair::Recover };
-            let sentence = format_args!("the valid word of a dentry is of another use of its line");
+            let sentence = format_args!("a dentry's valid word and seal have different reuse generations");
             self.found(FindingKind::DentryTurn, on, repair, sentence);
             return false;
         }
@@ -257,33 +260,39 @@ impl<'c, M: Memory> Checker<'c, M> {
         let bytes = name.bytes();
         if bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
             let (name, target) = (name.shown(), facts.inode);
-            let sentence = format_args!("the name \"{name}\" (of inode {target}) in it cannot be a name");
+            let sentence = format_args!("the name \"{name}\" (of inode {target}) in it is not a valid name");
             let dentry = on.offset().unwrap_or(0);
             self.found(FindingKind::NameInvalid, on, Repair::Rename { dentry }, sentence);
         }
     }
 
-    /// Counts a name for the inode that it leads to; whether it leads to a whole one.
+    /// Counts a name for its inode; returns whether that inode is intact.
     fn check_target(&mut self, walk: &mut Walk, dentry: u64, facts: &DentryFacts, name: &Name) -> bool {
         let on = Place::inode(walk.number).at(dentry);
         let (shown_name, number) = (name, facts.inode);
         let repair = Repair::Invalidate { dentry };
         let Some(state) = self.state(number).map(|state| *state).filter(|_| number != 0) else {
             let name = shown_name.shown();
-            let sentence = format_args!("the name \"{name}\" in it leads to inode {number}, which there cannot be");
+            let sentence =
+                format_args!("the name \"{name}\" in it refers to inode {number}, which the image does not have");
             self.found(FindingKind::DentryTarget, on, repair, sentence);
             return false;
         };
         if number == ROOT_INODE {
             let name = shown_name.shown();
-            self.found(FindingKind::RootNamed, on, repair, format_args!("the name \"{name}\" in it leads to the root"));
+            self.found(
+                FindingKind::RootNamed,
+                on,
+                repair,
+                format_args!("the name \"{name}\" in it refers to the root directory"),
+            );
             return false;
         }
         if state.kind == 0 {
             if state.flags & DAMAGED == 0 {
                 let name = shown_name.shown();
                 let repair = if self.clean { repair } else { Repair::Recover };
-                let sentence = format_args!("the name \"{name}\" in it leads to inode {number}, which is free");
+                let sentence = format_args!("the name \"{name}\" in it refers to inode {number}, which is free");
                 self.found(FindingKind::DentryDangling, on, repair, sentence);
             }
             return false;
@@ -291,14 +300,13 @@ impl<'c, M: Memory> Checker<'c, M> {
         if short_generation(state.generation) != facts.generation {
             let name = shown_name.shown();
             let repair = if self.clean { repair } else { Repair::Recover };
-            let sentence = format_args!("the name \"{name}\" in it is of another life of inode {number}");
+            let sentence = format_args!("the name \"{name}\" in it refers to another generation of inode {number}");
             self.found(FindingKind::DentryDangling, on, repair, sentence);
             return false;
         }
         if state.kind != facts.kind as u8 {
             let (name, kind) = (shown_name.shown(), facts.kind);
-            let sentence =
-                format_args!("the name \"{name}\" in it says that inode {number} is a {kind:?}, which it is not");
+            let sentence = format_args!("the name \"{name}\" in it has kind {kind:?}, which inode {number} has not");
             let kind = FileKind::from_bits(state.kind as u32).unwrap_or(facts.kind);
             let word = DentryFacts { kind, ..*facts }.seal(shown_name.bytes());
             let offset = dentry + std::mem::offset_of!(Dentry, seal) as u64;
@@ -326,7 +334,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         let on = Place::inode(number).at(dentry);
         if state.names > 0 {
             let (name, parent) = (name.shown(), walk.number);
-            let sentence = format_args!("the directory has another name, \"{name}\" in directory {parent}");
+            let sentence = format_args!("the directory has a second name, \"{name}\" in directory {parent}");
             self.found(FindingKind::DirectoryNames, on, Repair::Invalidate { dentry }, sentence);
             return;
         }
@@ -339,7 +347,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
     }
 
-    /// Finds names that a directory has twice: those of equal hashes lie side by side once sorted.
+    /// Finds duplicate names: names with equal hashes are adjacent after sorting.
     fn check_twice(&mut self, walk: &mut Walk) {
         walk.names.sort_unstable();
         let (mut one, mut other) = (Name::default(), Name::default());
@@ -352,21 +360,23 @@ impl<'c, M: Memory> Checker<'c, M> {
             if whole && one.bytes() == other.bytes() {
                 let dentry = pair[1].1;
                 let name = shown(one.bytes());
-                let sentence = format_args!("the name \"{name}\" is in it twice");
+                let sentence = format_args!("the name \"{name}\" occurs in it twice");
                 let on = Place::inode(walk.number).at(dentry);
                 self.found(FindingKind::NameTwice, on, Repair::Rename { dentry }, sentence);
             }
         }
     }
 
-    /// A slot that names what is no whole dentry: half-made by a creation that a crash stopped, or damaged since.
+    /// Reports a slot whose dentry does not verify: an incomplete creation interrupted by a crash,
+    /// or later damage.
     fn report_half_made(&mut self, walk: &Walk, slot: Slot, offset: u64) {
         let on = Place::inode(walk.number).at(slot.offset);
         let flip = self.image.dentry(offset).and_then(|dentry| dentry.flip(self.image.region));
         let repair = self.set_flipped(offset, flip).or_else(|| self.flipped_slot(walk, slot));
         let repair = repair.unwrap_or(Repair::ClearWord { offset: slot.offset });
-        let sentence = format_args!("a slot of its log names {offset:#x}, where no whole dentry is");
-        // Compaction copies slots of whole dentries only, and an unverified one is not half-made there.
+        let sentence = format_args!("a slot of its log refers to offset {offset:#x}, where no dentry verifies");
+        // Compaction copies only slots of verified dentries, so there an unverified one is damage,
+        // not an incomplete creation.
         let compacted = slot.page.0 == LogPageKind::Compacted;
         match (self.clean, compacted) {
             (_, true) => self.found(FindingKind::DentryDamaged, on, repair, sentence),
@@ -375,7 +385,8 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
     }
 
-    /// The word with one bit flipped, among the 64, that leads to the page that is missed: of this directory, behind those before, and nobody's yet.
+    /// The link with one of its 64 bits flipped, if exactly one flip leads to a free page of this
+    /// directory that follows the earlier ones.
     fn flipped_link(&self, walk: &Walk, link: u64, offset: u64) -> Option<Repair> {
         let fits = |offset: u64| {
             let page = self.image.region.get(Pm::<LogPage>::new(offset)).ok();
@@ -387,7 +398,8 @@ impl<'c, M: Memory> Checker<'c, M> {
         Some(Repair::SetWord { offset: link, word })
     }
 
-    /// The word with one bit flipped that leads to a name of this directory, with the cookie that belongs here, in lines that are nobody's.
+    /// The slot word with one bit flipped, if exactly one flip leads to a name of this directory
+    /// with a fitting cookie in unused lines.
     fn flipped_slot(&self, walk: &Walk, slot: Slot) -> Option<Repair> {
         let fits = |word: u64| {
             let offset = slot_address(word);
@@ -403,7 +415,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         Some(Repair::SetWord { offset: slot.offset, word })
     }
 
-    /// What would make the header of a page whole.
+    /// The repair that makes the header of a page valid.
     fn mended_page(&self, page: &LogPage, offset: u64, walk: &Walk) -> Option<Repair> {
         let is_free = self.usage.of(offset / BLOCK_BYTES) == Use::Free;
         let is_others = page.belongs_to(page.owner.load());
@@ -414,7 +426,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         flipped.or_else(|| self.page_by_its_names(page, offset, walk))
     }
 
-    /// The header that a page of this directory would have, as the names in it say.
+    /// The header of a page of this directory, derived from the names in it.
     fn page_by_its_names(&self, page: &LogPage, offset: u64, walk: &Walk) -> Option<Repair> {
         let mut name = Name::default();
         let names = page.slots.iter().enumerate().filter_map(|(index, slot)| {
@@ -432,13 +444,13 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 }
 
-/// The only item of an iterator, if it has one and no more.
+/// The only item of an iterator; none if it has no item or several.
 fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
     let item = items.next();
     item.filter(|_| items.next().is_none())
 }
 
-/// Whether a dentry has a cookie that it can have in a slot.
+/// Whether a dentry's cookie is possible in a slot.
 fn fits_slot(facts: &DentryFacts, slot: Slot, walk: &Walk) -> bool {
     match slot.page {
         (LogPageKind::Append, first) => facts.cookie == first.wrapping_add(slot.index),

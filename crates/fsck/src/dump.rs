@@ -1,5 +1,5 @@
-//! Structures of an image in words, for people who want to see what is there. Nothing is attached and nothing has to be
-//! whole: what does not verify is shown, and said to be so.
+//! Human-readable dumps of an image's structures. The image is not attached and may be damaged: a
+//! structure that does not verify is shown and marked so.
 
 use crate::image::{Image, Name, Segments, geometry_of, shown, whole_copy};
 use engine::format::{
@@ -11,43 +11,43 @@ use engine::row_of_root;
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
 use std::fmt::{self, Write};
 
-/// Lines of a log page, a block map or a journal that are shown.
+/// Maximum number of lines shown for a log page, a block map or a journal.
 const LINES_MAX: usize = 600;
-/// Links of a chain that are followed.
+/// Maximum number of links followed in a chain.
 const CHAIN_MAX: u64 = 1 << 20;
 
-/// What to show.
+/// The structure to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// The superblock, its copy, and the figures of the snapshot.
     Superblock,
     /// The journal slots that are not empty.
     Journal,
-    /// The inode of a number, its block map's outline, its log.
+    /// An inode, the outline of its block map, its log.
     Inode {
-        /// The number.
+        /// The inode number.
         number: u64,
     },
-    /// A name, and the inode that it leads to. Symbolic links are not followed.
+    /// A name and the inode it refers to. Symbolic links are not followed.
     Path {
         /// From the root; leading, trailing and double slashes do not matter.
         path: Vec<u8>,
     },
-    /// Whatever can be told of an offset: a dentry, a log page, or bare words.
+    /// The structure at an offset: a dentry, a log page, or plain words.
     Offset {
         /// The offset.
         offset: u64,
     },
 }
 
-/// Why nothing can be shown.
+/// The reason why nothing can be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DumpError {
-    /// The superblock cannot be believed, in its own words.
+    /// The superblock is invalid; its finding's sentence.
     NotAnImage(String),
-    /// The image cannot have such an inode.
+    /// The image does not have this inode.
     NoInode(u64),
-    /// There is no such name; how far the path leads.
+    /// The name does not exist; the path up to it.
     NoName(String),
     /// The offset lies outside of the image.
     Outside(u64),
@@ -60,13 +60,13 @@ impl fmt::Display for DumpError {
         match self {
             DumpError::NotAnImage(why) => f.write_str(why),
             DumpError::NoInode(number) => {
-                write!(f, "the image has no inode {number}; `directfs dump IMAGE /` shows the root")
+                write!(f, "the image has no inode {number}; `directfs dump IMAGE /` lists the root directory")
             }
             DumpError::NoName(path) => {
-                write!(f, "there is no {path} on the image; check the spelling, from the image's root")
+                write!(f, "{path} does not exist on the image; check the path, which starts at the image's root")
             }
-            DumpError::Outside(offset) => write!(f, "offset {offset:#x} lies outside of the image"),
-            DumpError::Output => f.write_str("the text could not be written"),
+            DumpError::Outside(offset) => write!(f, "offset {offset:#x} is outside the image"),
+            DumpError::Output => f.write_str("the output could not be written"),
         }
     }
 }
@@ -79,7 +79,7 @@ impl From<fmt::Error> for DumpError {
     }
 }
 
-/// Writes what the target is, in words; with `raw`, the words that it consists of too.
+/// Prints the target; with `raw`, also its words.
 pub fn dump<M: Memory>(region: &Region<M>, target: &Target, raw: bool, out: &mut dyn Write) -> Result<(), DumpError> {
     let image = open(region)?;
     let mut dumper = Dumper { image, raw, out };
@@ -112,7 +112,7 @@ struct Dumper<'d, 'r, M: Memory> {
     out: &'d mut dyn Write,
 }
 
-/// A moment, in seconds since 1970 with all nine digits behind them: what the words say, without calendars.
+/// A timestamp in seconds since 1970 with nine decimals.
 fn moment(ns: i64) -> String {
     format!("{}.{:09} s", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
 }
@@ -143,7 +143,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         Ok(writeln!(self.out, "  {name:<12} {value}")?)
     }
 
-    /// The words of a structure, a line of the image at a time.
+    /// The words of a structure, half a line of the image at a time.
     fn words(&mut self, offset: u64, length: u64) -> Result<(), DumpError> {
         if !self.raw {
             return Ok(());
@@ -159,7 +159,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         Ok(())
     }
 
-    /// The word at offset zero, which as an offset means none.
+    /// The word at offset zero, which `Pm` cannot express.
     fn first_word(&self) -> u64 {
         self.image.region.first::<Cell64>().map_or(0, Cell64::load)
     }
@@ -217,11 +217,11 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let left = if clean { "left cleanly" } else { "in use, or not left cleanly" };
         self.line("state", format_args!("epoch {epoch}, {left}"))?;
         let figures = Snapshot::from_words(&std::array::from_fn(|index| superblock.snapshot[index].load()));
-        let counts = if clean { "" } else { " (means nothing now)" };
+        let counts = if clean { "" } else { " (not valid now)" };
         self.line("snapshot", format_args!("checksum {:#010x}{counts}", figures.checksum))?;
         self.line("", format_args!("{} blocks free, {} inodes used", figures.blocks_free, figures.inodes_used))?;
         let (pages, first) = (figures.list_pages, figures.list_page);
-        self.line("", format_args!("{} segments, {pages} pages of the list from {first:#x}", figures.segments))
+        self.line("", format_args!("{} segments, {pages} list pages from {first:#x}", figures.segments))
     }
 
     fn journal(&mut self) -> Result<(), DumpError> {
@@ -244,13 +244,13 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         self.line("seal", format_args!("{:#018x}, {}", slot.seal.load(), whole(record.is_some())))?;
         if let Some(record) = record {
             for step in record.moves.iter().filter(|step| step.slot != 0) {
-                self.line("slot", format_args!("{:#x} is to name dentry {:#x}", step.slot, step.dentry))?;
+                self.line("slot", format_args!("{:#x} will refer to dentry {:#x}", step.slot, step.dentry))?;
                 if step.directory != 0 {
-                    self.line("parent", format_args!("of the inode at {:#x} becomes {}", step.directory, step.parent))?;
+                    self.line("parent", format_args!("of the inode at {:#x} will be {}", step.directory, step.parent))?;
                 }
             }
             for dentry in record.invalidated.iter().filter(|dentry| **dentry != 0) {
-                self.line("invalid", format_args!("becomes the dentry at {dentry:#x}"))?;
+                self.line("invalid", format_args!("will be the dentry at {dentry:#x}"))?;
             }
             self.line("moment", format_args!("{}", moment(record.moment_ns as i64)))?;
             self.line("turn", format_args!("{}", record.turn))?;
@@ -289,7 +289,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         pages
     }
 
-    /// The dentry of a name.
+    /// The offset of a name's dentry.
     fn lookup(&self, directory: u64, wanted: &[u8]) -> Option<u64> {
         let mut name = Name::default();
         for (_, page) in self.pages(directory) {
@@ -312,9 +312,12 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let verified = self.image.verified(offset, &mut name);
         let valid = Valid::from_word(dentry.valid.load());
         let counts = if valid.valid { "valid since" } else { "invalid since" };
-        self.line("valid", format_args!("{counts} {}, turn {}", moment(valid.moment_ns as i64), valid.turn))?;
+        self.line(
+            "valid",
+            format_args!("{counts} {}, reuse generation {}", moment(valid.moment_ns as i64), valid.turn),
+        )?;
         self.line("seal", format_args!("{:#018x}, {}", dentry.seal.load(), whole(verified.is_some())))?;
-        self.line("inode", format_args!("{}, life {}", dentry.number(), dentry.inode.load() >> 40))?;
+        self.line("inode", format_args!("{}, generation {}", dentry.number(), dentry.inode.load() >> 40))?;
         self.line("parent", format_args!("{}", dentry.parent.load()))?;
         self.line("cookie", format_args!("{}", dentry.cookie.load()))?;
         let Some((_, facts)) = verified else { return self.words(offset, LINE_BYTES) };
@@ -329,7 +332,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let birth = inode.birth.load();
         let generation = inode.generation(number);
         if birth >> 32 == 0 {
-            self.line("birth", format_args!("{birth:#018x}: free; generation {} was the last", birth as u32))?;
+            self.line("birth", format_args!("{birth:#018x}: free; last generation {}", birth as u32))?;
             return self.words(offset, 256);
         }
         self.line(
@@ -381,8 +384,8 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let offset = self.image.region.offset_of(entry);
         let sequence = crate::inodes::sequence(entry, parity, number, generation);
         let counts = match sequence {
-            Some(_) if sequence == newest => "verifies, counts",
-            Some(_) => "verifies, the other one is newer",
+            Some(_) if sequence == newest => "verifies, current",
+            Some(_) => "verifies, older",
             None => whole(false),
         };
         self.heading(
@@ -421,7 +424,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         Ok(())
     }
 
-    /// A log page and the names that it leads to; how many lines.
+    /// Prints a log page and its names; returns the number of lines.
     fn log_page(&mut self, offset: u64, page: &LogPage) -> Result<usize, DumpError> {
         let owner = page.owner.load();
         let kind = page.kind(owner).map_or("of unknown kind".to_owned(), |kind| format!("{kind:?}").to_lowercase());
@@ -440,7 +443,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
             let verified = self.image.verified(at, &mut name);
             match (slot_tag(word), verified) {
                 (None, _) => writeln!(self.out, "  slot {index:>3}  {word:#014x}  unknown tag {}", word & 63)?,
-                (_, None) => writeln!(self.out, "  slot {index:>3}  {at:#014x}  no whole dentry")?,
+                (_, None) => writeln!(self.out, "  slot {index:>3}  {at:#014x}  no valid dentry")?,
                 (_, Some((dentry, facts))) => {
                     let valid = Valid::from_word(dentry.valid.load()).valid;
                     let state = if valid { "" } else { "  (invalid)" };
@@ -464,7 +467,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
             return Ok(());
         }
         if let Some((first, count)) = row_of_root(root) {
-            writeln!(self.out, "{what}, root {root:#x}, {count} blocks in a row")?;
+            writeln!(self.out, "{what}, root {root:#x}, inline extent of {count} blocks")?;
             return self.end_run(&mut Outline { run: Some(Run { index: 0, word: first, count }), lines: 0, nodes: 0 });
         }
         writeln!(self.out, "{what}, root {root:#x}, height {}", root & 0xf)?;
@@ -568,14 +571,14 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
     }
 }
 
-/// A block map that is being shown.
+/// A block map during its output.
 struct Outline {
     run: Option<Run>,
     lines: usize,
     nodes: u64,
 }
 
-/// Data blocks that follow each other in the file and on the image.
+/// Data blocks that are consecutive both in the file and on the image.
 struct Run {
     index: u64,
     word: u64,

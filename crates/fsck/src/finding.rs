@@ -1,20 +1,20 @@
-//! What can be wrong with an image: one kind of finding per invariant, each with a name that never changes.
+//! The findings of a check: one kind per invariant, each with a name that never changes.
 
 use std::fmt;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// To be expected after a crash; the next attach puts it in order.
+    /// Expected after a crash; the next attach recovers it.
     Note,
-    /// Nothing that anybody could reach is lost, but space or a safety net is.
+    /// No reachable data is lost, but space or redundancy is.
     Warning,
-    /// An invariant does not hold.
+    /// An invariant is violated.
     Error,
 }
 
 impl Severity {
-    /// The word for people and programs.
+    /// The word for messages and for JSON.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Note => "note",
@@ -30,7 +30,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// How a kind's severity depends on whether the image was left cleanly.
+/// How a kind's severity depends on whether the image was cleanly detached.
 #[derive(Clone, Copy)]
 enum Weight {
     Always(Severity),
@@ -42,7 +42,7 @@ enum Weight {
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal, $weight:expr;)+) => {
-        /// The invariant that a finding is about.
+        /// The invariant that a finding violates.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum FindingKind {
@@ -50,15 +50,15 @@ macro_rules! kinds {
         }
 
         impl FindingKind {
-            /// All kinds, in the order in which they are looked for.
+            /// All kinds, in the order in which they are checked.
             pub const ALL: &[FindingKind] = &[$(FindingKind::$kind,)+];
 
-            /// The name: stable, for programs, tests and searches.
+            /// The name, stable for programs, tests and searches.
             pub const fn name(self) -> &'static str {
                 match self { $(FindingKind::$kind => $name,)+ }
             }
 
-            /// What the invariant is, in words.
+            /// The violated invariant in one sentence.
             pub const fn description(self) -> &'static str {
                 match self { $(FindingKind::$kind => concat!($($doc),+).trim_ascii(),)+ }
             }
@@ -77,109 +77,112 @@ kinds! {
     ImageTooShort = "image-too-short", Always(Error);
     /// There is no magic at the start: not an image, or mkfs was interrupted.
     NotAnImage = "not-an-image", Always(Error);
-    /// The image has a format version that this program does not know.
+    /// The image has a format version that this program does not support.
     UnknownVersion = "unknown-version", Always(Error);
-    /// The image uses features that this program must know to read it, and does not.
+    /// The image uses incompatible features that this program does not support.
     UnknownFeatures = "unknown-features", Always(Error);
     /// The superblock's checksum does not match.
     SuperblockChecksum = "superblock-checksum", Always(Error);
-    /// The image is longer than the file that should hold it.
+    /// The image is longer than its file.
     ImageTruncated = "image-truncated", Always(Error);
-    /// The superblock's areas do not lie as mkfs lays them.
+    /// The areas in the superblock are not laid out as mkfs does it.
     SuperblockGeometry = "superblock-geometry", Always(Error);
-    /// The copy of the superblock in the last block is not a whole copy.
+    /// The copy of the superblock in the last block is damaged.
     SuperblockCopy = "superblock-copy", Always(Warning);
     /// Reserved bytes are not zero.
     ReservedNotZero = "reserved-not-zero", Always(Warning);
 
-    /// A journal slot holds a record that was being written; it never counted.
+    /// A journal slot has an incompletely written record, which never took effect.
     JournalTorn = "journal-torn", ErrorIfClean;
-    /// A journal slot holds a whole record: a rename that the next attach completes.
+    /// A journal slot has a complete record: a rename that the next attach completes.
     JournalPending = "journal-pending", ErrorIfClean;
-    /// A journal slot holds a finished record whose clearing was lost.
+    /// A journal slot has a finished record whose clearing was lost.
     JournalStale = "journal-stale", ErrorIfClean;
-    /// A journal record names things that cannot be.
+    /// A journal record refers to structures that cannot exist.
     JournalRecord = "journal-record", Always(Error);
 
     /// An entry of the segment table is not the offset of a block in the data area.
     SegmentOffset = "segment-offset", Always(Error);
-    /// The list of a segment's blocks does not verify, or names what cannot be its blocks.
+    /// The list of a segment's blocks does not verify, or has blocks that cannot be the segment's.
     SegmentList = "segment-list", Always(Error);
-    /// Two segments of inodes lie in the same blocks.
+    /// Two segments of inodes share blocks.
     SegmentOverlap = "segment-overlap", Always(Error);
-    /// A segment follows an entry of the table that is empty; segments are added in order.
+    /// A segment follows an empty entry of the table; segments are added in order.
     SegmentGap = "segment-gap", Always(Error);
 
-    /// An inode says that it has another number.
+    /// An inode has another inode's number.
     InodeNumber = "inode-number", Always(Error);
     /// An inode's identity does not match its checksum.
     InodeChecksum = "inode-checksum", ErrorIfClean;
-    /// An inode's identity does not match its checksum, though it has attributes that only a finished creation can have.
+    /// An inode's identity does not match its checksum, although its attributes show a finished
+    /// creation.
     InodeDamaged = "inode-damaged", Always(Error);
-    /// An inode is of a kind that does not exist.
+    /// An inode has an unknown kind.
     InodeKind = "inode-kind", Always(Error);
-    /// An inode is in use in generation zero, which no life has.
+    /// An inode in use has generation zero, which is never assigned.
     InodeGeneration = "inode-generation", Always(Error);
     /// Inode number zero is in use.
     InodeZero = "inode-zero", Always(Error);
     /// A free inode has an access time or an inline body, which the next file would inherit.
     FreeInodeNotZero = "free-inode-not-zero", ErrorIfClean;
-    /// An inode's pointer into memory is of an epoch that is still to come.
+    /// An inode's pointer into memory has an epoch later than the image's.
     PointerEpoch = "pointer-epoch", Always(Error);
-    /// An inode that is no device has a device number.
+    /// An inode that is not a device has a device number.
     InodeDevice = "inode-device", Always(Warning);
-    /// An inode that is no directory has a directory's fields.
+    /// An inode that is not a directory has directory fields.
     DirectoryFields = "directory-fields", WarningIfClean;
     /// An inode has no property entry that verifies.
     NoProperty = "no-property", ErrorIfClean;
-    /// The mode says another kind of file than the inode's identity does.
+    /// The mode and the inode's identity have different file kinds.
     PropertyKind = "property-kind", Always(Error);
-    /// One of the two property entries does not verify, though it was in use: a change that a crash tore.
+    /// One of the two property entries was in use and does not verify: a change interrupted by a
+    /// crash.
     PropertyTorn = "property-torn", Always(Note);
-    /// The two property entries are not one change apart.
+    /// The sequence numbers of the two property entries are not adjacent.
     PropertySequence = "property-sequence", Always(Error);
-    /// A property entry has unknown flags, or flags that do not go with its kind.
+    /// A property entry has unknown flags, or flags that do not fit its kind.
     PropertyFlags = "property-flags", Always(Error);
-    /// A size that a file of this kind cannot have.
+    /// The size is impossible for a file of this kind.
     PropertySize = "property-size", Always(Error);
-    /// A file of a kind that has no body has one, or an inline one has another beside it.
+    /// A file has a body although its kind has none, or a block map in addition to its inline body.
     PropertyRoot = "property-root", Always(Error);
 
-    /// A directory's log leads to an offset that no page can have.
+    /// A directory's log links to an offset where no page can be.
     LogOffset = "log-offset", Always(Error);
-    /// A directory's log leads to a page that is not its own, or whose header does not verify.
+    /// A directory's log links to a page of another owner, or with a header that does not verify.
     LogPage = "log-page", Always(Error);
-    /// A directory's log leads to a page for the second time.
+    /// A directory's log links to the same page twice.
     LogLoop = "log-loop", Always(Error);
-    /// A page's first cookie is not above all cookies of the pages before it.
+    /// A page's first cookie is not above all cookies of the earlier pages.
     LogCookies = "log-cookies", Always(Error);
     /// A directory's log ends with a compacted page, to which nothing can be appended.
     LogEnd = "log-end", Always(Warning);
-    /// A slot has a tag that this format does not know.
+    /// A slot has an unknown tag.
     SlotTag = "slot-tag", Always(Error);
-    /// A slot names an offset at which no dentry can be.
+    /// A slot refers to an offset where no dentry can be.
     SlotOffset = "slot-offset", Always(Error);
-    /// A slot names a dentry that does not verify: a creation that was never finished.
+    /// A slot refers to a dentry that does not verify: an unfinished creation.
     SlotHalfMade = "slot-half-made", ErrorIfClean;
-    /// A compacted page names a dentry that does not verify; only whole ones ever come to such a page.
+    /// A compacted page refers to a dentry that does not verify; compaction copies only dentries
+    /// that do.
     DentryDamaged = "dentry-damaged", Always(Error);
-    /// A dentry stands in the log of another directory than it says.
+    /// A dentry is in the log of another directory than its own.
     DentryParent = "dentry-parent", Always(Error);
-    /// A dentry's cookie does not belong to its place in the log.
+    /// A dentry's cookie does not match its place in the log.
     DentryCookie = "dentry-cookie", Always(Error);
-    /// Two dentries lie in the same cache lines, or two slots name the same one.
+    /// Two dentries share cache lines, or two slots refer to the same dentry.
     DentryOverlap = "dentry-overlap", Always(Error);
-    /// A name has a slash or a zero byte in it, or is `.` or `..`.
+    /// A name contains a slash or a zero byte, or is `.` or `..`.
     NameInvalid = "name-invalid", Always(Error);
     /// A directory has the same name twice.
     NameTwice = "name-twice", Always(Error);
-    /// A name leads to an inode number that the image cannot have.
+    /// A name refers to an inode number that the image does not have.
     DentryTarget = "dentry-target", Always(Error);
-    /// A name leads to an inode that is free or not whole.
+    /// A name refers to an inode that is free or damaged.
     DentryDangling = "dentry-dangling", ErrorIfClean;
-    /// A name says another kind of file than its inode does.
+    /// A name and its inode have different file kinds.
     DentryKind = "dentry-kind", Always(Error);
-    /// A dentry's valid word is of another use of its line than its seal.
+    /// A dentry's valid word and its seal have different reuse generations.
     DentryTurn = "dentry-turn", ErrorIfClean;
 
     /// There is no root directory.
@@ -188,54 +191,58 @@ kinds! {
     RootNamed = "root-named", Always(Error);
     /// A directory has more than one name.
     DirectoryNames = "directory-names", Always(Error);
-    /// A directory's `..` is not the directory that its name is in.
+    /// A directory's `..` is not the directory of its name.
     DirectoryParent = "directory-parent", ErrorIfClean;
     /// A directory is not below the root, but below itself.
     DirectoryCycle = "directory-cycle", Always(Error);
-    /// A file has no name: unlinked while open, or half-made.
+    /// A file has no name: it was unlinked while open, or its creation is incomplete.
     Orphan = "orphan", ErrorIfClean;
-    /// A file's link count is not the number of its names (for a directory: two more than its subdirectories).
+    /// A file's link count is not the number of its names (for a directory: of its subdirectories
+    /// plus two).
     LinksWrong = "links-wrong", ErrorIfClean;
 
-    /// A body's block map is of an impossible height or shape.
+    /// A body's block map has an impossible height or shape.
     MapShape = "map-shape", Always(Error);
-    /// A body leads to a block outside of the data area.
+    /// A body refers to a block outside the data area.
     BlockOutside = "block-outside", Always(Error);
-    /// A block is used by two owners.
+    /// A block has two owners.
     BlockTwice = "block-twice", Always(Error);
-    /// A body has blocks behind the end of the file.
+    /// A body has blocks beyond the end of the file.
     BeyondEnd = "beyond-end", ErrorIfClean;
-    /// A file's count of blocks is not what its body has.
+    /// A file's block count differs from the blocks of its body.
     BlocksWrong = "blocks-wrong", ErrorIfClean;
     /// The extended attributes do not verify or do not parse.
     XattrBody = "xattr-body", Always(Error);
 
-    /// There are no maps of what is free: a repair threw them away, or there was no room for the list of shared blocks. The next attach builds them anew.
+    /// There are no free-space maps: a repair discarded them, or the list of shared blocks had no
+    /// room. The next attach rebuilds them.
     SnapshotDropped = "snapshot-dropped", Always(Note);
-    /// The image says that it was left cleanly, but what was left does not match its checksum.
+    /// The image is marked as cleanly detached, but its free-space maps do not match their
+    /// checksum.
     SnapshotChecksum = "snapshot-checksum", Always(Error);
-    /// A figure that was left with a clean image is wrong.
+    /// A figure saved by the clean detach is wrong.
     SnapshotFigure = "snapshot-figure", Always(Error);
-    /// The list of dentry blocks with free lines and of shared blocks is broken.
+    /// The list of shared blocks and of dentry blocks with free lines is broken.
     SnapshotSlabs = "snapshot-slabs", Always(Error);
-    /// A shared block has more or fewer pointers than was left: it would be freed while a file has it, or never.
+    /// A shared block has another number of pointers than saved: it would be freed too early or
+    /// never.
     SnapshotShares = "snapshot-shares", Always(Error);
-    /// The block map says free of a block that is in use: it would be handed out again.
+    /// The block map marks a block in use as free: it would be allocated again.
     BlockNotMarked = "block-not-marked", Always(Error);
-    /// The block map says used of a block that nothing leads to.
+    /// The block map marks an unused block as in use.
     BlockLeaked = "block-leaked", WarningIfClean;
-    /// The inode map says free of an inode that is in use: it would be handed out again.
+    /// The inode map marks an inode in use as free: it would be allocated again.
     InodeNotMarked = "inode-not-marked", Always(Error);
-    /// The inode map says used of an inode that is free.
+    /// The inode map marks a free inode as in use.
     InodeLeaked = "inode-leaked", WarningIfClean;
-    /// A cache line of a dentry is listed as free: it would be handed out again.
+    /// A cache line of a dentry is listed as free: it would be allocated again.
     LineNotMarked = "line-not-marked", Always(Error);
-    /// Cache lines of dentry blocks are free, but not listed as free.
+    /// Free cache lines of dentry blocks are not listed as free.
     LineLeaked = "line-leaked", WarningIfClean;
 }
 
 impl FindingKind {
-    /// The severity on an image that was left cleanly, or not.
+    /// The severity on an image that was cleanly detached, or was not.
     pub const fn severity(self, clean: bool) -> Severity {
         match self.weight() {
             Weight::Always(severity) => severity,
@@ -252,76 +259,79 @@ impl fmt::Display for FindingKind {
     }
 }
 
-/// What could be done about a finding, with all that a repair needs to know.
+/// The repair for a finding, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Repair {
     /// Nothing that a program should decide: restore from a backup.
     None,
-    /// Attach: recovery does it.
+    /// Recovery at the next attach.
     Recover,
-    /// Write the superblock's description anew from the copy in block `copy`.
+    /// Rewrite the superblock's description from the copy in block `copy`.
     RestoreSuperblock {
         /// Number of the block.
         copy: u64,
     },
-    /// Write the copy in block `copy` anew from the superblock.
+    /// Rewrite the copy in block `copy` from the superblock.
     RewriteCopy {
         /// Number of the block.
         copy: u64,
     },
-    /// Throw the maps of what is free away: the next attach scans and builds all of them anew.
+    /// Discard the free-space maps: the next attach scans the image and rebuilds them.
     DropSnapshot,
-    /// Make bytes zero.
+    /// Set bytes to zero.
     Zero {
-        /// Offset of the first.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         length: u64,
     },
-    /// Make a word zero: a journal slot's seal, or a log slot, whose file becomes an orphan if it has no other name.
+    /// Set a word to zero: a journal slot's seal, or a log slot. Without another name the slot's
+    /// file becomes an orphan.
     ClearWord {
         /// Its offset.
         offset: u64,
     },
-    /// Give a word the value with which a checksum matches, or that follows from what is around it.
+    /// Set a word to the value that matches a checksum, or that follows from its context.
     SetWord {
         /// Its offset.
         offset: u64,
         /// The right value.
         word: u64,
     },
-    /// Do what is left of a rename, and end its record.
+    /// Complete a rename and end its record.
     CompleteRename {
         /// Offset of the journal slot.
         slot: u64,
     },
-    /// Look for the inodes of a segment whose place is not known; if they are gone, give the segment fresh ones.
+    /// Search for the inodes of a segment whose location is unknown; if there are none, allocate
+    /// new ones.
     FindSegment {
         /// Its number.
         segment: u64,
     },
-    /// Write identity or attributes anew from what is left of the other.
+    /// Rebuild identity or attributes from the other.
     MendInode {
         /// Its number.
         number: u64,
     },
-    /// Free an inode of which nothing can be read.
+    /// Free an unreadable inode.
     FreeInode {
         /// Its number.
         number: u64,
     },
-    /// Make a dentry not count.
+    /// Mark a dentry invalid.
     Invalidate {
         /// Its offset.
         dentry: u64,
     },
-    /// Make the name anew in the same directory, with another spelling if it cannot stay.
+    /// Write the name again in the same directory, spelled differently if the present spelling is
+    /// invalid or taken.
     Rename {
         /// The offset of its dentry.
         dentry: u64,
     },
-    /// Write the header of a page anew, as the names in it say.
+    /// Rebuild the header of a page from the names in it.
     MendPage {
         /// Its offset.
         page: u64,
@@ -329,15 +339,15 @@ pub enum Repair {
         directory: u64,
         /// Its first cookie.
         first_cookie: u64,
-        /// Whether it is a compacted one.
+        /// Whether it is a compacted page.
         compacted: bool,
     },
-    /// End the log before a page; the files of the names in it become orphans.
+    /// End the log before a page; the files of its names become orphans.
     CutLog {
-        /// The word that leads to the page.
+        /// The word that links to the page.
         offset: u64,
     },
-    /// Add an empty page to a log.
+    /// Append an empty page to a log.
     AppendPage {
         /// Inode number of the directory.
         number: u64,
@@ -373,7 +383,7 @@ pub enum Repair {
         /// Inode number.
         number: u64,
     },
-    /// Give the file a body of its own, with what can be read of the present one.
+    /// Give the file a separate body with the readable contents of the present one.
     CopyBody {
         /// Inode number.
         number: u64,
@@ -386,37 +396,38 @@ pub enum Repair {
 }
 
 impl Repair {
-    /// What it does, as the end of "shall I ...?". None: there is no repair.
+    /// The repair as the end of "Shall I ...?"; none if there is no repair.
     pub fn question(&self) -> Option<String> {
         Some(match *self {
             Repair::None => return None,
             Repair::Recover => "recover the image".into(),
             Repair::RestoreSuperblock { .. } => "restore the superblock from its copy".into(),
-            Repair::RewriteCopy { .. } => "write the copy anew".into(),
-            Repair::DropSnapshot => "have the maps of what is free built anew".into(),
-            Repair::Zero { .. } => "make the bytes zero".into(),
+            Repair::RewriteCopy { .. } => "rewrite the copy".into(),
+            Repair::DropSnapshot => "have the free-space maps rebuilt".into(),
+            Repair::Zero { .. } => "set the bytes to zero".into(),
             Repair::ClearWord { .. } => "clear it".into(),
-            Repair::SetWord { .. } => "set the word right".into(),
+            Repair::SetWord { .. } => "correct the word".into(),
             Repair::CompleteRename { .. } => "complete the rename".into(),
-            Repair::FindSegment { segment } => format!("look for the inodes of segment {segment}"),
-            Repair::MendInode { .. } => "write what is lost of it anew from what is left".into(),
+            Repair::FindSegment { segment } => format!("search for the inodes of segment {segment}"),
+            Repair::MendInode { .. } => "rebuild its damaged half from the other".into(),
             Repair::FreeInode { .. } => "free it".into(),
             Repair::Invalidate { .. } => "remove the name".into(),
-            Repair::Rename { .. } => "give the file another name there".into(),
-            Repair::MendPage { .. } => "write the header of the page anew".into(),
-            Repair::CutLog { .. } => "end the directory there and look for its files in lost+found".into(),
-            Repair::AppendPage { .. } => "add an empty page".into(),
+            Repair::Rename { .. } => "rename the file".into(),
+            Repair::MendPage { .. } => "rebuild the header of the page".into(),
+            Repair::CutLog { .. } => "cut the directory there and move its files to /lost+found".into(),
+            Repair::AppendPage { .. } => "append an empty page".into(),
             Repair::Reconnect { .. } => "give it a name in /lost+found".into(),
             Repair::SetParent { parent, .. } => format!("set its `..` to inode {parent}"),
-            Repair::SetLinks { links, .. } => format!("set its links to {links}"),
-            Repair::SetBlocks { blocks, .. } => format!("set its blocks to {blocks}"),
-            Repair::MendProperty { .. } => "make its attributes fit".into(),
-            Repair::CopyBody { .. } => "give it a body of its own with what can be read".into(),
+            Repair::SetLinks { links, .. } => format!("set its link count to {links}"),
+            Repair::SetBlocks { blocks, .. } => format!("set its block count to {blocks}"),
+            Repair::MendProperty { .. } => "correct its attributes".into(),
+            Repair::CopyBody { .. } => "give it a separate body with its readable contents".into(),
             Repair::DropXattrs { .. } => "remove its extended attributes".into(),
         })
     }
 
-    /// Whether it may be done without asking: it takes nothing away that anybody could reach, and what it writes is certain.
+    /// Whether the repair may be done without asking: no reachable data is removed, and the written
+    /// value is certain.
     pub fn is_safe(&self) -> bool {
         match self {
             Repair::Recover
@@ -448,28 +459,29 @@ impl Repair {
 }
 
 impl Finding {
-    /// Whether the repair may be done without asking ([`Repair::is_safe`]; and records that ended, or never counted, can go).
+    /// Whether the repair of this finding may be done without asking. Besides [`Repair::is_safe`],
+    /// finished and incomplete journal records may be removed.
     pub fn is_safe_to_repair(&self) -> bool {
         self.repair.is_safe() || matches!(self.kind, FindingKind::JournalTorn | FindingKind::JournalStale)
     }
 }
 
-/// One thing that is wrong.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The invariant.
     pub kind: FindingKind,
-    /// How bad it is on this image.
+    /// Its severity on this image.
     pub severity: Severity,
-    /// The inode that it is about.
+    /// The affected inode.
     pub inode: Option<u64>,
-    /// That inode's path, if it has one. Bytes that are not UTF-8, and control characters, are escaped.
+    /// That inode's path, if it has one. Non-UTF-8 bytes and control characters are escaped.
     pub path: Option<String>,
-    /// Where on the image to look.
+    /// The affected offset on the image.
     pub offset: Option<u64>,
-    /// What is wrong, in words, without inode and path.
+    /// Description without inode and path.
     pub sentence: String,
-    /// What could be done.
+    /// The repair.
     pub repair: Repair,
 }
 

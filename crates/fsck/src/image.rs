@@ -1,4 +1,4 @@
-//! Read-only access to the structures of an image: every offset is checked before use.
+//! Read-only access to the structures of an image. Invariant: every offset is checked before use.
 
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, Geometry, INODES_PER_SEGMENT, Inode, NAME_BYTES_MAX, Segment,
@@ -7,55 +7,55 @@ use engine::format::{
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
 use std::fmt::Write;
 
-/// An image whose superblock, or its copy, can be believed.
+/// An image with a valid superblock or copy.
 pub(crate) struct Image<'r, M: Memory> {
     pub region: &'r Region<M>,
     pub geometry: Geometry,
     pub segments: Segments,
 }
 
-/// The segments of the table that can be used.
+/// The usable segments of the table.
 #[derive(Default)]
 pub(crate) struct Segments {
     /// For each entry of the table up to the last used one: its place in `used` plus one, or zero.
     places: Vec<u32>,
-    /// Numbers of the first inode and where all are, ascending by number.
+    /// First inode number and location of each segment, by ascending number.
     pub used: Vec<(u64, Segment)>,
 }
 
 impl Segments {
-    /// Adds a segment; they come in ascending order.
+    /// Adds a segment; segments are added in ascending order.
     pub fn add(&mut self, segment: u64, found: Segment) {
         self.used.push((segment * INODES_PER_SEGMENT, found));
         self.places.resize(segment as usize, 0);
         self.places.push(self.used.len() as u32);
     }
 
-    /// The place of an inode among all inodes of usable segments, without gaps.
+    /// The index of an inode among all inodes of usable segments, without gaps.
     pub fn place(&self, number: u64) -> Option<usize> {
         let place = *self.places.get((number / INODES_PER_SEGMENT) as usize)?;
         let segment = place.checked_sub(1)?;
         Some((segment as u64 * INODES_PER_SEGMENT + number % INODES_PER_SEGMENT) as usize)
     }
 
-    /// The number at a place.
+    /// The inode number at an index.
     pub fn number(&self, place: usize) -> u64 {
         self.used[place / INODES_PER_SEGMENT as usize].0 + place as u64 % INODES_PER_SEGMENT
     }
 
-    /// Places.
+    /// The number of indices.
     pub fn places(&self) -> usize {
         self.used.len() * INODES_PER_SEGMENT as usize
     }
 }
 
 impl<'r, M: Memory> Image<'r, M> {
-    /// Whether a block is one of those that are handed out.
+    /// Whether a block is in the data area.
     pub fn is_data(&self, block: u64) -> bool {
         block >= self.geometry.data_block && block < self.geometry.copy_block()
     }
 
-    /// Whether an offset is that of a block that is handed out.
+    /// Whether an offset is that of a block in the data area.
     pub fn is_data_offset(&self, offset: u64) -> bool {
         offset.is_multiple_of(BLOCK_BYTES) && self.is_data(offset / BLOCK_BYTES)
     }
@@ -70,30 +70,30 @@ impl<'r, M: Memory> Image<'r, M> {
         self.geometry.segment_table_block * BLOCK_BYTES + segment * 8
     }
 
-    /// Where the inodes of a segment are whose entry of the table is `word`.
+    /// The location of a segment whose entry of the table is `word`.
     pub fn segment(&self, segment: u64, word: u64) -> Result<Segment, SegmentFault> {
         Segment::read(self.region, segment, word, |block| self.is_data(block))
     }
 
-    /// The inode at a place and its offset.
+    /// The inode at an index, and its offset.
     pub fn inode_at(&self, place: usize) -> (&'r Inode, u64) {
         let (_, segment) = &self.segments.used[place / INODES_PER_SEGMENT as usize];
         let offset = segment.inode_offset(place as u64 % INODES_PER_SEGMENT);
-        (self.region.get(Pm::<Inode>::new(offset)).expect("a usable segment lies inside the region"), offset)
+        (self.region.get(Pm::<Inode>::new(offset)).expect("a usable segment is inside the region"), offset)
     }
 
-    /// The inode of a number and its offset.
+    /// The inode of a number, and its offset.
     pub fn inode(&self, number: u64) -> Option<(&'r Inode, u64)> {
         self.segments.place(number).map(|place| self.inode_at(place))
     }
 
-    /// The dentry at an offset, if there can be one: a line of a block that is handed out.
+    /// The dentry at an offset, if one can be there: at a line of a block in the data area.
     pub fn dentry(&self, offset: u64) -> Option<&'r Dentry> {
         let possible = offset.is_multiple_of(LINE_BYTES) && self.is_data(offset / BLOCK_BYTES);
         if possible { self.region.get(Pm::<Dentry>::new(offset)).ok() } else { None }
     }
 
-    /// What the dentry at an offset says, if all of it verifies.
+    /// The facts of the dentry at an offset, if it verifies.
     pub fn verified(&self, offset: u64, name: &mut Name) -> Option<(&'r Dentry, DentryFacts)> {
         let dentry = self.dentry(offset)?;
         let facts = dentry.facts()?;
@@ -108,7 +108,7 @@ impl<'r, M: Memory> Image<'r, M> {
     }
 }
 
-/// A name that was read.
+/// A name read from the image.
 #[derive(Clone)]
 pub(crate) struct Name {
     bytes: [u8; NAME_BYTES_MAX],
@@ -126,13 +126,13 @@ impl Name {
         &self.bytes[..self.length as usize]
     }
 
-    /// For people: bytes that are not UTF-8 and control characters are escaped.
+    /// For display: non-UTF-8 bytes and control characters are escaped.
     pub fn shown(&self) -> String {
         shown(self.bytes())
     }
 }
 
-/// Bytes for people, on one line.
+/// Bytes for display, on one line.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -150,14 +150,14 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     text
 }
 
-/// The copy of the superblock in a block, if it is a whole one.
+/// The copy of the superblock in a block, if it verifies.
 pub(crate) fn whole_copy<M: Memory>(region: &Region<M>, block: u64) -> Option<&Superblock> {
     let copy = region.get(Pm::<Superblock>::new(block.checked_mul(BLOCK_BYTES)?)).ok()?;
     let whole = copy.magic.load() == engine::format::MAGIC && copy.checksum.load() == copy.description_checksum();
     whole.then_some(copy)
 }
 
-/// The geometry that a superblock's words say, if it can be one.
+/// The geometry in a superblock, if it is valid.
 pub(crate) fn geometry_of(superblock: &Superblock) -> Option<Geometry> {
     let words: [u64; 8] = std::array::from_fn(|index| superblock.geometry[index].load());
     Geometry::from_words(&words, superblock.length.load())

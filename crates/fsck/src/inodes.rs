@@ -1,4 +1,5 @@
-//! The segment table, and inodes by themselves: identity, property entries, and what a free inode must not have.
+//! Checks of the segment table and of single inodes: identity, property entries, and the fields
+//! that must be zero in a free inode.
 
 use crate::check::{Checker, DAMAGED, ENDED, INLINE, InodeState, Place, at};
 use crate::finding::{FindingKind, Repair};
@@ -10,11 +11,11 @@ use engine::format::{
 };
 use pmem::{BLOCK_BYTES, Memory};
 
-/// The longest target of a symbolic link.
+/// The maximum length of a symbolic link's target.
 const SYMLINK_BYTES_MAX: u64 = BLOCK_BYTES - 1;
 
 impl<M: Memory> Checker<'_, M> {
-    /// Finds the segments that can be used.
+    /// Finds the usable segments.
     pub fn check_segments(&mut self) {
         let mut gap = false;
         for segment in 0..self.image.geometry.segments_max {
@@ -33,12 +34,13 @@ impl<M: Memory> Checker<'_, M> {
             match self.image.segment(segment, offset) {
                 Ok(found) if self.claim_segment(&found) => self.image.segments.add(segment, found),
                 Ok(_) => {
-                    let sentence = format_args!("segment {segment} of the inode table lies where another one does");
+                    let sentence = format_args!("segment {segment} of the inode table overlaps another one");
                     self.found(FindingKind::SegmentOverlap, at(entry), repair, sentence);
                 }
                 Err(SegmentFault::Offset) => {
-                    let sentence =
-                        format_args!("segment {segment} of the inode table is at {offset:#x}, where none can be");
+                    let sentence = format_args!(
+                        "segment {segment} of the inode table is at offset {offset:#x}, where no segment can be"
+                    );
                     self.found(FindingKind::SegmentOffset, at(entry), repair, sentence);
                 }
                 Err(SegmentFault::List) => {
@@ -56,7 +58,7 @@ impl<M: Memory> Checker<'_, M> {
         segment.blocks().all(|block| self.usage.claim(block, Use::Segment).is_ok())
     }
 
-    /// Looks at every inode of every segment.
+    /// Checks every inode of every segment.
     pub fn check_inodes(&mut self) {
         let places = self.image.segments.places();
         for place in 0..places {
@@ -83,17 +85,17 @@ impl<M: Memory> Checker<'_, M> {
         };
         if number == 0 {
             let repair = Repair::FreeInode { number };
-            self.found(FindingKind::InodeZero, on, repair, format_args!("number zero is in use"));
+            self.found(FindingKind::InodeZero, on, repair, format_args!("inode number zero is in use"));
             return damaged;
         }
         let repair = Repair::MendInode { number };
         let Some(kind) = FileKind::from_bits(inode.kind.load()) else {
-            let sentence = format_args!("it is of kind {}, which there is not", inode.kind.load());
+            let sentence = format_args!("its kind {} is unknown", inode.kind.load());
             self.found(FindingKind::InodeKind, on, repair, sentence);
             return damaged;
         };
         if generation == 0 {
-            self.found(FindingKind::InodeGeneration, on, repair, format_args!("it is in use in generation zero"));
+            self.found(FindingKind::InodeGeneration, on, repair, format_args!("it is in use with generation zero"));
         }
         let Some((property, _)) = inode.property(number, generation) else {
             let flipped =
@@ -114,7 +116,7 @@ impl<M: Memory> Checker<'_, M> {
         InodeState { links: property.links, generation, kind: kind as u8, flags, ..InodeState::default() }
     }
 
-    /// Whether the map of inodes, which counts on a clean image, says that a number is free.
+    /// Whether the inode map, which is valid on a clean image, marks a number as free.
     fn is_ended(&self, number: u64) -> bool {
         let word = self.image.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
         self.image.word(word) >> (number % 64) & 1 == 0
@@ -136,7 +138,7 @@ impl<M: Memory> Checker<'_, M> {
         }
     }
 
-    /// An identity that does not verify: another inode's, or no whole one.
+    /// Reports an identity that does not verify: another inode's, or damaged.
     fn report_identity(&mut self, inode: &Inode, number: u64, on: Place, offset: u64) {
         let property = inode.property(number, inode.birth.load() as u32);
         let mendable = property.is_some() || number == ROOT_INODE;
@@ -144,12 +146,13 @@ impl<M: Memory> Checker<'_, M> {
         let repair = self.set_flipped(offset, inode.flip_in_identity(number)).unwrap_or(repair);
         let other = inode.number.load();
         if other != number && inode.generation(other).is_some() {
-            let sentence = format_args!("it says that it is inode {other}");
+            let sentence = format_args!("it has the number of inode {other}");
             return self.found(FindingKind::InodeNumber, on, repair, sentence);
         }
         let sentence = format_args!("its identity does not match its checksum");
         match property {
-            // A life's first entry is written with its identity, the second one by a later change.
+            // A generation's first entry is written with its identity, the second by a later
+            // change.
             Some((_, sequence)) if sequence > 0 && !self.clean => {
                 self.found(FindingKind::InodeDamaged, on, repair, sentence)
             }
@@ -160,14 +163,14 @@ impl<M: Memory> Checker<'_, M> {
         }
     }
 
-    /// The repair that undoes a flip in the structure at an offset.
+    /// The repair that undoes a bit flip in the structure at an offset.
     pub(crate) fn set_flipped(&self, offset: u64, flip: Option<Flip>) -> Option<Repair> {
         let Flip { offset: within, mask } = flip?;
         let offset = offset + within;
         Some(Repair::SetWord { offset, word: self.image.word(offset) ^ mask })
     }
 
-    /// What goes with the identity but is not under its checksum.
+    /// Fields that belong to the identity but are not covered by its checksum.
     fn check_identity(&mut self, inode: &Inode, number: u64, kind: FileKind, on: Place) {
         let pointer = inode.nv_pointer.load();
         let epoch =
@@ -176,7 +179,7 @@ impl<M: Memory> Checker<'_, M> {
         if pointer != 0 && ahead > 0 {
             let offset = self.image.region.offset_of(&inode.nv_pointer);
             let sentence =
-                format_args!("its pointer into memory is of epoch {}, the image is at {epoch}", pointer >> 32);
+                format_args!("its pointer into memory has epoch {}, but the image is at {epoch}", pointer >> 32);
             self.found(FindingKind::PointerEpoch, on, Repair::Zero { offset, length: 8 }, sentence);
         }
         let device = inode.device.load();
@@ -185,12 +188,12 @@ impl<M: Memory> Checker<'_, M> {
                 FindingKind::InodeDevice,
                 on,
                 Repair::MendInode { number },
-                format_args!("it is no device but has number {device:#x}"),
+                format_args!("it is not a device but has device number {device:#x}"),
             );
         }
         if kind != FileKind::Directory && (inode.parent.load() != 0 || inode.log.load() != 0) {
             let offset = self.image.region.offset_of(&inode.parent);
-            let sentence = format_args!("it is no directory but has a parent or a log");
+            let sentence = format_args!("it is not a directory but has a parent or a log");
             self.found(FindingKind::DirectoryFields, on, Repair::Zero { offset, length: 16 }, sentence);
         }
         if number == ROOT_INODE && kind == FileKind::Directory && inode.parent.load() != ROOT_INODE {
@@ -202,22 +205,21 @@ impl<M: Memory> Checker<'_, M> {
         self.check_reserved(on, offset, 1, "the inode");
     }
 
-    /// Two entries of one life are one change apart: each change goes to the older one.
+    /// The two entries of one generation are one change apart: each change goes to the older one.
     fn check_sequences(&mut self, inode: &Inode, number: u64, generation: u32, on: Place) {
         let [even, odd] = &inode.properties;
         let (even, odd) = (sequence(even, 0, number, generation), sequence(odd, 1, number, generation));
         let (Some(even), Some(odd)) = (even, odd) else {
-            // The first change of a life goes to the second entry, so that it may still be of an earlier life; the
-            // first one never is.
+            // The first change of a generation goes to the second entry, which may therefore still
+            // belong to an earlier generation. The first entry never does.
             if even != Some(0) {
-                let sentence = format_args!("one of its property entries was torn; the other one counts");
+                let sentence = format_args!("one of its property entries is torn; the other one is used");
                 self.found(FindingKind::PropertyTorn, on, Repair::None, sentence);
             }
             return;
         };
         if !matches!(even.wrapping_sub(odd) as i32, 1 | -1) {
-            let sentence =
-                format_args!("its property entries are of sequences {even} and {odd}, which are not neighbours");
+            let sentence = format_args!("its property entries have sequences {even} and {odd}, which are not adjacent");
             self.found(FindingKind::PropertySequence, on, Repair::MendProperty { number }, sentence);
         }
     }
@@ -225,13 +227,13 @@ impl<M: Memory> Checker<'_, M> {
     fn check_property(&mut self, property: &Property, kind: FileKind, number: u64, on: Place) {
         let repair = Repair::MendProperty { number };
         if property.kind() != Some(kind) {
-            let sentence = format_args!("its mode is {:#o}, but it was made as kind {kind:?}", property.mode);
+            let sentence = format_args!("its mode is {:#o}, but its kind is {kind:?}", property.mode);
             return self.found(FindingKind::PropertyKind, on, repair, sentence);
         }
         let inline = property.flags & PROPERTY_INLINE != 0;
         let possible = if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
         if property.flags & !possible != 0 {
-            let sentence = format_args!("a {kind:?} has property flags {:#x}", property.flags);
+            let sentence = format_args!("its property flags {:#x} are invalid for a {kind:?}", property.flags);
             return self.found(FindingKind::PropertyFlags, on, repair, sentence);
         }
         let size = property.size_bytes;

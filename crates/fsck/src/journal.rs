@@ -1,4 +1,5 @@
-//! Journal slots: records that were being written, that the next attach repeats, or that are behind the times.
+//! Checks of journal slots: records that are incomplete, that the next attach replays, or that are
+//! obsolete.
 
 use crate::check::{Checker, Place, at};
 use crate::finding::{FindingKind, Repair};
@@ -9,22 +10,24 @@ use engine::format::{
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 
-/// What repeating a record would do.
+/// The effect that a record's replay would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// Something.
+    /// It changes something.
     Pending,
-    /// Nothing by itself: all is done, or the place of a new name is a later rename's (or that of an earlier one that is repeated, too).
+    /// It changes nothing: the rename is complete, or the new name's slot belongs to a later rename
+    /// (or to an earlier one that is replayed too).
     Done,
-    /// Nothing: the rename was stopped before its first step, or has been overtaken.
+    /// It changes nothing: the rename was stopped before its first step, or later operations have
+    /// superseded it.
     Stale,
-    /// It names what cannot be.
+    /// It refers to structures that cannot exist.
     Impossible,
 }
 
 impl<M: Memory> Checker<'_, M> {
-    /// Looks at all journal slots. On an image that was not left cleanly, the rest of the check sees what pending
-    /// records will have done.
+    /// Checks all journal slots. On an image that was not cleanly detached, the rest of the check
+    /// sees the result of pending records.
     pub fn check_journal(&mut self) {
         let mut repeated = Vec::new();
         for index in 0..JOURNAL_SLOTS {
@@ -35,13 +38,14 @@ impl<M: Memory> Checker<'_, M> {
                 repeated.extend(self.check_journal_slot(index, offset, slot.record()));
             }
         }
-        // Renames that gave one name to files come in their order in some round, as in recovery.
+        // Successive renames of the same name take effect in their order within these rounds, as in
+        // recovery.
         for _ in 0..=repeated.len() {
             repeated.iter().for_each(|record| self.lay_over(record));
         }
     }
 
-    /// Looks at a record; gives it back if the next attach will repeat it.
+    /// Checks a record; returns it if the next attach will replay it.
     fn check_journal_slot(&mut self, index: u64, offset: u64, record: Option<JournalRecord>) -> Option<JournalRecord> {
         let standing = record.as_ref().map(|record| self.standing(record));
         let repair = match standing {
@@ -50,12 +54,12 @@ impl<M: Memory> Checker<'_, M> {
             _ => Repair::ClearWord { offset },
         };
         let (kind, what) = match standing {
-            None => (FindingKind::JournalTorn, "a record that was never wholly written"),
-            Some(Standing::Pending) => (FindingKind::JournalPending, "a rename that is to be completed"),
-            Some(Standing::Done | Standing::Stale) => (FindingKind::JournalStale, "a rename that is done or overtaken"),
-            Some(Standing::Impossible) => (FindingKind::JournalRecord, "a rename of what cannot be"),
+            None => (FindingKind::JournalTorn, "an incomplete record"),
+            Some(Standing::Pending) => (FindingKind::JournalPending, "an incomplete rename"),
+            Some(Standing::Done | Standing::Stale) => (FindingKind::JournalStale, "a finished or superseded rename"),
+            Some(Standing::Impossible) => (FindingKind::JournalRecord, "a rename of structures that cannot exist"),
         };
-        self.found(kind, at(offset), repair, format_args!("journal slot {index} holds {what}"));
+        self.found(kind, at(offset), repair, format_args!("journal slot {index} has {what}"));
         record.filter(|_| !self.clean && matches!(standing, Some(Standing::Pending | Standing::Done)))
     }
 
@@ -67,8 +71,8 @@ impl<M: Memory> Checker<'_, M> {
                 Standing::Done => {}
                 other => return other,
             }
-            // The seal does not cover the valid word, and what lay there before is of another turn: the rename was stopped
-            // before its first step.
+            // The seal does not cover the valid word. With another reuse generation in it, the
+            // rename was stopped before its first step.
             let arrived = self.image.verified(step.dentry, &mut Name::default());
             if arrived.is_none_or(|(dentry, facts)| dentry.standing(&facts).is_none()) {
                 return Standing::Stale;
@@ -113,7 +117,7 @@ impl<M: Memory> Checker<'_, M> {
         if overtaken || (named && moved) { Standing::Done } else { Standing::Pending }
     }
 
-    /// Whether a dentry is whole and valid.
+    /// Whether a dentry verifies and is valid.
     fn counts(&self, offset: u64) -> bool {
         let dentry = self.image.verified(offset, &mut Name::default());
         dentry.is_some_and(|(dentry, _)| Valid::from_word(dentry.valid.load()).valid)
@@ -125,7 +129,7 @@ impl<M: Memory> Checker<'_, M> {
             if is_due(now, record) {
                 self.overlay.slots.insert(step.slot, slot_word(step.dentry, SlotTag::Dentry));
             }
-            // If the name is gone again, a later operation has decided about the directory.
+            // If the name is invalid again, a later operation has set the directory's parent.
             if step.directory != 0 && self.counts(step.dentry) {
                 self.overlay.parents.insert(step.directory, step.parent);
             }
@@ -138,10 +142,10 @@ impl<M: Memory> Checker<'_, M> {
     }
 }
 
-/// Whether a record's new name is to be written to a slot that holds this now.
+/// Whether a record's new name must be written to a slot with this current word.
 pub(crate) fn is_due(word: u64, record: &JournalRecord) -> bool {
     word == 0 || record.invalidated.contains(&slot_address(word))
 }
 
-/// Where an inode's parent is.
+/// Offset of an inode's parent.
 const PARENT_OFFSET: u64 = std::mem::offset_of!(Inode, parent) as u64;

@@ -1,12 +1,12 @@
-//! Checks of DirectFS images: every invariant of the format as a named [`Finding`], and a [`dump`] of structures in
-//! words.
+//! Checks and repairs of DirectFS images, with every invariant of the format as a named
+//! [`Finding`], and a human-readable [`dump`] of structures.
 //!
-//! [`check`] reads a region and changes nothing. It trusts nothing either: it ends on any bytes, without panic, in time
-//! and memory proportional to the image's metadata.
+//! [`check`] reads a region and changes nothing. It trusts no byte of the image: it terminates on
+//! any content, without panic, in time and memory proportional to the image's metadata.
 //!
-//! A crash leaves traces that the next attach puts in order: names half-made, files without names, a rename to be
-//! completed. On an image that was not left cleanly these are notes; on a clean one, errors. After recovery and a clean
-//! detach a sound image has neither.
+//! A crash leaves traces that the next attach recovers: incomplete names, files without names, a
+//! rename to be completed. On an image that was not cleanly detached these are notes; on a clean
+//! image they are errors. After recovery and a clean detach a sound image has neither.
 
 mod bodies;
 mod check;

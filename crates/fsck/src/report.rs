@@ -1,15 +1,16 @@
-//! What a check gives back.
+//! The outcome of a check.
 
 use crate::finding::{Finding, FindingKind, Severity};
 use std::fmt;
 use std::time::Duration;
 
-/// What to check, and how much to say.
+/// Options of a check.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Findings that are kept; further ones are only counted. An image can hold more damage than anybody reads.
+    /// Maximum number of findings kept; further ones are only counted. Damage may produce more than
+    /// is useful to read.
     pub findings_max: usize,
-    /// Take the image as left cleanly, or as not, whatever it says of itself.
+    /// Overrides whether the image counts as cleanly detached.
     pub clean: Option<bool>,
 }
 
@@ -19,10 +20,10 @@ impl Default for Options {
     }
 }
 
-/// What the check is at.
+/// The current part of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Superblock, journal, segment table: soon done.
+    /// Superblock, journal, segment table; short.
     Fixed,
     /// Inodes.
     Inodes,
@@ -30,14 +31,14 @@ pub enum Phase {
     Directories,
     /// Contents: block maps.
     Bodies,
-    /// Whether everything has its place in the tree.
+    /// The directory tree: names, links, reachability.
     Tree,
-    /// What was left with a clean image.
+    /// The maps saved by a clean detach.
     Snapshot,
 }
 
 impl Phase {
-    /// In words.
+    /// For display.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Fixed => "superblock and journal",
@@ -45,15 +46,15 @@ impl Phase {
             Phase::Directories => "directories",
             Phase::Bodies => "contents",
             Phase::Tree => "tree",
-            Phase::Snapshot => "maps of what is free",
+            Phase::Snapshot => "free-space maps",
         }
     }
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// At what.
+    /// Its current part.
     pub phase: Phase,
     /// Units done.
     pub done: u64,
@@ -61,10 +62,10 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What was counted on the way.
+/// Counts of the checked image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Names that count.
+    /// Valid names.
     pub names: u64,
     /// Inodes in use.
     pub inodes: u64,
@@ -76,9 +77,9 @@ pub struct Counts {
     pub symlinks: u64,
     /// Others among them.
     pub special: u64,
-    /// Inodes that the image may have.
+    /// Maximum number of inodes of the image.
     pub inodes_max: u64,
-    /// Blocks of 4 KiB in use, the fixed areas among them.
+    /// Blocks of 4 KiB in use, including the fixed areas.
     pub blocks_used: u64,
     /// Blocks free.
     pub blocks_free: u64,
@@ -87,23 +88,23 @@ pub struct Counts {
 /// The outcome of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What is wrong, in the order in which it was found.
+    /// The findings, in order of detection.
     pub findings: Vec<Finding>,
-    /// Findings beyond those kept.
+    /// The number of findings not kept.
     pub findings_dropped: u64,
     /// Errors among all findings, kept or not.
     pub errors: u64,
-    /// Warnings among them.
+    /// Warnings among all findings.
     pub warnings: u64,
-    /// Notes among them.
+    /// Notes among all findings.
     pub notes: u64,
-    /// The image says that it was left cleanly.
+    /// The image is marked as cleanly detached.
     pub clean: bool,
-    /// The image could be looked at; if not, a finding says why.
+    /// The image could be checked; if not, a finding states the cause.
     pub checked: bool,
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
-    /// How long it took.
+    /// Duration of the check.
     pub duration: Duration,
 }
 
@@ -119,9 +120,9 @@ pub const EXIT_OPERATIONAL: i32 = 8;
 pub const EXIT_USAGE: i32 = 16;
 
 impl Report {
-    /// The exit code as in fsck(8): 0, 4 if an error or a warning is left, 8 if the image could not be checked. A
-    /// program that fails to open the image exits with [`EXIT_OPERATIONAL`], one that was called wrongly with
-    /// [`EXIT_USAGE`].
+    /// The exit code as in fsck(8): 0; 4 if an error or a warning remains; 8 if the image could not
+    /// be checked. A program that fails to open the image exits with [`EXIT_OPERATIONAL`], a usage
+    /// error with [`EXIT_USAGE`].
     pub fn exit_code(&self) -> i32 {
         if !self.checked {
             EXIT_OPERATIONAL
@@ -132,12 +133,12 @@ impl Report {
         }
     }
 
-    /// Whether there is neither an error nor a warning: what an image is to be after recovery.
+    /// Whether there is neither an error nor a warning, as required after recovery.
     pub fn is_sound(&self) -> bool {
         self.exit_code() == EXIT_CLEAN
     }
 
-    /// The kinds found, without repetition, in the order in which they were found first.
+    /// The kinds found, without repetition, in order of first detection.
     pub fn kinds(&self) -> Vec<FindingKind> {
         let mut kinds = Vec::new();
         for finding in &self.findings {

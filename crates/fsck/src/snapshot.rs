@@ -1,4 +1,5 @@
-//! What a clean detach left: it must be whole, and say the same as what was found.
+//! Checks of the free-space maps that a clean detach saved: they must be complete and match the
+//! findings of the walk.
 
 use crate::check::{Checker, Place, at};
 use crate::finding::{FindingKind, Repair};
@@ -10,10 +11,10 @@ use std::collections::HashMap;
 
 /// Blocks in a word of the block map.
 const BLOCKS_PER_WORD: u64 = 32;
-/// Words that are read at a time.
+/// Words read at a time.
 const CHUNK_WORDS: u64 = BLOCK_BYTES / 8;
 
-/// What the maps say.
+/// The content of the saved maps.
 #[derive(Default)]
 struct Maps {
     /// Two bits per block.
@@ -22,11 +23,11 @@ struct Maps {
     inodes: Vec<u64>,
     /// Free lines of dentry blocks.
     lines: HashMap<u64, u64>,
-    /// Further pointers of shared blocks.
+    /// Additional pointers of shared blocks.
     shares: HashMap<u64, u64>,
 }
 
-/// Codes of the block map for blocks that the list has.
+/// Codes of the block map for blocks in the list.
 const CODE_LINES: u64 = 2;
 const CODE_SHARED: u64 = 3;
 
@@ -41,7 +42,7 @@ impl Maps {
 }
 
 impl<M: Memory> Checker<'_, M> {
-    /// Compares the snapshot with what was found.
+    /// Compares the snapshot with the result of the walk.
     pub fn check_snapshot(&mut self, superblock: &Superblock) {
         self.step(Phase::Snapshot, 0, 1);
         let figures = Snapshot::from_words(&std::array::from_fn(|index| superblock.snapshot[index].load()));
@@ -49,7 +50,7 @@ impl<M: Memory> Checker<'_, M> {
         let geometry = self.image.geometry;
         if figures == Snapshot::default() {
             let sentence = format_args!(
-                "there are no maps of what is free (a repair threw them away, or there was no room for the list of shared blocks): the next attach builds them"
+                "there are no free-space maps (a repair discarded them, or the list of shared blocks had no room): the next use rebuilds them"
             );
             return self.found(FindingKind::SnapshotDropped, on, Repair::None, sentence);
         }
@@ -64,8 +65,9 @@ impl<M: Memory> Checker<'_, M> {
             return self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
         }
         if figures.checksum(crc, superblock.state().epoch) != figures.checksum {
-            let sentence =
-                format_args!("the image says that it was left cleanly, but its maps do not match their checksum");
+            let sentence = format_args!(
+                "the image is marked as left cleanly, but its free-space maps do not match their checksum"
+            );
             return self.found(FindingKind::SnapshotChecksum, on, Repair::DropSnapshot, sentence);
         }
         self.compare_figures(&figures, &maps, on);
@@ -81,8 +83,8 @@ impl<M: Memory> Checker<'_, M> {
         while (all.len() as u64) < words {
             let done = all.len() as u64;
             let bytes = &mut chunk[..(words - done).min(CHUNK_WORDS) as usize * 8];
-            // The areas lie inside the image, as the geometry says; a read that fails leaves zeros, which do not match
-            // the checksum.
+            // The geometry was checked, so the areas lie inside the image. A failed read leaves
+            // zeros, which do not match the checksum.
             let _ = self.image.region.read_bytes(block * BLOCK_BYTES + done * 8, bytes);
             *crc = crc32c(*crc, bytes);
             all.extend(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
@@ -95,22 +97,22 @@ impl<M: Memory> Checker<'_, M> {
         let mut bytes = [0u8; BLOCK_BYTES as usize];
         for _ in 0..figures.list_pages.min(self.image.geometry.blocks) {
             if !self.image.is_data_offset(offset) {
-                return Err("it leads to where no page can be");
+                return Err("it links to an offset where no page can be");
             }
             if self.usage.of(offset / BLOCK_BYTES) != Use::Free {
-                return Err("one of its pages is used for something else");
+                return Err("one of its pages has another use");
             }
-            let page = self.image.region.get(Pm::<ListPage>::new(offset)).map_err(|_| "it leads outside")?;
-            self.image.region.read_bytes(offset, &mut bytes).map_err(|_| "it leads outside")?;
+            let page = self.image.region.get(Pm::<ListPage>::new(offset)).map_err(|_| "it links outside the image")?;
+            self.image.region.read_bytes(offset, &mut bytes).map_err(|_| "it links outside the image")?;
             *crc = crc32c(*crc, &bytes);
             let count = page.count.load();
             if count > LIST_PAGE_ENTRIES as u64 {
-                return Err("a page says that it has more entries than fit");
+                return Err("a page has an impossible number of entries");
             }
             for entry in &page.entries[..count as usize] {
                 let block = entry.block.load();
                 if block >= self.image.geometry.blocks {
-                    return Err("it names a block outside");
+                    return Err("it has a block outside the image");
                 }
                 let list = if maps.code(block) == CODE_SHARED { &mut maps.shares } else { &mut maps.lines };
                 if list.insert(block, entry.word.load()).is_some() {
@@ -119,7 +121,7 @@ impl<M: Memory> Checker<'_, M> {
             }
             offset = page.next.load();
         }
-        if offset == 0 { Ok(()) } else { Err("it is longer than it says") }
+        if offset == 0 { Ok(()) } else { Err("it is longer than its saved length") }
     }
 
     fn compare_figures(&mut self, figures: &Snapshot, maps: &Maps, on: Place) {
@@ -129,14 +131,13 @@ impl<M: Memory> Checker<'_, M> {
         let inodes = maps.inodes.iter().map(|word| word.count_ones() as u64).sum::<u64>();
         let pairs = [
             ("free blocks", figures.blocks_free, blocks_free),
-            // Number zero is marked, and nobody's.
+            // Number zero is marked but belongs to no file.
             ("inodes in use", figures.inodes_used, inodes.saturating_sub(maps.inode(0) as u64)),
             ("segments", figures.segments, self.image.segments.used.len() as u64),
         ];
         for (what, said, found) in pairs {
             if said != found {
-                let sentence =
-                    format_args!("the figures left with the clean image say {said} {what}, there are {found}");
+                let sentence = format_args!("the saved number of {what} is {said}, but there are {found}");
                 self.found(FindingKind::SnapshotFigure, on, Repair::DropSnapshot, sentence);
             }
         }
@@ -154,20 +155,20 @@ impl<M: Memory> Checker<'_, M> {
             let listed = maps.lines.contains_key(&block);
             let (said, found) = (maps.shares.get(&block).copied(), self.usage.shares(block));
             if (code == CODE_LINES) != listed || (code == CODE_SHARED) != said.is_some() {
-                let sentence = format_args!("block {block} is marked {code}, which does not go with the list");
+                let sentence = format_args!("block {block} has code {code}, which contradicts the list");
                 self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
             } else if said.unwrap_or(0) != found && present == Use::Shared {
                 let said = said.unwrap_or(0) + 1;
-                let sentence = format_args!("{} pointers lead to block {block}, not {said} as was left", found + 1);
+                let sentence = format_args!("block {block} has {} pointers, but {said} were saved", found + 1);
                 self.found(FindingKind::SnapshotShares, on, Repair::DropSnapshot, sentence);
             } else if code == CODE_SHARED && present != Use::Free && present != Use::Shared {
-                let sentence = format_args!("block {block} is marked as shared and used for {}", present.name());
+                let sentence = format_args!("block {block} is marked as shared but used for {}", present.name());
                 self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
             } else if code == 0 && present != Use::Free {
-                let sentence = format_args!("block {block} is marked free and used for {}", present.name());
+                let sentence = format_args!("block {block} is marked free but used for {}", present.name());
                 self.found(FindingKind::BlockNotMarked, on, Repair::DropSnapshot, sentence);
             } else if code != 0 && present == Use::Free && !listed {
-                let sentence = format_args!("block {block} is marked used and nothing leads to it");
+                let sentence = format_args!("block {block} is marked as used but unused");
                 self.found(FindingKind::BlockLeaked, on, Repair::DropSnapshot, sentence);
             }
         }
@@ -175,7 +176,7 @@ impl<M: Memory> Checker<'_, M> {
 
     fn compare_inodes(&mut self, maps: &Maps) {
         for index in 0..maps.inodes.len() as u64 {
-            // What neither side has: nearly all of a large table.
+            // Numbers on neither side: nearly all of a large table.
             if maps.inodes[index as usize] == 0 && self.image.segments.place(index * 64).is_none() {
                 continue;
             }
@@ -192,7 +193,7 @@ impl<M: Memory> Checker<'_, M> {
             return;
         }
         let kind = if used { FindingKind::InodeNotMarked } else { FindingKind::InodeLeaked };
-        let what = if used { "in use and marked free" } else { "free and marked as in use" };
+        let what = if used { "in use but marked free" } else { "free but marked as in use" };
         self.found(kind, Place::inode(number), Repair::DropSnapshot, format_args!("it is {what}"));
     }
 
@@ -200,7 +201,7 @@ impl<M: Memory> Checker<'_, M> {
         let mut blocks: Vec<u64> = maps.lines.keys().copied().chain(self.usage.dentry_blocks()).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        // Where there was no room for the list, free lines are lost on purpose until the next scan.
+        // If the list had no room, free lines are deliberately unlisted until the next scan.
         let listed = figures.list_pages > 0 || figures.blocks_free > blocks.len() as u64;
         for block in blocks {
             let used = self.usage.lines(block);
@@ -209,12 +210,12 @@ impl<M: Memory> Checker<'_, M> {
             let both = used & free;
             let neither = !used & !free;
             if both != 0 {
-                let sentence = format_args!("lines {both:#x} of block {block} hold names and are listed as free");
+                let sentence = format_args!("lines {both:#x} of block {block} hold names but are listed as free");
                 self.found(FindingKind::LineNotMarked, on, Repair::DropSnapshot, sentence);
             }
             if neither != 0 && listed {
                 let sentence =
-                    format_args!("lines {neither:#x} of block {block} hold no name and are not listed as free");
+                    format_args!("lines {neither:#x} of block {block} hold no names but are not listed as free");
                 self.found(FindingKind::LineLeaked, on, Repair::DropSnapshot, sentence);
             }
         }

@@ -1,4 +1,4 @@
-//! The superblock, its copy, and what cannot be an image.
+//! Checks of the superblock and its copy; refusal of files that are not images.
 
 use crate::check::{Checker, Place, at};
 use crate::finding::{Finding, FindingKind, Repair, Severity};
@@ -6,8 +6,8 @@ use crate::image::{Image, Segments, geometry_of, whole_copy};
 use engine::format::{FEATURES_INCOMPAT, FORMAT_VERSION, Geometry, Superblock, SuperblockError};
 use pmem::{BLOCK_BYTES, Memory, Region};
 
-/// The image in a region. The copy serves where the superblock's description is damaged; then there is also a finding
-/// that says so.
+/// The image in a region. If the superblock's description is damaged, its copy is used and a
+/// finding is returned too.
 #[allow(clippy::type_complexity)]
 pub(crate) fn open<M: Memory>(region: &Region<M>) -> Result<(Image<'_, M>, &Superblock, Option<Finding>), Finding> {
     let segments = Segments::default();
@@ -19,7 +19,8 @@ pub(crate) fn open<M: Memory>(region: &Region<M>) -> Result<(Image<'_, M>, &Supe
         Err(error) => error,
     };
     let finding = refusal(error);
-    // Without a magic there is nothing to restore: an interrupted mkfs has a copy of what was there before.
+    // Without a magic nothing can be restored: an interrupted mkfs leaves the copy of the previous
+    // image.
     let damaged = matches!(error, SuperblockError::Checksum { .. });
     let (Some(geometry), Ok(superblock), true) = (geometry_of_copy(region), region.first::<Superblock>(), damaged)
     else {
@@ -29,8 +30,9 @@ pub(crate) fn open<M: Memory>(region: &Region<M>) -> Result<(Image<'_, M>, &Supe
     Ok((Image { region, geometry, segments }, superblock, Some(finding)))
 }
 
-/// What the copy describes, if a whole one is found. It is the image's last block: that of the region, unless the file was lengthened; else where
-/// the damaged superblock's length says, if that word is whole; else anywhere.
+/// The geometry in the copy, if it verifies. The copy is in the image's last block. That is the
+/// region's last block unless the file was lengthened; else the block given by the damaged
+/// superblock's length, if that word is intact; else any block.
 fn geometry_of_copy<M: Memory>(region: &Region<M>) -> Option<Geometry> {
     let last = (region.length() / BLOCK_BYTES).checked_sub(1)?;
     let said = region.first::<Superblock>().ok()?.length.load() / BLOCK_BYTES;
@@ -38,7 +40,7 @@ fn geometry_of_copy<M: Memory>(region: &Region<M>) -> Option<Geometry> {
     likely.into_iter().chain((1..last).rev()).find_map(|block| geometry_of_copy_in(region, block))
 }
 
-/// What the copy in a block describes, if it is whole and in its place.
+/// The geometry of the copy in a block, if it verifies and is at its place.
 fn geometry_of_copy_in<M: Memory>(region: &Region<M>, block: u64) -> Option<Geometry> {
     let copy = whole_copy(region, block)?;
     let known = copy.version.load() == FORMAT_VERSION && copy.features_incompat.load() & !FEATURES_INCOMPAT == 0;
@@ -68,8 +70,8 @@ fn refusal(error: SuperblockError) -> Finding {
 }
 
 impl<M: Memory> Checker<'_, M> {
-    /// What the superblock has beside its description, and the copy. `damage`: the description itself cannot be
-    /// believed.
+    /// Checks the superblock's fields outside its description, and the copy. `damage`: the finding
+    /// about a damaged description.
     pub fn check_superblock(&mut self, superblock: &Superblock, damage: Option<Finding>) {
         let pm = self.image.region;
         let is_whole = damage.is_none();

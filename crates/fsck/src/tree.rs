@@ -1,5 +1,4 @@
-//! Whether everything has its place: names counted against links, files without names, directories that lead back to
-//! themselves.
+//! Checks of the directory tree: link counts, files without names, directories in cycles.
 
 use crate::check::{CLIMBED, CLIMBING, Checker, Place, REACHED};
 use crate::finding::{FindingKind, Repair};
@@ -9,7 +8,7 @@ use engine::format::ROOT_INODE;
 use pmem::Memory;
 
 impl<M: Memory> Checker<'_, M> {
-    /// After all names are known.
+    /// Runs after all names are known.
     pub fn check_tree(&mut self) {
         let places = self.inodes.len();
         self.step(Phase::Tree, 0, places as u64);
@@ -33,7 +32,7 @@ impl<M: Memory> Checker<'_, M> {
             if state.is_directory() && !reached {
                 self.climb(place);
             } else if state.links != links {
-                let sentence = format_args!("it says that it has {} links, and {links} lead to it", state.links);
+                let sentence = format_args!("its link count is {}, but it has {links} links", state.links);
                 self.found(FindingKind::LinksWrong, Place::inode(number), Repair::SetLinks { number, links }, sentence);
             }
         }
@@ -41,16 +40,17 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn report_orphan(&mut self, number: u64) {
-        // A removed file's inode stays as it was until it is used again: only a clean image says which ones are free.
+        // A removed file's inode keeps its content until it is reused; only a clean image marks the
+        // free ones.
         if !self.clean && self.image.inode(number).is_some_and(|(inode, _)| inode.is_plain()) {
             return;
         }
         let repair = if self.clean { Repair::Reconnect { number } } else { Repair::Recover };
-        self.found(FindingKind::Orphan, Place::inode(number), repair, format_args!("no name leads to it"));
+        self.found(FindingKind::Orphan, Place::inode(number), repair, format_args!("it has no name"));
     }
 
-    /// Climbs from a directory that the root does not lead to. What stands below an orphan has been reported with it;
-    /// the rest is a cycle, which is reported once.
+    /// Climbs from an unreached directory. Directories below an orphan are covered by the orphan's
+    /// finding; anything else is a cycle, which is reported once.
     fn climb(&mut self, start: usize) {
         let mut path = Vec::new();
         let mut place = start;
@@ -61,7 +61,7 @@ impl<M: Memory> Checker<'_, M> {
             }
             if state.flags & CLIMBING != 0 {
                 let number = self.image.segments.number(place);
-                let sentence = format_args!("it stands below itself, not below the root");
+                let sentence = format_args!("it is below itself, not below the root");
                 self.found(FindingKind::DirectoryCycle, Place::inode(number), Repair::Reconnect { number }, sentence);
                 break;
             }

@@ -1,13 +1,13 @@
-//! Who uses which block, and which cache lines of the blocks that hold dentries.
+//! The use of every block, and of the cache lines in dentry blocks.
 
 use pmem::{BLOCK_BYTES, LINE_BYTES};
 use std::collections::{HashMap, HashSet};
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Use {
-    /// Nothing that was found.
+    /// No use was found.
     Free = 0,
     /// Superblock, journal, tables, maps, the superblock's copy.
     Fixed = 1,
@@ -29,7 +29,7 @@ impl Use {
     const ALL: [Use; 8] =
         [Use::Free, Use::Fixed, Use::Segment, Use::LogPage, Use::Dentries, Use::Node, Use::Data, Use::Shared];
 
-    /// In words.
+    /// For display.
     pub fn name(self) -> &'static str {
         match self {
             Use::Free => "nothing",
@@ -39,17 +39,18 @@ impl Use {
             Use::Dentries => "dentries",
             Use::Node => "a node of a block map",
             Use::Data => "a file's contents",
-            Use::Shared => "contents that files share",
+            Use::Shared => "contents shared by files",
         }
     }
 
-    /// Whether two owners may have the same block.
+    /// Whether a block of this use may have several owners.
     fn allows_another(self) -> bool {
         matches!(self, Use::Dentries | Use::Shared | Use::Fixed)
     }
 }
 
-/// The bits of `lines` lines from an offset on, in its block. A dentry does not reach beyond.
+/// The bits of `lines` lines from an offset on, in its block. A dentry does not cross a block's
+/// end.
 pub(crate) fn line_mask(offset: u64, lines: u64) -> u64 {
     (u64::MAX >> (64 - lines)) << (offset % BLOCK_BYTES / LINE_BYTES)
 }
@@ -58,9 +59,9 @@ pub(crate) fn line_mask(offset: u64, lines: u64) -> u64 {
 pub(crate) struct Usage {
     uses: Vec<u8>,
     lines: HashMap<u64, u64>,
-    /// For blocks that several pointers name: how many more than one.
+    /// For blocks with several pointers: the number of additional ones.
     shares: HashMap<u64, u64>,
-    /// Blocks that somebody claimed who may not have them.
+    /// Blocks with a conflicting claim.
     contested: HashSet<u64>,
 }
 
@@ -78,7 +79,7 @@ impl Usage {
         self.uses.get(block as usize).map_or(Use::Free, |code| Use::ALL[*code as usize & 7])
     }
 
-    /// Claims a block, unless it is used in a way that excludes this one; then that way is the error.
+    /// Claims a block. If its present use excludes this one, the error is the present use.
     pub fn claim(&mut self, block: u64, wanted: Use) -> Result<(), Use> {
         let Some(code) = self.uses.get_mut(block as usize) else { return Err(Use::Fixed) };
         let present = Use::ALL[*code as usize & 7];
@@ -93,7 +94,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Claims lines of a block of dentries; whether they were free.
+    /// Claims lines of a block of dentries; returns whether they were free.
     pub fn claim_lines(&mut self, offset: u64, lines: u64) -> bool {
         let mask = line_mask(offset, lines);
         let used = self.lines.entry(offset / BLOCK_BYTES).or_default();
@@ -102,7 +103,7 @@ impl Usage {
         free
     }
 
-    /// Whether several claimed a block.
+    /// Whether a block has conflicting claims.
     pub fn is_contested(&self, block: u64) -> bool {
         self.contested.contains(&block)
     }
@@ -112,7 +113,7 @@ impl Usage {
         self.lines.get(&block).copied().unwrap_or(0)
     }
 
-    /// How many more pointers than one name a block of contents.
+    /// The number of additional pointers to a block of contents.
     pub fn shares(&self, block: u64) -> u64 {
         self.shares.get(&block).copied().unwrap_or(0)
     }
@@ -122,7 +123,7 @@ impl Usage {
         self.lines.keys().copied()
     }
 
-    /// Blocks that nothing was found to use.
+    /// Blocks without a use.
     pub fn free(&self) -> u64 {
         self.uses.iter().filter(|code| **code == 0).count() as u64
     }

@@ -1,4 +1,4 @@
-//! What crashes leave: notes at most before recovery, and nothing at all after it.
+//! Crash tests: before recovery an image has at most notes, after recovery it has no findings.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::engine_support::{Image, make_directory, new_file, permit, permit_re
 
 type Operation<M> = fn(&Thread<'_, M>, Node);
 
-/// The states that are looked at for each fence.
+/// The number of states checked for each fence.
 const SAMPLE: u64 = 40;
 
 fn get<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &str) -> Node {
@@ -34,7 +34,7 @@ fn prepare() -> Image {
         let body = get(&thread, one, "a");
         thread.write(body, 0, &[1; 10_000]).unwrap();
         thread.set_xattr(body, b"user.x", b"y", false, false).unwrap();
-        // Numbers, lines and blocks that have had a life already.
+        // Reused inode numbers, lines and blocks.
         for name in ["gone-1", "gone-2"] {
             touch(&thread, two, name);
             let gone = get(&thread, two, name);
@@ -154,7 +154,7 @@ fn restore(bytes: &[u8], image: &Image) {
     let _ = image.region(Direct).write_bytes(0, bytes).unwrap();
 }
 
-/// What is wrong with a state, if anything is.
+/// The failure of a state, if it has one.
 fn judge(image: &Image) -> Option<String> {
     let before = look(image);
     if !before.is_sound() {
@@ -189,7 +189,7 @@ fn explore(grain: Grain, sample: u64) -> (usize, Vec<String>) {
         let image = prepare();
         let mut initial = vec![0; 1 << 20];
         let recorder = Arc::new(Recorder::new());
-        // The attach is not part of the story: what it writes is durable before the first operation.
+        // The attach is not part of the test: its writes are durable before the first operation.
         let attached = image.attach_with(recorder.clone(), AttachOptions::default(), 1).unwrap();
         recorder.start();
         image.region(Direct).read_bytes(0, &mut initial).unwrap();

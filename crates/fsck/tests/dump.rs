@@ -1,4 +1,4 @@
-//! What a dump shows.
+//! The output of dumps.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn a_path_leads_by_dentries_to_an_inode() {
         &text,
         &["\"docs\", 4 bytes", "\"deep\"", "\"second-name\", 11 bytes", &format!("inode {number} (segment 0)")],
     );
-    assert_has(&text, &["links      2", "verifies, counts"]);
+    assert_has(&text, &["links      2", "verifies, current"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Any bytes at all: the check ends, without panic, whatever they are.
+//! Arbitrary bytes: the check terminates on any content, without panic.
 
 mod support;
 
@@ -8,7 +8,7 @@ use pmem::BLOCK_BYTES;
 use support::engine_support::{Image, Random};
 use support::{Plant, sample};
 
-/// Checks, with and without the clean flag, and dumps something.
+/// Checks with and without the clean flag, and dumps something.
 fn look(plant: &Plant, random: &mut Random) {
     for clean in [None, Some(true), Some(false)] {
         let options = Options { findings_max: 100, clean };
@@ -25,7 +25,7 @@ fn look(plant: &Plant, random: &mut Random) {
     let _ = dump(&plant.region, &target, true, &mut text);
 }
 
-/// The blocks of the sample that hold anything but contents.
+/// A block of the sample that does not hold contents.
 fn interesting(plant: &Plant, random: &mut Random) -> u64 {
     let data = plant.geometry.data_block;
     let block = match random.below(8) {
@@ -51,7 +51,7 @@ fn flipped_bits_never_stop_the_check() {
             plant.flip(at, 1 << random.below(64));
         }
         look(&plant, &mut random);
-        // Damage piles up for a while, then the image is whole again.
+        // Damage accumulates for a while, then the image is restored.
         if round % 10 == 9 {
             undo.drain(..).rev().for_each(|(at, word)| plant.set(at, word));
         }

@@ -1,4 +1,4 @@
-//! Every invariant broken on purpose, one at a time, and found by its name.
+//! Injected corruptions: every invariant is broken by itself, and its finding must be reported.
 
 mod support;
 
@@ -45,7 +45,7 @@ fn every_kind_has_a_story() {
         SuperblockGeometry,
         RootMissing,
         InodeGeneration,
-        // Only where a crash could be to blame, and is not.
+        // Only reported where a crash could be the cause but is not.
         InodeDamaged,
     ];
     let untold: Vec<_> =
@@ -82,7 +82,7 @@ fn what_a_crash_may_leave_is_a_note_on_an_image_that_was_not_left() {
         expect_kinds(&report, &[*kind]);
         assert!(report.is_sound(), "{report}");
         assert!(report.findings.iter().all(|finding| finding.severity == Severity::Note), "{report}");
-        // And recovery takes all of it away.
+        // Recovery removes all of it.
         image.attach().detach();
         expect_kinds(&plant.check(), &[]);
     }
@@ -92,7 +92,8 @@ fn what_a_crash_may_leave_is_a_note_on_an_image_that_was_not_left() {
 fn a_pending_rename_is_seen_as_it_will_be() {
     let image = sample();
     let plant = Plant::new(&image);
-    // A second name for the same file, as it is after the new slot and before the old name goes.
+    // A second name for the same file: the state after the new slot is written and before the old
+    // name is invalidated.
     let (old, new) = (plant.find("docs/file-03"), plant.find("docs/deep/second-name"));
     plant.change_dentry(new.dentry, |facts, _| facts.inode = old.number);
     plant.change_property(plant.find("docs/file-00").number, |property| property.links = 1);
@@ -166,7 +167,7 @@ fn a_finding_says_inode_path_place_and_name() {
     let number = plant.find("docs/deep").number;
     assert_eq!(
         text,
-        format!("error: inode {number} (/docs/deep): it says that it has 9 links, and 2 lead to it [links-wrong]")
+        format!("error: inode {number} (/docs/deep): its link count is 9, but it has 2 links [links-wrong]")
     );
 }
 

@@ -1,4 +1,5 @@
-//! Every corruption is mended, and what could be reached before can be reached after, with the same bytes.
+//! Repair tests: every injected corruption is repaired, and everything reachable before stays
+//! reachable with the same bytes.
 
 mod support;
 
@@ -14,7 +15,7 @@ use support::{IMAGE_BYTES, LOG, Plant, SLOTS, expect_kinds, sample, scattered};
 
 const NOW_NS: i64 = 1_700_000_100_000_000_000;
 
-/// What a file is, apart from its name.
+/// A file without its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct File {
     kind: FileKind,
@@ -50,7 +51,7 @@ fn files(attached: &Attached) -> Files {
                 let length = thread.read_link(node, &mut contents).unwrap();
                 contents.truncate(length);
             }
-            // The sample's holes are large: what is compared is the beginning and the end.
+            // The sample's holes are large: only the beginning and the end are compared.
             FileKind::Regular => {
                 for start in [0, stat.size_bytes.saturating_sub(4096)] {
                     let mut part = vec![0; 40_000];
@@ -82,7 +83,7 @@ fn mend_with(plant: &Plant, decide: &mut dyn FnMut(&Finding) -> bool) -> Repaire
     repair(&plant.region, &Options::default(), NOW_NS, decide, &mut |_| {})
 }
 
-/// The files of the sample, and the numbers of those that a story destroys.
+/// The files of the sample, and the numbers of those whose contents a corruption destroys.
 fn expected(story: &Story) -> (Files, Vec<u64>) {
     let image = sample();
     let plant = Plant::new(&image);
@@ -93,7 +94,7 @@ fn expected(story: &Story) -> (Files, Vec<u64>) {
     (files, destroyed)
 }
 
-/// What is missing or changed in a mended image, if anything is.
+/// The files that are missing or changed in a repaired image.
 fn losses(image: &Image, expected: &Files, destroyed: &[u64]) -> Vec<String> {
     let attached = image.attach();
     assert_eq!(attached.report.damaged, 0);
@@ -116,17 +117,18 @@ fn every_corruption_is_mended_and_loses_nothing_that_could_be_reached() {
         let repaired = mend(&plant);
         let after = plant.check();
         if !after.is_sound() || !repaired.failed.is_empty() {
-            failures.push(format!("{}: left are\n{after}{:?}\nof {:?}", story.title, repaired.failed, repaired.mended));
+            failures
+                .push(format!("{}: remaining\n{after}{:?}\nof {:?}", story.title, repaired.failed, repaired.mended));
             continue;
         }
         assert_eq!(repaired.exit_code(), if harmless { 0 } else { EXIT_CORRECTED }, "{}", story.title);
         let lost = losses(&image, &before, &destroyed);
         let left = plant.check();
         if !lost.is_empty() || !left.is_sound() {
-            failures.push(format!("{}: lost are\n{}\nof {:?}\n{left}", story.title, lost.join("\n"), repaired.mended));
+            failures.push(format!("{}: lost\n{}\nof {:?}\n{left}", story.title, lost.join("\n"), repaired.mended));
         }
     }
-    assert!(failures.is_empty(), "{} stories\n{}", failures.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} corruptions\n{}", failures.len(), failures.join("\n"));
 }
 
 #[test]
@@ -180,7 +182,7 @@ fn preening_takes_no_name_away() {
 
 #[test]
 fn a_damaged_image_that_was_not_left_cleanly_keeps_every_file_that_a_name_still_says() {
-    // A file that nothing names looks like one that was removed, whose inode stays until it is used again.
+    // A file without a name looks like a removed one, whose inode stays until it is reused.
     let named_otherwise = [FindingKind::DentryTarget, FindingKind::RootNamed, FindingKind::DirectoryNames];
     let mut failures = Vec::new();
     for story in STORIES.iter().filter(|story| !story.kinds.iter().any(|kind| named_otherwise.contains(kind))) {
@@ -191,7 +193,7 @@ fn a_damaged_image_that_was_not_left_cleanly_keeps_every_file_that_a_name_still_
         plant.unclean();
         let errors = plant.check().errors;
         let repaired = mend(&plant);
-        // What only looks like the trace of a crash is recovery's.
+        // A mere trace of a crash is left to recovery.
         assert_eq!(repaired.needs_recovery, errors == 0, "{}", story.title);
         if errors == 0 {
             continue;
@@ -202,7 +204,7 @@ fn a_damaged_image_that_was_not_left_cleanly_keeps_every_file_that_a_name_still_
             failures.push(format!("{}: {}\nof {:?}", story.title, lost.join("\n"), repaired.mended));
         }
     }
-    assert!(failures.is_empty(), "{} stories\n{}", failures.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} corruptions\n{}", failures.len(), failures.join("\n"));
 }
 
 #[test]
@@ -254,10 +256,10 @@ fn a_repair_that_was_interrupted_anywhere_is_finished_by_the_next_one() {
         }
     }
     println!("{states} states");
-    assert!(failures.is_empty(), "{} of {} stories\n{}", failures.len(), STORIES.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} of {} corruptions\n{}", failures.len(), STORIES.len(), failures.join("\n"));
 }
 
-/// The image as a region that is used for one thing.
+/// The image as a region for a single use.
 fn region_of<M: Memory>(image: &Image, memory: M) -> pmem::Region<M> {
     image.region(memory)
 }
@@ -308,7 +310,7 @@ fn a_segment_whose_place_was_forgotten_is_found_again() {
 
 #[test]
 fn a_segment_whose_blocks_lie_apart_is_found_again() {
-    /// Of an image, the place of the segment's entry and that of its list.
+    /// Damages an image, given the offsets of the segment's entry and of its list.
     type Damage = fn(&Plant, u64, u64);
     let damages: [(&str, Damage); 3] = [
         ("place", |plant, entry, _| plant.set(entry, 0x7777_0001)),
@@ -439,7 +441,8 @@ fn a_repair_leaves_an_image_whose_maps_are_built_anew() {
 
 #[test]
 fn what_a_repair_has_not_come_to_survives_a_mount_between() {
-    // The files whose names and maps are damaged are there for the next repair, whatever was attached and written meanwhile.
+    // The files with damaged names and maps survive for the next repair, although the image was
+    // attached and written meanwhile.
     let mut failures = Vec::new();
     for story in STORIES {
         let (before, destroyed) = expected(story);
@@ -451,7 +454,7 @@ fn what_a_repair_has_not_come_to_survives_a_mount_between() {
         {
             let thread = attached.enter();
             let root = thread.root().unwrap();
-            // Writing may fail where the root is damaged; what is written must not destroy anything.
+            // Writes may fail if the root is damaged; successful ones must not destroy anything.
             for index in 0..20 {
                 let name = format!("meanwhile-{index}");
                 if let Ok(node) = thread.create(root, name.as_bytes(), &support::engine_support::new_file()) {
@@ -472,5 +475,5 @@ fn what_a_repair_has_not_come_to_survives_a_mount_between() {
             failures.push(format!("{}: {}\nof {:?}", story.title, lost.join("\n"), repaired.mended));
         }
     }
-    assert!(failures.is_empty(), "{} stories\n{}", failures.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} corruptions\n{}", failures.len(), failures.join("\n"));
 }

@@ -1,4 +1,5 @@
-//! Rot of the medium is told from what a crash leaves: names do not vanish, and flipped bits come back.
+//! Media errors are distinguished from traces of a crash: names do not vanish, and flipped bits are
+//! corrected.
 
 mod support;
 
@@ -30,7 +31,7 @@ fn a_name_that_rotted_on_a_clean_image_is_an_error_and_never_a_missing_file() {
     let docs = thread.lookup(thread.root().unwrap(), b"docs").unwrap();
     let listed = thread.read_directory(docs, 0, &mut Default::default(), &mut |_| true);
     assert!(matches!(listed, Err(Error::Corrupt(_))));
-    // The rest of the tree does not suffer.
+    // The rest of the tree is unaffected.
     drop(thread);
     assert!(finds(&attached, "", "small").is_ok());
 }

@@ -1,4 +1,4 @@
-//! Images with which nothing is wrong.
+//! Images without findings.
 
 mod support;
 
@@ -66,10 +66,10 @@ fn an_image_in_use_has_notes_at_most_and_is_sound_after_recovery() {
         thread.rename((docs, b"deep"), (root, b"not-so-deep"), RenameFlags::default(), permit_rename).unwrap();
         let report = Plant::new(&image).check();
         assert!(report.is_sound() && !report.clean, "{report}");
-        assert!(!report.kinds().contains(&FindingKind::Orphan), "a file without a name is usual here: {report}");
+        assert!(!report.kinds().contains(&FindingKind::Orphan), "a file without a name is normal here: {report}");
         thread.truncate(open, 10).unwrap();
     }
-    // A crash: the DRAM region is gone.
+    // A crash: the DRAM region is lost.
     drop(attached);
     let report = Plant::new(&image).check();
     assert!(report.findings.iter().all(|finding| finding.severity == Severity::Note), "{report}");
@@ -119,7 +119,8 @@ fn what_is_no_image_is_refused_with_the_cause() {
 
 #[test]
 fn a_million_names_take_seconds() {
-    // A tenth of it, so that tests stay quick; `cargo test -- --ignored --nocapture` has the whole.
+    // A tenth of a million keeps the test short; `cargo test -- --ignored --nocapture` runs the
+    // whole.
     let (names, seconds) = many_names(100_000, 256 << 20);
     assert_eq!(names, 100_100);
     assert!(seconds < 5.0, "{seconds} s");

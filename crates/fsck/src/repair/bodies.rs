@@ -1,4 +1,4 @@
-//! Bodies: a file gets one of its own, of what can be read.
+//! Repair of bodies: a file gets a separate body with its readable contents.
 
 use super::Done;
 use super::edit::Mender;
@@ -14,7 +14,7 @@ const HEIGHT_MAX: u32 = 4;
 /// The data pointers of a body.
 #[derive(Default)]
 struct Leaves {
-    /// Block of the file, and the word that leads to it.
+    /// Block index in the file, and the pointer to the block.
     pointers: Vec<(u64, u64)>,
     nodes: u64,
     /// Something was left out.
@@ -23,7 +23,7 @@ struct Leaves {
 }
 
 impl<M: Memory> Mender<'_, M> {
-    /// All data pointers below a root that lead to where contents can be.
+    /// All data pointers below a root that refer to the data area.
     fn leaves(&self, root: u64) -> Leaves {
         let mut leaves = Leaves::default();
         let height = (root & 0xf) as u32;
@@ -51,7 +51,7 @@ impl<M: Memory> Mender<'_, M> {
         let block = word / BLOCK_BYTES;
         let known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
         let possible = (word % BLOCK_BYTES) & !known == 0 && self.check.image.is_data(block);
-        // No body has more blocks than the image: what does goes in circles.
+        // A body with more blocks than the image has a cycle.
         if !possible || leaves.steps > self.check.image.geometry.blocks {
             leaves.partial = true;
             return;
@@ -67,7 +67,8 @@ impl<M: Memory> Mender<'_, M> {
         }
     }
 
-    /// Blocks of the body below a root of which nothing is anybody's, and the end of it in blocks.
+    /// The number of blocks of the body below a root, and its end in blocks, if none of its blocks
+    /// has an owner.
     pub fn body_that_nobody_has(&self, root: u64) -> Option<(u64, u64)> {
         let leaves = self.leaves(root);
         let free = |word: u64| self.check.usage.of(word / BLOCK_BYTES) == Use::Free;
@@ -77,7 +78,8 @@ impl<M: Memory> Mender<'_, M> {
         (whole && root != 0 && (!is_node || free(root))).then_some((leaves.nodes + leaves.pointers.len() as u64, end))
     }
 
-    /// Gives a file a body of its own. What several claim is copied, if it is contents; what is not contents becomes a hole.
+    /// Gives a file a separate body. Contents with several owners are copied; blocks that are not
+    /// contents become holes.
     pub fn copy_body(&mut self, number: u64) -> Done {
         let (property, _) = self.property(number)?;
         let visible = property.size_bytes.div_ceil(BLOCK_BYTES);
@@ -95,29 +97,30 @@ impl<M: Memory> Mender<'_, M> {
         self.change_property(number, |property| (property.root, property.blocks) = (root, blocks))
     }
 
-    /// A pointer to the same contents in a block that is this file's alone. None: it leads to what is not contents.
+    /// A pointer to the same contents in a block that only this file uses; none if the block is not
+    /// contents.
     fn own(&mut self, word: u64) -> Result<Option<u64>, &'static str> {
         let block = word / BLOCK_BYTES;
         let shared = word & BLOCK_SHARED != 0;
         match self.check.usage.of(block) {
             Use::Data if !self.check.usage.is_contested(block) => Ok(Some(word)),
             Use::Shared if shared => Ok(Some(word)),
-            // The walk may have ended before it came here.
+            // The walk may have ended before this block.
             Use::Free if self.check.usage.claim(block, Use::Data).is_ok() => Ok(Some(word)),
             Use::Data | Use::Shared => {
                 let copy = self.take_blocks(1, Use::Data)?;
                 let copied = self.region().stream_within(block * BLOCK_BYTES, copy, BLOCK_BYTES);
-                self.region().fence(copied.map_err(|_| "it lies outside")?);
+                self.region().fence(copied.map_err(|_| "a block lies outside the image")?);
                 Ok(Some(copy | word & BLOCK_UNWRITTEN))
             }
             _ => Ok(None),
         }
     }
 
-    /// Builds the nodes above data pointers; the root and the number of blocks.
+    /// Builds the nodes above data pointers; returns the root and the number of blocks.
     fn build(&mut self, pointers: &[(u64, u64)]) -> Result<(u64, u64), &'static str> {
         let Some((last, _)) = pointers.last() else { return Ok((0, 0)) };
-        let height = (0..=HEIGHT_MAX).find(|height| last >> (9 * height) == 0).ok_or("it is too long")?;
+        let height = (0..=HEIGHT_MAX).find(|height| last >> (9 * height) == 0).ok_or("the file is too long")?;
         let mut level: Vec<(u64, u64)> = pointers.to_vec();
         let mut blocks = level.len() as u64;
         for _ in 0..height {

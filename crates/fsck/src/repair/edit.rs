@@ -1,4 +1,4 @@
-//! Writing to an image, and finding room on it.
+//! Writes to an image, and allocation of free space on it.
 
 use super::Done;
 use crate::check::{Checker, DAMAGED, REACHED};
@@ -14,14 +14,14 @@ use std::mem::offset_of;
 /// Bytes of the superblock that never change after mkfs.
 const DESCRIPTION_BYTES: u64 = 208;
 
-/// A check that goes on to mend.
+/// A check that continues with repairs.
 pub(crate) struct Mender<'c, M: Memory> {
     pub check: Checker<'c, M>,
-    /// The block map that the image was left with, if it could be believed.
+    /// The block map that the last detach saved, if its checksum matches.
     marked: Option<&'c [u64]>,
-    /// Where the search for free blocks goes on.
+    /// Where the search for free blocks continues.
     next_block: u64,
-    /// For the times of what is written.
+    /// The timestamp for written structures.
     pub now_ns: i64,
 }
 
@@ -49,20 +49,20 @@ impl<'c, M: Memory> Mender<'c, M> {
         self.check.image.word(offset)
     }
 
-    /// Stores a word, durably.
+    /// Stores a word durably.
     pub fn set(&self, offset: u64, word: u64) {
         self.set_bytes(offset, &word.to_le_bytes());
     }
 
-    /// Stores bytes, durably.
+    /// Stores bytes durably.
     pub fn set_bytes(&self, offset: u64, bytes: &[u8]) {
-        // Offsets of repairs come from findings, which come from structures that were reached: they lie inside.
+        // Offsets of repairs come from findings about reached structures, so they lie inside.
         if let Ok(dirty) = self.region().write_bytes(offset, bytes) {
             self.region().persist(dirty);
         }
     }
 
-    /// Copies what never changes of the superblock. The magic, which is first, is written last.
+    /// Copies the constant part of the superblock. The magic comes first and is written last.
     pub fn copy_description(&self, from: u64, to: u64) {
         let mut bytes = [0u8; DESCRIPTION_BYTES as usize];
         if self.region().read_bytes(from, &mut bytes).is_ok() {
@@ -71,7 +71,8 @@ impl<'c, M: Memory> Mender<'c, M> {
         }
     }
 
-    /// Makes the image one whose maps are gone and on which nothing counts as half-made; whether it was not.
+    /// Discards the image's free-space maps and marks it as cleanly detached, so that no structure
+    /// counts as incomplete. Returns whether it was not clean before.
     pub fn begin(&mut self) -> bool {
         let Ok(superblock) = self.region().first::<Superblock>() else { return false };
         if !self.check.clean {
@@ -88,8 +89,9 @@ impl<'c, M: Memory> Mender<'c, M> {
         true
     }
 
-    /// Writes the map of inodes in use, by which a clean image tells files that lost their names from files that were removed: what has a name, even one
-    /// that no slot leads to any more, is in use. Who removes a file makes its name not count first.
+    /// Writes the map of inodes in use. With it, a clean image distinguishes files that lost their
+    /// names from removed files. An inode with a name, even one that no slot refers to, is in use:
+    /// a removal invalidates the name first.
     fn say_what_lives(&self) {
         let segments = &self.check.image.segments;
         let mut lives: Vec<bool> =
@@ -114,7 +116,7 @@ impl<'c, M: Memory> Mender<'c, M> {
         }
     }
 
-    /// Does what is left of all renames, and ends their records.
+    /// Completes all renames and ends their records.
     fn end_journal(&self) {
         let overlay = &self.check.overlay;
         overlay.slots.iter().for_each(|(offset, word)| self.set(*offset, *word));
@@ -128,10 +130,10 @@ impl<'c, M: Memory> Mender<'c, M> {
         }
     }
 
-    /// Does what is left of a rename that the check found to be possible, and ends its record.
+    /// Completes a rename that the check found possible, and ends its record.
     pub fn complete_rename(&mut self, slot: u64) -> Done {
         let journal = self.region().get(Pm::<JournalSlot>::new(slot)).map_err(|_| "there is no journal slot")?;
-        let record: JournalRecord = journal.record().ok_or("its record is not whole any more")?;
+        let record: JournalRecord = journal.record().ok_or("its record no longer verifies")?;
         for step in record.moves.iter().filter(|step| step.slot != 0) {
             if crate::journal::is_due(self.get(step.slot), &record) {
                 self.set(step.slot, slot_word(step.dentry, SlotTag::Dentry));
@@ -149,18 +151,18 @@ impl<'c, M: Memory> Mender<'c, M> {
         Ok(())
     }
 
-    /// The attributes that count, and their sequence.
+    /// The current attributes and their sequence.
     pub fn property(&self, number: u64) -> Result<(Property, u32), &'static str> {
-        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, _) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let generation = inode.generation(number).ok_or("its identity is damaged")?;
         inode.property(number, generation).ok_or("its attributes are damaged")
     }
 
-    /// Writes the next property entry: a line that counts wholly or not.
+    /// Writes the next property entry: one line, which takes effect wholly or not at all.
     pub fn change_property(&self, number: u64, change: impl FnOnce(&mut Property)) -> Done {
         let (mut property, sequence) = self.property(number)?;
         change(&mut property);
-        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, _) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let generation = inode.generation(number).ok_or("its identity is damaged")?;
         self.write_property(number, generation, &property, sequence.wrapping_add(1))
     }
@@ -178,29 +180,29 @@ impl<'c, M: Memory> Mender<'c, M> {
         Ok(())
     }
 
-    /// Whether a block may be taken.
+    /// Whether a block may be allocated.
     fn is_free(&self, block: u64) -> bool {
         let marked = self.marked.is_some_and(|words| words[(block / 32) as usize] >> (block % 32 * 2) & 3 != 0);
         !marked && self.check.usage.of(block) == Use::Free
     }
 
-    /// Takes blocks in a row that are nobody's, and makes them zero; the offset of the first.
+    /// Allocates consecutive free blocks and zeroes them; returns the offset of the first.
     pub fn take_blocks(&mut self, count: u64, wanted: Use) -> Result<u64, &'static str> {
         let end = self.check.image.geometry.copy_block();
         let first = (self.next_block..end.saturating_sub(count - 1))
             .find(|first| (*first..first + count).all(|block| self.is_free(block)))
             .ok_or("there are not enough free blocks for it")?;
-        // Longer runs may be missing where single blocks are left.
+        // Where a long run is not available, single blocks may still be.
         self.next_block = if count == 1 { first + 1 } else { self.next_block };
         for block in first..first + count {
             let _ = self.check.usage.claim(block, wanted);
         }
         let zeroed = self.region().stream_zeros(first * BLOCK_BYTES, count * BLOCK_BYTES);
-        self.region().fence(zeroed.map_err(|_| "it would lie outside")?);
+        self.region().fence(zeroed.map_err(|_| "a block lies outside the image")?);
         Ok(first * BLOCK_BYTES)
     }
 
-    /// Takes the blocks of a segment: in a row if there are so many anywhere.
+    /// Allocates the blocks of a segment, consecutive ones if possible.
     pub fn take_segment(&mut self, segment: u64) -> Result<Segment, &'static str> {
         match self.take_blocks(SEGMENT_BLOCKS, Use::Segment) {
             Ok(first) => Ok(Segment::in_a_row(first)),
@@ -208,7 +210,8 @@ impl<'c, M: Memory> Mender<'c, M> {
         }
     }
 
-    /// Makes a segment of some blocks wherever they are, and of fresh ones for those that are missing, and writes the list of them.
+    /// Makes a segment of the present blocks and of new ones for those that are missing, and writes
+    /// its list.
     pub fn list_segment(&mut self, segment: u64, present: &[Option<u64>]) -> Result<Segment, &'static str> {
         let mut blocks = [0; SEGMENT_BLOCKS as usize];
         for (offset, block) in blocks.iter_mut().zip(present) {
@@ -223,7 +226,7 @@ impl<'c, M: Memory> Mender<'c, M> {
         Ok(listed)
     }
 
-    /// Takes lines for a dentry: in a block of dentries that has room, or in a fresh one.
+    /// Allocates lines for a dentry: in a dentry block with room, or in a new one.
     pub fn take_lines(&mut self, lines: u64) -> Result<u64, &'static str> {
         let mut blocks: Vec<u64> = self.check.usage.dentry_blocks().collect();
         blocks.sort_unstable();
@@ -242,12 +245,12 @@ impl<'c, M: Memory> Mender<'c, M> {
         Ok(offset)
     }
 
-    /// Whether a name that counts begins in some lines.
+    /// Whether a valid name begins in some lines.
     fn has_name(&self, offset: u64, lines: u64) -> bool {
         (0..lines).any(|line| self.check.lost_name(offset + line * LINE_BYTES).is_some())
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub fn invalidate(&self, dentry: u64) {
         self.unmake(dentry, self.now_ns.max(0) as u64);
     }
@@ -258,7 +261,7 @@ impl<'c, M: Memory> Mender<'c, M> {
         }
     }
 
-    /// What a dentry says, if it is whole.
+    /// The facts of a dentry, if it verifies.
     pub fn dentry(&self, offset: u64) -> Result<(engine::format::DentryFacts, Name), &'static str> {
         let mut name = Name::default();
         let (_, facts) = self.check.image.verified(offset, &mut name).ok_or("the name is damaged")?;
@@ -267,7 +270,8 @@ impl<'c, M: Memory> Mender<'c, M> {
 }
 
 impl<M: Memory> Checker<'_, M> {
-    /// The number of the inode that a name in a line stands for, if it counts, or would but for a damaged checksum.
+    /// The inode number of the name in a line, if the name is valid, or would be but for a damaged
+    /// checksum.
     fn lost_name(&self, offset: u64) -> Option<u64> {
         let dentry: &Dentry = self.image.dentry(offset)?;
         let facts = dentry.facts()?;
@@ -277,7 +281,7 @@ impl<M: Memory> Checker<'_, M> {
         (counts && short_generation(generation) == facts.generation).then_some(facts.inode)
     }
 
-    /// The words of the block map, if all that was left with the image matches its checksum.
+    /// The words of the block map, if everything that the detach saved matches its checksum.
     fn maps_verify(&self, figures: &Snapshot, epoch: u32) -> Option<Vec<u64>> {
         let geometry = self.image.geometry;
         let mut crc = 0;

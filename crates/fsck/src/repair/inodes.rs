@@ -1,4 +1,4 @@
-//! Segments, identities and attributes.
+//! Repair of segments, identities and attributes.
 
 use super::Done;
 use super::edit::Mender;
@@ -12,11 +12,11 @@ use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::mem::offset_of;
 
 const DIRECTORY_BITS: u32 = 0o755;
-/// For a file of which nobody knows any more who might read it.
+/// For a file whose permissions are lost.
 const PRIVATE_BITS: u32 = 0o600;
 
 impl<M: Memory> Mender<'_, M> {
-    /// Finds the inodes of a segment by what they say of themselves, or gives the segment fresh ones.
+    /// Finds the inodes of a segment by their own numbers, or gives the segment new ones.
     pub fn find_segment(&mut self, segment: u64) -> Done {
         let entry = self.check.image.segment_entry(segment);
         let present = self.blocks_of_segment(segment);
@@ -37,7 +37,7 @@ impl<M: Memory> Mender<'_, M> {
         }
         let follows = (segment + 1..self.check.image.geometry.segments_max)
             .any(|later| self.get(self.check.image.segment_entry(later)) != 0);
-        // The last segment of the table may go; before others there must not be a gap.
+        // The last entry of the table may be cleared; before other entries there must not be a gap.
         let word = if follows { self.take_segment(segment)?.entry().word() } else { 0 };
         self.set(entry, word);
         Ok(())
@@ -47,7 +47,8 @@ impl<M: Memory> Mender<'_, M> {
         let _ = self.check.usage.claim(block, Use::Segment);
     }
 
-    /// The blocks of a segment, in the order of their inodes, as far as an inode says so and nothing else is there.
+    /// The blocks of a segment, in the order of their inodes. A block belongs to it if one of its
+    /// inodes says so and the block has no other use.
     fn blocks_of_segment(&self, segment: u64) -> [Option<u64>; SEGMENT_BLOCKS as usize] {
         let mut present = [None; SEGMENT_BLOCKS as usize];
         for block in self.check.image.geometry.data_block..self.check.image.geometry.copy_block() {
@@ -69,7 +70,8 @@ impl<M: Memory> Mender<'_, M> {
         present
     }
 
-    /// The first block of a segment, if those that are present lie as in a row, and where the others would be nothing is.
+    /// The first block of a segment, if its present blocks are consecutive and the missing ones
+    /// would lie in free blocks.
     fn row_of(&self, present: &[Option<u64>]) -> Option<u64> {
         let (index, block) = present.iter().enumerate().find_map(|(index, block)| Some((index as u64, (*block)?)))?;
         let first = block.checked_sub(index)?;
@@ -81,9 +83,9 @@ impl<M: Memory> Mender<'_, M> {
         (first..).zip(present).all(fits).then_some(first)
     }
 
-    /// Frees an inode with all that is in it.
+    /// Frees an inode with all its content.
     pub fn free_inode(&mut self, number: u64) -> Done {
-        let (inode, offset) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, offset) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         self.set(offset, inode.next_generation() as u64);
         for word in (offset_of!(Inode, parent)..offset_of!(Inode, properties)).step_by(8) {
             self.set(offset + word as u64, 0);
@@ -95,7 +97,8 @@ impl<M: Memory> Mender<'_, M> {
         Ok(())
     }
 
-    /// Says in the map of inodes that a number is in use, or not: by it a file that lost its name is told from one that was removed.
+    /// Sets an inode's bit in the inode map, which distinguishes a file that lost its name from a
+    /// removed one.
     pub fn mark_inode(&self, number: u64, used: bool) {
         let offset = self.check.image.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
         let bit = 1 << (number % 64);
@@ -103,9 +106,9 @@ impl<M: Memory> Mender<'_, M> {
         self.set(offset, if used { word | bit } else { word & !bit });
     }
 
-    /// Writes identity or attributes anew from what is left of the other.
+    /// Rebuilds identity or attributes from the other.
     pub fn mend_inode(&mut self, number: u64) -> Done {
-        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, _) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let generation = inode.birth.load() as u32;
         let said = FileKind::from_bits(inode.kind.load());
         match inode.property(number, generation) {
@@ -113,7 +116,8 @@ impl<M: Memory> Mender<'_, M> {
                 let kind = property.kind().or(said).unwrap_or(FileKind::Regular);
                 let fresh = generation.max(FIRST_GENERATION);
                 if fresh != generation {
-                    // Entries count for one generation only: this one does with the new identity.
+                    // An entry is valid for one generation only; this makes it valid for the new
+                    // identity.
                     self.write_property(number, fresh, &property, sequence.wrapping_add(1))?;
                 }
                 self.write_identity(number, kind, fresh)
@@ -129,9 +133,9 @@ impl<M: Memory> Mender<'_, M> {
         }
     }
 
-    /// Writes the identity of an inode: last the word that seals it.
+    /// Writes the identity of an inode; the word with the seal comes last.
     fn write_identity(&self, number: u64, kind: FileKind, generation: u32) -> Done {
-        let (inode, offset) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, offset) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let is_device = matches!(kind, FileKind::Character | FileKind::Block);
         let device = if is_device { inode.device.load() } else { 0 };
         self.set(offset + offset_of!(Inode, number) as u64, number);
@@ -140,9 +144,10 @@ impl<M: Memory> Mender<'_, M> {
         Ok(())
     }
 
-    /// The root directory, with its log if that is still there.
+    /// Writes the root directory, with its log if that is intact.
     fn write_root(&mut self) -> Done {
-        let (inode, offset) = self.check.image.inode(ROOT_INODE).ok_or("there is no place for the root")?;
+        let (inode, offset) =
+            self.check.image.inode(ROOT_INODE).ok_or("the image has no room for the root directory")?;
         let log = self.region().get(Pm::<LogPage>::new(inode.log.load()));
         if !log.is_ok_and(|page| page.belongs_to(ROOT_INODE)) {
             self.set(offset + offset_of!(Inode, log) as u64, 0);
@@ -152,10 +157,10 @@ impl<M: Memory> Mender<'_, M> {
         self.write_identity(ROOT_INODE, FileKind::Directory, generation)
     }
 
-    /// Attributes for an inode of which both entries are lost: its owner is the root's, nobody else may read it, and its body is what one of the lost
-    /// entries says, if that can be one.
+    /// Writes attributes for an inode that lost both entries. The owner is the root's, without
+    /// access for others. The body is that of one of the lost entries, if it is valid.
     fn write_first_property(&mut self, number: u64, kind: FileKind, generation: u32) -> Done {
-        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, _) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let owner = self.property(ROOT_INODE).map(|(root, _)| (root.uid, root.gid)).unwrap_or_default();
         let bits = match kind {
             FileKind::Directory if number == ROOT_INODE => DIRECTORY_BITS,
@@ -198,10 +203,11 @@ impl<M: Memory> Mender<'_, M> {
         self.write_property(number, generation, &property, 0)
     }
 
-    /// Makes attributes fit the kind of file, of which there are three witnesses: identity, attributes, and the name.
+    /// Corrects attributes to fit the file kind, of which there are three witnesses: identity,
+    /// attributes, and the name.
     pub fn mend_property(&mut self, number: u64) -> Done {
         let (property, _) = self.property(number)?;
-        let (inode, _) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, _) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let generation = inode.generation(number).ok_or("its identity is damaged")?;
         let mut kind = FileKind::from_bits(inode.kind.load()).ok_or("its kind is damaged")?;
         let named = self.check.state(number).map_or(0, |state| state.dentry);
@@ -224,7 +230,7 @@ fn inline_length(inode: &Inode) -> u64 {
     bytes.take_while(|byte| *byte != 0).count().min(INLINE_BYTES_MAX) as u64
 }
 
-/// Makes size, flags and body ones that a file of this kind can have.
+/// Corrects size, flags and body for a file of this kind.
 fn fit(property: &mut Property, kind: FileKind, inline: u64) {
     property.mode = property.mode & 0o7777 | kind.mode_bits();
     let is_inline = kind == FileKind::Symlink && property.flags & PROPERTY_INLINE != 0;

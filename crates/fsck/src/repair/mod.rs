@@ -1,14 +1,16 @@
-//! Repairs: what a check found is mended, stage by stage, until another check finds nothing that could be.
+//! Repairs: the findings of a check are repaired stage by stage, until another check has no
+//! repairable finding.
 //!
-//! Invariants
-//! - A repair ends with one store of a word that makes it count, and all that the word leads to is durable before. So a repair that
-//!   was interrupted has happened or not, and the next one goes on from there.
-//! - Before anything else changes, the maps of what is free are durably thrown away and the image is marked as left cleanly. On such an
-//!   image an attach frees nothing but what nothing leads to, drops nothing, and takes nothing for half-made: whatever a repair that was interrupted has not
-//!   come to is still there.
-//! - Blocks that are written to are free by what the check found, and by the maps of the image if they could be believed: what damage hides is
-//!   not overwritten.
-//! - What loses its last name gets one in `lost+found`.
+//! Invariants:
+//! - A repair ends with the store of one word that makes it effective. Everything that the word
+//!   refers to is durable before. An interrupted repair has therefore happened or not, and the next
+//!   one continues from there.
+//! - Before any other change, the free-space maps are durably discarded and the image is marked as
+//!   cleanly detached. On such an image an attach frees only what nothing refers to, and treats
+//!   nothing as incomplete. Everything that an interrupted repair has not reached is still there.
+//! - Blocks are allocated only if the check found them unused and, where their checksum matched,
+//!   the image's own maps have them free. Contents hidden by damage are not overwritten.
+//! - A file that loses its last name gets one in `lost+found`.
 
 mod bodies;
 mod edit;
@@ -22,40 +24,44 @@ use edit::Mender;
 use pmem::{Memory, Region};
 use std::collections::{HashMap, HashSet};
 
-/// Checks that follow each other at most. Each stage needs one, and consequences of a repair a few more.
+/// Maximum number of consecutive checks. Each stage needs one, and consequences of a repair a few
+/// more.
 const CHECKS_MAX: usize = 100;
 
-/// What came of a repair.
+/// The outcome of a repair.
 #[derive(Debug, Clone, Default)]
 pub struct Repaired {
     /// The first check.
     pub before: Report,
-    /// The last check: what is left.
+    /// The last check: the remaining findings.
     pub after: Report,
-    /// What was mended, in that order.
+    /// The repaired findings, in order.
     pub mended: Vec<Finding>,
-    /// What could not be, and why.
+    /// The failed repairs, with their causes.
     pub failed: Vec<(Finding, &'static str)>,
-    /// The image was not left cleanly and holds nothing but what a crash may leave: to attach to it once puts it in order.
+    /// The image was not cleanly detached and has only traces of a crash: attaching it once
+    /// recovers it.
     pub needs_recovery: bool,
 }
 
 impl Repaired {
-    /// The exit code as in fsck(8): 1 if something was mended, and those of the check that was made last.
+    /// The exit code as in fsck(8): 1 if something was mended, and those of the check that was made
+    /// last.
     pub fn exit_code(&self) -> i32 {
         let corrected = if self.mended.is_empty() { 0 } else { EXIT_CORRECTED };
         self.after.exit_code() | corrected
     }
 }
 
-/// What makes a finding the same one in the next check.
+/// Identifies the same finding in the next check.
 type Key = (FindingKind, Option<u64>, Option<u64>, Repair);
 
 fn key(finding: &Finding) -> Key {
     (finding.kind, finding.inode, finding.offset, finding.repair)
 }
 
-/// Checks an image and mends what `decide` says yes to, of which it is asked once. Nobody else may use the image meanwhile.
+/// Checks an image and repairs the findings that `decide` accepts; it is asked once for each.
+/// Nothing else may use the image meanwhile.
 pub fn repair<M: Memory>(
     region: &Region<M>,
     options: &Options,
@@ -88,7 +94,7 @@ pub fn repair<M: Memory>(
         let possible = |finding: &&Finding| {
             !matches!(finding.repair, Repair::None | Repair::Recover) && !tried.contains(&key(finding))
         };
-        // Maps of what is free are wrong where something is damaged, and right again after it is mended.
+        // Damage makes the free-space maps wrong; they are right again after its repair.
         let damaged =
             findings.iter().any(|finding| finding.severity > Severity::Note && stage(finding) < Stage::Snapshot);
         let due = |finding: &&Finding| !damaged || stage(finding) < Stage::Snapshot;
@@ -97,7 +103,7 @@ pub fn repair<M: Memory>(
         let Some(first) = chosen.iter().map(stage).min() else { break };
         let mut mender = Mender::new(checker, marked.as_deref(), now_ns);
         if first > Stage::Superblock && mender.begin() {
-            // What looked like the trace of a crash may have to be asked about now.
+            // An apparent trace of a crash may now be an error to ask about.
             continue;
         }
         for finding in chosen.into_iter().filter(|finding| stage(finding) == first) {
@@ -114,7 +120,7 @@ pub fn repair<M: Memory>(
     repaired
 }
 
-/// What has to be in order before what follows can be judged.
+/// The stages: each must be complete before the following ones can be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Superblock,
@@ -123,7 +129,7 @@ enum Stage {
     Journal,
     Names,
     Bodies,
-    /// Directories in cycles before files without names: these may get theirs back.
+    /// Directories in cycles come before files without names, which may get their names back.
     Tree,
     Orphans,
     Counts,
@@ -175,16 +181,16 @@ fn stage(finding: &Finding) -> Stage {
     }
 }
 
-/// Why a repair was not made.
+/// The result of a repair, with the reason if it failed.
 type Done = Result<(), &'static str>;
 
 impl<M: Memory> Mender<'_, M> {
     fn apply(&mut self, finding: &Finding) -> Done {
         match finding.repair {
-            Repair::None | Repair::Recover => return Err("there is no repair for it"),
+            Repair::None | Repair::Recover => return Err("there is no repair for this finding"),
             Repair::RestoreSuperblock { copy } => self.copy_description(copy * pmem::BLOCK_BYTES, 0),
             Repair::RewriteCopy { copy } => self.copy_description(0, copy * pmem::BLOCK_BYTES),
-            // Done by beginning.
+            // Already done by `begin`.
             Repair::DropSnapshot => {}
             Repair::Zero { offset, length } => (0..length / 8).for_each(|word| self.set(offset + word * 8, 0)),
             Repair::ClearWord { offset } => self.set(offset, 0),
@@ -214,9 +220,9 @@ impl<M: Memory> Mender<'_, M> {
     }
 }
 
-/// The parts of a check that a repair goes on with.
+/// The parts of a check that repairs use.
 impl<M: Memory> Checker<'_, M> {
     pub(crate) fn inode_offset(&self, number: u64) -> Result<u64, &'static str> {
-        self.image.inode(number).map(|(_, offset)| offset).ok_or("there is no place for that inode")
+        self.image.inode(number).map(|(_, offset)| offset).ok_or("the image has no inode of this number")
     }
 }

@@ -1,4 +1,4 @@
-//! Names: adding them to directories, and `lost+found`.
+//! Repair of names: adding them to directories, and `lost+found`.
 
 use super::Done;
 use super::edit::Mender;
@@ -12,18 +12,18 @@ use engine::format::{
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::mem::offset_of;
 
-/// Where files without names go, in the root.
+/// The directory in the root for files without names.
 const LOST_AND_FOUND: &str = "lost+found";
 
 const SLOTS: u64 = offset_of!(LogPage, slots) as u64;
 
 /// The end of a directory's log.
 struct Tail {
-    /// The word that leads to the next page.
+    /// The link to the next page.
     link: u64,
-    /// The last page, if it is one that names can be added to.
+    /// The last page, if names can be appended to it.
     page: Option<(u64, u64)>,
-    /// The first slot of it behind all used ones.
+    /// Its first slot after all used ones.
     slot: u64,
     /// Above all cookies of the log.
     cookie: u64,
@@ -44,7 +44,7 @@ impl<M: Memory> Mender<'_, M> {
             each(offset, page, kind);
             link = offset + offset_of!(LogPage, next) as u64;
         }
-        Err("the log of the directory does not end")
+        Err("the log of the directory has a cycle")
     }
 
     fn tail(&self, directory: u64) -> Result<Tail, &'static str> {
@@ -63,7 +63,7 @@ impl<M: Memory> Mender<'_, M> {
         Ok(Tail { link, page: last, slot, cookie })
     }
 
-    /// The dentry that a slot names, if it is whole: where it is, what it says, and its name.
+    /// The dentry of a slot, if it verifies: its offset, its facts and its name.
     fn entry(&self, word: u64) -> Option<(u64, DentryFacts, Name)> {
         slot_tag(word)?;
         let offset = slot_address(word);
@@ -71,7 +71,7 @@ impl<M: Memory> Mender<'_, M> {
         Some((offset, facts, name))
     }
 
-    /// The names that count in a directory, and what each leads to.
+    /// The valid names of a directory, with their facts.
     fn names(&self, directory: u64) -> Result<Vec<(Vec<u8>, DentryFacts)>, &'static str> {
         let mut names = Vec::new();
         self.pages(directory, |_, page, _| {
@@ -87,7 +87,7 @@ impl<M: Memory> Mender<'_, M> {
         Ok(names)
     }
 
-    /// Adds an empty page to a log; its offset and first cookie.
+    /// Appends an empty page to a log; returns its offset and first cookie.
     pub fn append_page(&mut self, directory: u64) -> Result<(u64, u64), &'static str> {
         let tail = self.tail(directory)?;
         let page = self.take_blocks(1, Use::LogPage)?;
@@ -98,7 +98,7 @@ impl<M: Memory> Mender<'_, M> {
         Ok((page, tail.cookie))
     }
 
-    /// Writes the header of a page anew.
+    /// Rebuilds the header of a page.
     pub fn mend_page(&self, page: u64, directory: u64, first_cookie: u64, compacted: bool) {
         let kind = if compacted { LogPageKind::Compacted } else { LogPageKind::Append };
         self.set(page + offset_of!(LogPage, owner) as u64, directory);
@@ -106,7 +106,7 @@ impl<M: Memory> Mender<'_, M> {
         self.set(page, LogPage::seal_word(directory, first_cookie, kind));
     }
 
-    /// Adds a name to a directory that has none of that spelling.
+    /// Adds a name that the directory does not have yet.
     fn add_name(&mut self, directory: u64, name: &[u8], inode: u64, kind: FileKind) -> Done {
         let tail = self.tail(directory)?;
         let (page, first, index) = match tail.page {
@@ -118,7 +118,7 @@ impl<M: Memory> Mender<'_, M> {
         };
         let cookie = first.saturating_add(index);
         let dentry = self.take_lines(dentry_lines(name.len()))?;
-        let (target, _) = self.check.image.inode(inode).ok_or("there is no place for that inode")?;
+        let (target, _) = self.check.image.inode(inode).ok_or("the image has no inode of this number")?;
         let generation = short_generation(target.generation(inode).ok_or("its identity is damaged")?);
         let (turn, name_length) = (next_turn(self.get(dentry)), name.len() as u8);
         let facts = DentryFacts { inode, generation, parent: directory, cookie, kind, name_length, turn };
@@ -132,7 +132,7 @@ impl<M: Memory> Mender<'_, M> {
         Ok(())
     }
 
-    /// A spelling that a directory does not have yet: this one, or with a number behind it.
+    /// A spelling that the directory does not have yet: this one, or one with a number appended.
     fn fresh_name(&self, directory: u64, wanted: &[u8]) -> Result<Vec<u8>, &'static str> {
         let names = self.names(directory)?;
         let spellings = (0..u32::MAX).map(|attempt| {
@@ -141,14 +141,14 @@ impl<M: Memory> Mender<'_, M> {
             [&wanted[..length], end.as_bytes()].concat()
         });
         let mut fresh = spellings.filter(|name| !names.iter().any(|(other, _)| other == name));
-        fresh.next().ok_or("the directory has all names")
+        fresh.next().ok_or("no unused name was found")
     }
 
-    /// Makes a name anew in its directory, and takes the old one away.
+    /// Writes a name again in its directory, and removes the old one.
     pub fn rename(&mut self, dentry: u64) -> Done {
         let (facts, name) = self.dentry(dentry)?;
         if !Valid::from_word(self.get(dentry)).valid {
-            // A removed name: only its slot is in the way.
+            // The name was removed, and only its slot is left.
             return self.forget(facts.parent, dentry);
         }
         let mended: Vec<u8> = match name.bytes() {
@@ -156,7 +156,8 @@ impl<M: Memory> Mender<'_, M> {
             b".." => b"dot-dot".to_vec(),
             bytes => bytes.iter().map(|byte| if matches!(byte, b'/' | 0) { b'_' } else { *byte }).collect(),
         };
-        // The old name counts until the new one does: a crash between leaves both, and the next check finds the second one.
+        // The old name is valid until the new one is. A crash between leaves both, and the next
+        // check finds the duplicate.
         let spelled_same = self.names(facts.parent)?.iter().filter(|(other, _)| *other == mended).count() == 1;
         let stays = spelled_same && mended == name.bytes();
         let fresh = if stays { mended } else { self.fresh_name(facts.parent, &mended)? };
@@ -165,7 +166,7 @@ impl<M: Memory> Mender<'_, M> {
         self.forget(facts.parent, dentry)
     }
 
-    /// Clears the slots of a directory that name a dentry.
+    /// Clears the slots of a directory that refer to a dentry.
     fn forget(&self, directory: u64, dentry: u64) -> Done {
         let mut slots = Vec::new();
         self.pages(directory, |offset, page, _| {
@@ -176,10 +177,10 @@ impl<M: Memory> Mender<'_, M> {
         Ok(())
     }
 
-    /// Gives a file a name in `lost+found`; a directory in a cycle loses the one it has.
+    /// Gives a file a name in `lost+found`; a directory in a cycle loses its present one.
     pub fn reconnect(&mut self, number: u64) -> Done {
-        let state = self.check.state(number).copied().ok_or("there is no place for that inode")?;
-        let kind = state.file_kind().ok_or("it is not whole")?;
+        let state = self.check.state(number).copied().ok_or("the image has no inode of this number")?;
+        let kind = state.file_kind().ok_or("the inode is damaged")?;
         let lost = self.lost_and_found()?;
         let name = self.fresh_name(lost, format!("#{number}").as_bytes())?;
         self.add_name(lost, &name, number, kind)?;
@@ -197,7 +198,7 @@ impl<M: Memory> Mender<'_, M> {
         Ok(())
     }
 
-    /// The directory for files without names, which is made if there is none.
+    /// The directory for files without names; it is created if missing.
     fn lost_and_found(&mut self) -> Result<u64, &'static str> {
         let names = self.names(ROOT_INODE)?;
         let present = names.iter().find(|(name, facts)| {
@@ -212,10 +213,10 @@ impl<M: Memory> Mender<'_, M> {
         Ok(number)
     }
 
-    /// A directory below the root, still without a name.
+    /// Creates a directory below the root, still without a name.
     fn make_directory(&mut self) -> Result<u64, &'static str> {
         let number = self.take_inode()?;
-        let (inode, offset) = self.check.image.inode(number).ok_or("there is no place for that inode")?;
+        let (inode, offset) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let generation = inode.next_generation();
         let (root, _) = self.property(ROOT_INODE)?;
         let times = (self.now_ns, self.now_ns);

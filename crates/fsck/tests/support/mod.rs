@@ -1,4 +1,4 @@
-//! Images to check: a small tree with everything in it, and the means to damage it.
+//! Images to check: a small tree with all kinds of files, and helpers to damage it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 #[path = "../../../engine/tests/support/mod.rs"]
@@ -17,7 +17,7 @@ use std::mem::offset_of;
 
 pub const IMAGE_BYTES: u64 = 4 << 20;
 
-/// A tree with one of everything, left cleanly.
+/// A tree with one of each kind of structure, left cleanly.
 pub fn sample() -> Image {
     let image = Image::new(IMAGE_BYTES);
     let attached = image.attach();
@@ -65,7 +65,8 @@ pub fn sample() -> Image {
     image
 }
 
-/// A tree, left cleanly, in which the second segment's inodes lie apart; files in `many` have some of them.
+/// A tree, left cleanly, in which the inodes of the second segment are not consecutive; files in
+/// `many` use some of them.
 pub fn scattered() -> Image {
     let image = Image::new(IMAGE_BYTES);
     let attached = image.attach();
@@ -92,7 +93,7 @@ pub fn scattered() -> Image {
     image
 }
 
-/// Where a name and what it leads to are on the image.
+/// The location of a name and of its inode on the image.
 #[derive(Debug, Clone, Copy)]
 pub struct Located {
     pub number: u64,
@@ -101,7 +102,7 @@ pub struct Located {
     pub slot: u64,
 }
 
-/// An image that is being damaged.
+/// An image to be damaged.
 pub struct Plant<'i> {
     pub region: Region<Direct>,
     pub geometry: Geometry,
@@ -122,7 +123,7 @@ impl<'i> Plant<'i> {
         Plant { region, geometry, _image: image }
     }
 
-    /// For an image whose superblock may be damaged.
+    /// For an image with a damaged superblock.
     pub fn new_unchecked(image: &'i Image, geometry: Geometry) -> Plant<'i> {
         Plant { region: image.region(Direct), geometry, _image: image }
     }
@@ -149,7 +150,7 @@ impl<'i> Plant<'i> {
         self.set(offset, self.get(offset) ^ bits);
     }
 
-    /// As if nobody had left.
+    /// Clears the clean flag.
     pub fn unclean(&self) {
         let state = State::from_word(self.get(STATE));
         self.set(STATE, State { clean: false, ..state }.word());
@@ -177,7 +178,7 @@ impl<'i> Plant<'i> {
         self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").facts().expect("whole")
     }
 
-    /// Makes a name not count.
+    /// Marks a name invalid.
     pub fn unmake(&self, dentry: u64) {
         self.set(dentry, self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").gone(2));
     }
@@ -206,7 +207,7 @@ impl<'i> Plant<'i> {
         None
     }
 
-    /// The newest property entry: its offset, what it says, its sequence.
+    /// The newest property entry: its offset, its content, its sequence.
     pub fn property(&self, number: u64) -> (u64, Property, u32) {
         let inode = self.inode(number);
         let (property, sequence) = inode.property(number, inode.generation(number).expect("alive")).expect("whole");
@@ -225,7 +226,7 @@ impl<'i> Plant<'i> {
         self.set(offset, Property::seal(&words, sequence, number, generation));
     }
 
-    /// Changes what a dentry says and its name, and seals it.
+    /// Changes a dentry's facts and name, and seals it.
     pub fn change_dentry(&self, dentry: u64, change: impl FnOnce(&mut DentryFacts, &mut Vec<u8>)) {
         let (mut facts, mut name) = (self.facts(dentry), self.name(dentry));
         change(&mut facts, &mut name);
@@ -256,7 +257,7 @@ impl<'i> Plant<'i> {
         Snapshot::from_words(&std::array::from_fn(|index| self.get(SNAPSHOT + index as u64 * 8)))
     }
 
-    /// Changes the figures left with the clean image, and seals all of the snapshot.
+    /// Changes the figures of the clean image, and seals the whole snapshot.
     pub fn change_snapshot(&self, change: impl FnOnce(&mut Snapshot)) {
         let mut figures = self.figures();
         change(&mut figures);
@@ -297,7 +298,7 @@ impl<'i> Plant<'i> {
     }
 }
 
-/// Expects exactly these kinds, and says what there was instead.
+/// Expects exactly these kinds; prints the report otherwise.
 #[track_caller]
 pub fn expect_kinds(report: &Report, kinds: &[FindingKind]) {
     let mut found = report.kinds();

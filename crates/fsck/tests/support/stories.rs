@@ -1,4 +1,4 @@
-//! Every invariant, and a way to break it.
+//! A corruption for every invariant.
 
 use super::{LOG, PARENT, Plant, SLOTS, STATE, XATTRS};
 use engine::format::SlotTag;
@@ -10,12 +10,12 @@ use pmem::BLOCK_BYTES;
 
 /// A way to break one invariant.
 pub struct Story {
-    /// The findings that are expected, all of them.
+    /// All expected findings.
     pub kinds: &'static [FindingKind],
-    /// What the image looks like then.
+    /// The resulting damage.
     pub title: &'static str,
     pub plant: fn(&Plant),
-    /// Files whose contents the damage itself destroys.
+    /// Files whose contents the damage destroys.
     pub destroys: &'static [&'static str],
 }
 
@@ -42,7 +42,7 @@ pub fn write_record(plant: &Plant, record: &JournalRecord) {
     plant.set(at, JournalRecord::seal(&words));
 }
 
-/// The record of a rename that gives `path` a name that exists, and takes `old` away.
+/// The record of a rename that writes an existing name `path` and removes `old`.
 pub fn rename_record(plant: &Plant, path: &str, old: u64) -> JournalRecord {
     let new = plant.find(path);
     JournalRecord {
@@ -65,23 +65,23 @@ pub fn root_block(plant: &Plant, path: &str) -> u64 {
     plant.property(plant.find(path).number).1.root / BLOCK_BYTES
 }
 
-/// A block that nothing uses, to be marked as used.
+/// An unused block, to be marked as used.
 pub fn unused_block(plant: &Plant) -> u64 {
     plant.geometry.copy_block() - 1
 }
 
-/// The block of dentries that a name is in, and the mask of its line.
+/// The dentry block of a name, and the mask of its line.
 pub fn dentry_block(plant: &Plant, path: &str) -> (u64, u64) {
     let dentry = plant.find(path).dentry;
     (dentry / BLOCK_BYTES, 1 << (dentry % BLOCK_BYTES / 64))
 }
 
-/// A block that two files have.
+/// A block shared by two files.
 pub fn shared_block(plant: &Plant) -> u64 {
     plant.get(root_block(plant, "copy") * BLOCK_BYTES) / BLOCK_BYTES
 }
 
-/// Changes what the list says about a block.
+/// Changes the listed word of a block.
 fn change_listed_word(plant: &Plant, block: u64, change: impl Fn(u64) -> u64) {
     let first = plant.figures().list_page;
     let entry = (first + 16..first + BLOCK_BYTES).step_by(16).find(|entry| plant.get(*entry) == block);
@@ -94,10 +94,10 @@ pub const STORIES: &[Story] = &[
     story(&[SuperblockCopy], "the copy of the superblock was overwritten", |p| {
         p.flip(p.geometry.copy_block() * BLOCK_BYTES + 30, 1);
     }),
-    story(&[ReservedNotZero], "something was written behind the superblock", |p| p.set(800, 1)),
-    story(&[ReservedNotZero], "the state has bits that mean nothing", |p| p.flip(STATE, 1 << 40)),
-    story(&[ReservedNotZero], "a log page has something in its header", |p| p.set(page(p, "docs") + 40, 1)),
-    story(&[ReservedNotZero], "an inode has something in its reserved word", |p| p.set(p.find("body").inode + 200, 1)),
+    story(&[ReservedNotZero], "reserved bytes after the superblock are not zero", |p| p.set(800, 1)),
+    story(&[ReservedNotZero], "the state word has reserved bits", |p| p.flip(STATE, 1 << 40)),
+    story(&[ReservedNotZero], "a log page has reserved bytes in its header", |p| p.set(page(p, "docs") + 40, 1)),
+    story(&[ReservedNotZero], "an inode's reserved word is not zero", |p| p.set(p.find("body").inode + 200, 1)),
     story(&[JournalTorn], "a journal slot is torn", |p| p.set(journal(p, 7), 0x1234_0000_0001)),
     story(&[JournalPending], "a rename was not completed", |p| {
         let old = p.find("docs/file-03").dentry;
@@ -106,16 +106,16 @@ pub const STORIES: &[Story] = &[
     story(&[JournalStale], "a finished rename was not cleared", |p| {
         write_record(p, &rename_record(p, "docs/file-04", 0));
     }),
-    story(&[JournalRecord], "a rename names what is not in the data area", |p| {
+    story(&[JournalRecord], "a rename refers outside the data area", |p| {
         write_record(p, &engine::format::JournalRecord { invalidated: [64, 0], ..rename_record(p, "docs/file-04", 0) });
     }),
-    story(&[SegmentOffset], "the table names a segment in the fixed areas", |p| {
+    story(&[SegmentOffset], "the table has a segment in the fixed areas", |p| {
         p.set(p.geometry.segment_table_block * BLOCK_BYTES + 8, BLOCK_BYTES);
     }),
-    story(&[SegmentList], "what the table calls a list of a segment's blocks is none", |p| {
+    story(&[SegmentList], "a segment's list does not verify", |p| {
         p.set(p.geometry.segment_table_block * BLOCK_BYTES + 8, unused_block(p) * BLOCK_BYTES + 1);
     }),
-    story(&[SegmentOverlap], "the table names a segment twice", |p| {
+    story(&[SegmentOverlap], "the table has a segment twice", |p| {
         let table = p.geometry.segment_table_block * BLOCK_BYTES;
         p.set(table + 8, p.get(table));
     }),
@@ -134,17 +134,17 @@ pub const STORIES: &[Story] = &[
     story(&[InodeZero], "number zero is in use", |p| p.change_identity(0, 8, 0, 1)),
     story(&[FreeInodeNotZero], "a free inode has an access time", |p| p.set(p.inode_offset(FREE_INODE) + 192, 9)),
     story(&[FreeInodeNotZero], "a free inode has a link's target", |p| p.set(p.inode_offset(FREE_INODE) + 216, 9)),
-    story(&[PointerEpoch], "a pointer into memory is of the future", |p| {
+    story(&[PointerEpoch], "a pointer into memory has a future epoch", |p| {
         p.set(p.find("body").inode + 56, 7 | 99 << 32);
     }),
     story(&[InodeDevice], "a pipe has a device number", |p| p.change_identity(p.find("pipe").number, 1, 5, 1)),
     story(&[DirectoryFields], "a file has a log", |p| p.set(p.find("body").inode + LOG, page(p, "docs"))),
-    story(&[NoProperty], "both property entries are gone", |p| {
+    story(&[NoProperty], "both property entries are lost", |p| {
         let inode = p.find("pipe").inode;
         p.flip(inode + 72, 1);
         p.flip(inode + 136, 1);
     }),
-    story(&[PropertyTorn], "the first property entry is torn, the second counts", |p| {
+    story(&[PropertyTorn], "the first property entry is torn, the second is used", |p| {
         let file = p.find("docs/file-01").number;
         p.change_property(file, |_| {});
         let inode = p.inode_offset(file);
@@ -157,7 +157,7 @@ pub const STORIES: &[Story] = &[
         let property = p.property(file).1;
         write_entry(p, file, 3, &property);
     }),
-    story(&[PropertyKind], "a pipe's mode says that it is a socket", |p| {
+    story(&[PropertyKind], "a pipe has the mode of a socket", |p| {
         p.change_property(p.find("pipe").number, |property| property.mode = 0o140644);
     }),
     story(&[PropertyFlags], "a pipe has an unknown property flag", |p| {
@@ -166,7 +166,7 @@ pub const STORIES: &[Story] = &[
     story(&[PropertyFlags], "a device has its body inline", |p| {
         p.change_property(p.find("null").number, |property| property.flags = PROPERTY_INLINE);
     }),
-    story(&[PropertySize], "a short link is longer than its place", |p| {
+    story(&[PropertySize], "a short link is longer than the inline area", |p| {
         p.change_property(p.find("short-link").number, |property| property.size_bytes = 49);
     }),
     story(&[PropertySize], "a directory has a size", |p| {
@@ -175,17 +175,17 @@ pub const STORIES: &[Story] = &[
     story(&[PropertyRoot], "a pipe has a body", |p| {
         p.change_property(p.find("pipe").number, |property| property.root = 1 << 20);
     }),
-    story(&[LogOffset, Orphan, BlockLeaked, LineLeaked], "a log leads outside", |p| {
+    story(&[LogOffset, Orphan, BlockLeaked, LineLeaked], "a log links outside the data area", |p| {
         cut_log_to(p, "docs/filled", u64::MAX / BLOCK_BYTES * BLOCK_BYTES);
     }),
-    story(&[LogPage, Orphan, BlockLeaked, LineLeaked], "a log leads to another directory's page", |p| {
+    story(&[LogPage, Orphan, BlockLeaked, LineLeaked], "a log links to another directory's page", |p| {
         cut_log_to(p, "docs/filled", page(p, "docs"));
     }),
-    story(&[LogLoop], "a log leads back to its first page", |p| {
+    story(&[LogLoop], "a log links back to its first page", |p| {
         let first = page(p, "docs");
         p.set(first + 24, first);
     }),
-    story(&[LogCookies, DentryCookie], "a page begins below its own cookies' order", |p| {
+    story(&[LogCookies, DentryCookie], "a page's first cookie is too low", |p| {
         let first = page(p, "docs");
         p.seal_page(first, p.find("docs").number, 3, LogPageKind::Append);
     }),
@@ -194,10 +194,10 @@ pub const STORIES: &[Story] = &[
         p.seal_page(first, p.find("docs").number, 16, LogPageKind::Compacted);
     }),
     story(&[SlotTag], "a slot has an unknown tag", |p| p.set(page(p, "docs") + SLOTS + 400 * 8, 0x40_0002)),
-    story(&[SlotOffset], "a slot names the superblock", |p| {
+    story(&[SlotOffset], "a slot refers to the superblock", |p| {
         p.set(page(p, "docs") + SLOTS + 400 * 8, slot_word(64, SlotTag::Dentry));
     }),
-    story(&[SlotHalfMade], "a slot names lines without a dentry", |p| {
+    story(&[SlotHalfMade], "a slot refers to lines without a dentry", |p| {
         let (block, _) = dentry_block(p, "docs/file-00");
         p.set(page(p, "docs") + SLOTS + 400 * 8, slot_word(block * BLOCK_BYTES + 63 * 64, SlotTag::Dentry));
     }),
@@ -209,13 +209,13 @@ pub const STORIES: &[Story] = &[
         let dentry = p.find("docs/file-01").dentry;
         p.set(dentry + 40, 0x1234);
     }),
-    story(&[DentryParent, Orphan, LineLeaked], "a dentry says another directory", |p| {
+    story(&[DentryParent, Orphan, LineLeaked], "a dentry has another directory's number", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.parent = ROOT_INODE);
     }),
     story(&[DentryCookie], "a dentry has the cookie of another slot", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.cookie += 100);
     }),
-    story(&[DentryCookie, DentryOverlap], "two slots name one dentry", |p| {
+    story(&[DentryCookie, DentryOverlap], "two slots refer to one dentry", |p| {
         p.set(page(p, "docs") + SLOTS + 400 * 8, p.get(p.find("docs/file-01").slot));
     }),
     story(&[NameInvalid], "a name has a slash in it", |p| {
@@ -230,19 +230,19 @@ pub const STORIES: &[Story] = &[
     story(&[NameTwice], "two files have the same name", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |_, name| *name = b"file-02".to_vec());
     }),
-    story(&[DentryTarget, Orphan], "a name leads to a number that cannot be", |p| {
+    story(&[DentryTarget, Orphan], "a name refers to an impossible inode number", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.inode = 1 << 40);
     }),
-    story(&[DentryDangling, Orphan], "a name leads to a free inode", |p| {
+    story(&[DentryDangling, Orphan], "a name refers to a free inode", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.inode = FREE_INODE);
     }),
-    story(&[DentryKind], "a name says that a file is a pipe", |p| {
+    story(&[DentryKind], "a regular file's name has the kind of a pipe", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.kind = FileKind::Fifo);
     }),
-    story(&[DentryTurn, Orphan], "a valid word is of another use of its line", |p| {
+    story(&[DentryTurn, Orphan], "a valid word has another reuse generation", |p| {
         p.flip(p.find("docs/file-01").dentry, 2)
     }),
-    story(&[RootNamed, Orphan], "a name leads to the root", |p| {
+    story(&[RootNamed, Orphan], "a name refers to the root", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| {
             (facts.inode, facts.kind) = (ROOT_INODE, FileKind::Directory);
         });
@@ -250,7 +250,7 @@ pub const STORIES: &[Story] = &[
     story(&[DirectoryParent], "the root's parent is another directory", |p| {
         p.set(p.inode_offset(ROOT_INODE) + PARENT, p.find("docs").number);
     }),
-    story(&[DirectoryParent], "a directory's parent is not where its name is", |p| {
+    story(&[DirectoryParent], "a directory's parent is not the directory of its name", |p| {
         p.set(p.find("docs/deep").inode + PARENT, ROOT_INODE);
     }),
     story(&[DirectoryNames, LinksWrong, Orphan], "a directory has two names", |p| {
@@ -259,23 +259,23 @@ pub const STORIES: &[Story] = &[
             (facts.inode, facts.kind) = (deep, FileKind::Directory);
         });
     }),
-    story(&[DirectoryCycle, LinksWrong], "a directory stands in itself", |p| {
-        // The name of `filled` moves into `filled`, whose only name it is.
+    story(&[DirectoryCycle, LinksWrong], "a directory is below itself", |p| {
+        // The name of `filled` moves into `filled` itself; it is its only name.
         let (filled, moved) = (p.find("docs/filled"), p.find("docs/filled/moved"));
         p.set(filled.inode + PARENT, filled.number);
         p.change_dentry(moved.dentry, |facts, _| (facts.inode, facts.kind) = (filled.number, FileKind::Directory));
         p.change_dentry(filled.dentry, |facts, _| (facts.inode, facts.kind) = (moved.number, FileKind::Regular));
     }),
-    story(&[Orphan], "a name is gone and its file is not", |p| {
+    story(&[Orphan], "a name is lost and its file is not", |p| {
         p.unmake(p.find("docs/file-01").dentry);
     }),
-    story(&[LinksWrong], "a file counts a link too many", |p| {
+    story(&[LinksWrong], "a file's link count is one too high", |p| {
         p.change_property(p.find("docs/file-00").number, |property| property.links = 3);
     }),
-    story(&[LinksWrong], "a directory counts a subdirectory too few", |p| {
+    story(&[LinksWrong], "a directory's link count is one too low", |p| {
         p.change_property(p.find("docs").number, |property| property.links = 3);
     }),
-    story(&[MapShape, BlockLeaked], "a root is nine high", |p| {
+    story(&[MapShape, BlockLeaked], "a root has height nine", |p| {
         p.change_property(p.find("small").number, |property| property.root |= 9);
     })
     .destroying(&["small"]),
@@ -283,7 +283,7 @@ pub const STORIES: &[Story] = &[
         p.change_property(p.find("small").number, |property| property.root = BLOCK_BYTES);
     })
     .destroying(&["small"]),
-    story(&[BlockTwice, BlockLeaked], "two files have one block", |p| {
+    story(&[BlockTwice, BlockLeaked], "two files use the same block", |p| {
         let root = p.property(p.find("long-link").number).1.root;
         p.change_property(p.find("small").number, |property| property.root = root);
     })
@@ -297,7 +297,7 @@ pub const STORIES: &[Story] = &[
         p.change_property(p.find("body").number, |property| property.size_bytes = 5000);
     })
     .destroying(&["body"]),
-    story(&[BlocksWrong], "a file counts a block too many", |p| {
+    story(&[BlocksWrong], "a file's block count is one too high", |p| {
         p.change_property(p.find("body").number, |property| property.blocks += 1);
     }),
     story(&[XattrBody], "a byte of an attribute changed", |p| {
@@ -319,11 +319,11 @@ pub const STORIES: &[Story] = &[
         p.change_snapshot(|figures| figures.inodes_used -= 1)
     }),
     story(&[SnapshotFigure], "the number of segments is wrong", |p| p.change_snapshot(|figures| figures.segments += 1)),
-    story(&[SnapshotSlabs], "the list of slabs leads outside", |p| {
+    story(&[SnapshotSlabs], "the list of dentry blocks links outside the data area", |p| {
         let page = p.figures().list_page;
         p.set(page, 12);
     }),
-    story(&[SnapshotSlabs], "a slab that is not listed is marked as listed", |p| {
+    story(&[SnapshotSlabs], "a dentry block that is not listed is marked as listed", |p| {
         p.mark_block(root_block(p, "small"), 2);
         p.change_snapshot(|_| {});
     }),
@@ -334,7 +334,7 @@ pub const STORIES: &[Story] = &[
         let (block, list) = (shared_block(p), p.figures().list_page);
         let count = p.get(list + 8);
         let entry = (0..count).map(|at| list + 16 + at * 16).find(|entry| p.get(*entry) == block).expect("listed");
-        // Its entry goes; the last one takes the place.
+        // The last entry replaces the removed one.
         let last = list + 16 + (count - 1) * 16;
         for word in [0, 8] {
             p.set(entry + word, p.get(last + word));
