@@ -1,4 +1,4 @@
-//! Translation between the `fuser` crate and [`Files`]. All that knows the protocol's types is here.
+//! Translation between the `fuser` crate and [`Files`]. Only this module uses the protocol's types.
 
 use crate::files::{Asker, Files, Making, Setting};
 use crate::options::Cache;
@@ -20,23 +20,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Sizes of files in stat are counted in these.
+/// The unit of file sizes in stat.
 const SECTORS_PER_BLOCK: u64 = 8;
-/// Bytes that one request copies at a time, and at most altogether.
+/// Bytes copied at a time by one request, and its maximum in total.
 const COPY_STEP_BYTES: usize = 1 << 20;
 const COPY_BYTES_MAX: u64 = 64 << 20;
-/// Bytes that a directory entry takes on the wire beside its name, without and with attributes.
+/// Bytes of a directory entry on the wire in addition to its name, without and with attributes.
 const ENTRY_BYTES: usize = 24;
 const ENTRY_PLUS_BYTES: usize = 152;
-/// The names of an answer to listxattr, at most, as the kernel has it.
+/// The kernel's maximum for the names in a listxattr reply.
 const LIST_BYTES_MAX: usize = 65_536;
 
 thread_local! {
-    /// Content on its way to the kernel: kept by each worker, since fresh memory costs more than a request.
+    /// Content on its way to the kernel. Each worker keeps its buffer, because allocating one costs
+    /// more than a request.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends the worker's buffer, `length` bytes of it. What is in them is undefined.
+/// Calls `call` with `length` bytes of the worker's buffer, whose content is arbitrary.
 fn with_buffer<T>(length: usize, call: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < length {
@@ -46,11 +47,11 @@ fn with_buffer<T>(length: usize, call: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-/// The file system as `fuser` wants it.
+/// The file system in the form that `fuser` requires.
 pub(crate) struct Adapter {
     files: Arc<Files>,
     cache: Cache,
-    /// Content goes past the kernel's cache, so that changes by other processes are seen by the next read.
+    /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
     direct: bool,
 }
 
@@ -120,7 +121,8 @@ fn system_time(ns: i64) -> SystemTime {
     if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }
 
-/// The crate gives times before 1970 with their ns counted in the wrong direction: -1.5 s comes as -(2 + 0.5) s. This turns them back.
+/// The crate represents times before 1970 with their nanoseconds in the wrong direction: -1.5 s
+/// arrives as -(2 + 0.5) s. This corrects them.
 fn moment(time: TimeOrNow) -> Result<Moment> {
     let (seconds, nanoseconds) = match time {
         TimeOrNow::Now => return Ok(Moment::Now),
@@ -155,7 +157,7 @@ fn attr(attributes: &Attributes) -> FileAttr {
     }
 }
 
-/// An answer that a name does not exist, which the kernel may keep: inode number zero.
+/// A negative reply, which the kernel may cache: inode number zero.
 fn nothing() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -179,17 +181,20 @@ fn nothing() -> FileAttr {
 #[allow(clippy::too_many_arguments)]
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What a kernel does not know it does not get; everything here works without. Not FUSE_ATOMIC_O_TRUNC: with it a program that runs is emptied by an
-        // open for reading with O_TRUNC, before the kernel looks whether it runs.
+        // Only capabilities that the kernel offers are enabled; everything works without them.
+        // FUSE_ATOMIC_O_TRUNC is excluded: with it, opening a running program for reading with
+        // O_TRUNC empties it before the kernel checks that it is running.
         let always = [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_EXPORT_SUPPORT,
-            // We let set-id bits and capabilities fall; otherwise the kernel asks for an attribute before each write.
+            // The server clears set-id bits and capabilities; otherwise the kernel requests an
+            // attribute before each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            // The kernel asks for access lists and checks by them; what a directory's default list says, instead of the umask, we apply.
+            // The kernel requests access control lists and enforces them. The server applies a
+            // directory's default list instead of the umask.
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
         ];
@@ -200,7 +205,8 @@ impl Filesystem for Adapter {
             let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         } else {
             let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
-            // Without shared mappings too many programs fail, so old kernels keep their cache and look at the time of change.
+            // Too many programs fail without shared mappings, so on old kernels the page cache
+            // stays and is validated by the modification time.
             self.direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         }
         let _ = config.set_max_background(64);
@@ -378,7 +384,8 @@ impl Filesystem for Adapter {
     }
 
     fn flush(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        // Nothing is kept back, so nothing can fail at close. The kernel does not ask again, which saves a request per close.
+        // Nothing is buffered, so close cannot fail. After ENOSYS the kernel stops asking, which
+        // saves a request per close.
         reply.error(fuser::Errno::ENOSYS);
     }
 
@@ -400,7 +407,8 @@ impl Filesystem for Adapter {
         if self.files.needs_sync() {
             reply_empty(self.files.sync(handle.0), reply);
         } else {
-            // What was written is where it is safe; the kernel does not ask again, and tells programs that all is well.
+            // Written content is already as safe as it gets. After ENOSYS the kernel stops asking
+            // and reports success to programs.
             reply.error(fuser::Errno::ENOSYS);
         }
     }
@@ -442,7 +450,8 @@ impl Filesystem for Adapter {
         let result = self.files.offer(asker(request), handle.0, &listed, |entry, found| {
             let (attributes, generation) = match found {
                 Some(found) => (attr(found), found.generation),
-                // Of `.` and `..` the kernel takes number and type only, and does not count them.
+                // Of `.` and `..` the kernel uses only number and type, and does not count a
+                // lookup.
                 None => (FileAttr { ino: INodeNo(entry.number), kind: FileType::Directory, ..nothing() }, 0),
             };
             let name = OsStr::from_bytes(&entry.name);
@@ -583,12 +592,12 @@ impl Filesystem for Adapter {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        // Files are always ready; the kernel says so by itself.
+        // Files are always ready; after ENOSYS the kernel reports that itself.
         reply.error(fuser::Errno::ENOSYS);
     }
 }
 
-/// A value, or its length if the kernel asks with no room.
+/// Replies with a value, or with its length if the request has no room.
 fn reply_xattr(size: u32, most: usize, call: impl FnOnce(&mut [u8]) -> Result<usize>, reply: ReplyXattr) {
     with_buffer((size as usize).min(most), |buffer| match call(buffer) {
         Ok(length) if size == 0 => reply.size(length as u32),

@@ -1,96 +1,96 @@
-//! What can go wrong with a mount: each says what is the matter and what to do.
+//! Errors of mounts and mount options; each message names the cause and the remedy.
 
 use posix::image::ImageError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a mount failed, or ended badly.
+/// The reason why a mount failed or ended with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The image cannot be used, or could not be left cleanly.
+    /// The image cannot be used, or could not be closed cleanly.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// The engine refused.
+    /// The engine refused the image.
     #[error("cannot use the image: {0}")]
     Engine(#[from] engine::Error),
-    /// There is no directory to mount on.
-    #[error("cannot mount on {}: {source}; make the directory first", path.display())]
+    /// The mount point does not exist.
+    #[error("cannot mount on {}: {source}; create the directory first", path.display())]
     MountPoint {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A server that ended has left its mount there.
-    #[error("{} is a mount whose server has ended: unmount it first (umount -l {})", path.display(), path.display())]
+    /// The mount point has a mount whose server has exited.
+    #[error("{} is a mount whose server has exited: unmount it first (umount -l {})", path.display(), path.display())]
     Dead {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
     },
-    /// It is no directory.
-    #[error("{} is not a directory: name one to mount on", path.display())]
+    /// The mount point is not a directory.
+    #[error("{} is not a directory: specify a directory as the mount point", path.display())]
     NotADirectory {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
     },
-    /// No FUSE here.
+    /// FUSE is not available.
     #[error(
-        "cannot open /dev/fuse: {source}; load the module (modprobe fuse), give the container the device (--device /dev/fuse), or use \
+        "cannot open /dev/fuse: {source}; load the module (modprobe fuse), pass the device to the container (--device /dev/fuse), or use \
          `directfs run`, which needs neither"
     )]
     Device {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel, or fusermount3 on our behalf, refused.
+    /// The kernel, or fusermount3 on the user's behalf, refused the mount.
     #[error(
         "cannot mount on {}: {source}; users other than root need fusermount3 (Debian: fuse3) and a directory of their own, and for \
-         allow_other a line user_allow_other in /etc/fuse.conf",
+         allow_other the line user_allow_other in /etc/fuse.conf",
         path.display()
     )]
     Refused {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// What was said.
+        /// The error.
         source: io::Error,
     },
-    /// The session with the kernel broke.
+    /// The session with the kernel failed.
     #[error("the session with the kernel ended: {source}; unmount {} and mount it again", path.display())]
     Session {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         source: io::Error,
     },
-    /// The mount could not be taken away.
-    #[error("cannot unmount {}: {source}; end the programs that use it (fuser -vm {}) and try again", path.display(), path.display())]
+    /// The file system could not be unmounted.
+    #[error("cannot unmount {}: {source}; stop the programs that use it (fuser -vm {}) and try again", path.display(), path.display())]
     Unmount {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// What is wrong with a list of mount options.
+/// An error in a list of mount options.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
-    /// Nobody knows it.
+    /// The option is unknown.
     #[error("unknown mount option {name:?}: check its spelling (`directfs mount --help` lists them)")]
     Unknown {
-        /// What was given.
+        /// The given option.
         name: String,
     },
-    /// It has no value, or one that makes no sense.
-    #[error("mount option {name:?} wants {wanted}, not {given:?}")]
+    /// The value is missing or invalid.
+    #[error("mount option {name:?} requires {wanted}, not {given:?}")]
     Value {
         /// The option.
         name: String,
-        /// What it wants.
+        /// The expected value.
         wanted: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
     },
 }

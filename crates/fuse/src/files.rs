@@ -1,4 +1,5 @@
-//! The file system as a mount asks for it: calls by inode number and name, with the kernel's lookup counts and handles. No protocol here.
+//! The file system behind a mount: calls by inode number and name, with the kernel's lookup counts
+//! and handles. It is independent of the protocol.
 
 use crate::handles::Handles;
 use crate::inherited::{Inherited, appends};
@@ -13,10 +14,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of a directory that are listed at a time: what programs ask for.
+/// Bytes of a directory listed at a time: the size that programs request.
 const LIST_BYTES: usize = 32 << 10;
 
-/// Who sent a request. The kernel has checked that he may.
+/// The requester. The kernel has already checked its permissions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker {
     pub uid: u32,
@@ -25,7 +26,7 @@ pub(crate) struct Asker {
     pub pid: u32,
 }
 
-/// What a setattr changes.
+/// The changes of a setattr.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     pub size_bytes: Option<u64>,
@@ -36,15 +37,15 @@ pub(crate) struct Setting {
     pub modified: Moment,
 }
 
-/// What kind of file a request makes.
+/// The kind of file to create.
 pub(crate) enum Making<'a> {
     Directory,
     Symlink(&'a [u8]),
-    /// Type in the mode, and device number.
+    /// A special or regular file: type in the mode, and this device number.
     Node(u32),
 }
 
-/// A name of a directory, copied out of the engine.
+/// A directory entry, copied out of the engine.
 pub(crate) struct Listed {
     pub cookie: u64,
     pub number: u64,
@@ -62,16 +63,18 @@ pub(crate) struct Files {
     root: Node,
     uid: Option<u32>,
     gid: Option<u32>,
-    /// What of `MS_NOATIME` and `MS_NODIRATIME` the mount was given: the kernel leaves access times to us.
+    /// The mount's `MS_NOATIME` and `MS_NODIRATIME`: the kernel leaves access times to the server.
     quiet: libc::c_ulong,
-    /// Tells the kernel that what it knows of a file's attributes is out of date. None where the kernel keeps nothing.
+    /// Invalidates the kernel's cached attributes of a file. Unset where the kernel caches nothing.
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
-    /// Where a write through a description that appends goes. Alone the kernel knows where files end, and its offset is right, also for who asks for another one
-    /// (RWF_NOAPPEND). Otherwise its offset may be out of date: such a write goes to the end as we know it.
+    /// The position of a write through an appending description. If the server is alone on the
+    /// image, the kernel knows where files end and its offset is right, also with RWF_NOAPPEND.
+    /// Otherwise the kernel's offset may be stale, and such a write goes to the end as the server
+    /// knows it.
     append: Append,
-    /// What the mount's first program has brought along.
+    /// The descriptors that the mount's first program inherited.
     inherited: Option<Inherited>,
-    /// Whether it was said that the image was cut off.
+    /// Whether the truncation of the image was reported.
     has_told_loss: AtomicBool,
 }
 
@@ -93,18 +96,18 @@ impl Files {
         })
     }
 
-    /// The same, with open files that a program brings along.
+    /// The same, with open files that a program inherits.
     pub(crate) fn inherit(self, inherited: Option<Inherited>) -> Files {
         Files { inherited, ..self }
     }
 
-    /// How to tell the kernel that it has to ask for a file's attributes again.
+    /// Sets the function that invalidates the kernel's cached attributes of a file.
     pub(crate) fn tell_outdated_by(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
-        // Set once, when the session begins; a second time would change nothing.
+        // Set once, when the session begins; a second call has no effect.
         let _ = self.outdated.set(Box::new(tell));
     }
 
-    /// Gives back whatever the kernel still had, and the image.
+    /// Releases all references that the kernel still had; returns the image.
     pub(crate) fn into_image(self) -> Image {
         if let Ok(thread) = self.image.fs().enter() {
             for file in self.handles.drain() {
@@ -116,17 +119,18 @@ impl Files {
         self.image
     }
 
-    /// Makes a call. A thread is entered for the time of the call. That costs a hundredth of a request (two system calls, 0.2 µs of 20), while a
-    /// worker that kept its slot between requests would keep what waits there to be recycled from others who run out of space.
+    /// Makes a call. The thread is entered only for the duration of the call. That costs a
+    /// hundredth of a request (two system calls, 0.2 of 20 µs). A worker that kept its slot between
+    /// requests would withhold its recyclable items from threads that run out of space.
     fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
         self.check_whole()?;
         let thread = self.image.fs().enter()?;
         let result = call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)));
-        // What was answered from pages that are gone is no answer.
+        // A reply computed from lost pages is not valid.
         self.check_whole().and(result)
     }
 
-    /// EIO once the image was cut off under the mount.
+    /// EIO once the image was truncated under the mount.
     fn check_whole(&self) -> Result<()> {
         let has_lost = self.image.mapping().has_lost_pages();
         if !has_lost {
@@ -136,13 +140,14 @@ impl Files {
             let image = self.image.path().display();
             self.image.fs().abandon();
             eprintln!(
-                "directfs: {image} became shorter while it was mounted, or found no space to grow: its files are not to be had any more"
+                "directfs: {image} was truncated or its disk is full: every access now returns EIO; unmount it and restore the image or free space"
             );
         }
         Err(Errno::EIO)
     }
 
-    /// Makes a call that changes content. Set-id bits fall by it where the asker is not root, and no answer shows that to the kernel.
+    /// Makes a call that changes content. Unless the requester is root, this clears set-id bits,
+    /// and no reply reports that to the kernel.
     fn call_changing<T>(&self, asker: Asker, node: Node, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
         let Some(outdated) = self.outdated.get().filter(|_| asker.uid != 0) else { return self.call(asker, call) };
         self.call(asker, |caller| {
@@ -170,7 +175,7 @@ impl Files {
         attributes
     }
 
-    /// Tells the kernel of a file: its attributes, and a lookup more in the books.
+    /// The attributes of a file for the kernel; also counts the lookup.
     fn tell(&self, caller: Calling<'_, '_>, found: Held<'_, '_>) -> Result<Attributes> {
         let attributes = caller.stat(found.node())?;
         self.nodes.tell(caller.thread, found.into_node()?);
@@ -179,8 +184,9 @@ impl Files {
 
     pub(crate) fn lookup(&self, asker: Asker, parent: u64, name: &[u8]) -> Result<Attributes> {
         if name == b"." {
-            // A file handle (of open_by_handle_at, of NFS) is resolved. The kernel need not have heard of the file since the mount was made, and compares
-            // the generation; a number that is no file's any more is ESTALE to whoever has the handle.
+            // The kernel resolves a file handle (of open_by_handle_at, of NFS). It may never have
+            // looked the file up on this mount, and compares the generation itself. A number
+            // without a file is ESTALE for the owner of the handle.
             return self.call(asker, |caller| {
                 let found = Held::owned(caller.thread, caller.thread.node(parent, None)?);
                 self.tell(caller, found)
@@ -202,9 +208,10 @@ impl Files {
         })
     }
 
-    /// The kernel forgets a file so many times.
+    /// The kernel releases `count` lookups of a file.
     pub(crate) fn forget(&self, number: u64, count: u64) {
-        // Without a slot the reference stays until the mount ends: a leak in memory, and only if 1024 threads are inside.
+        // Without a slot the reference stays until the mount ends. This leaks memory, and only if
+        // 1024 threads are inside.
         if let Ok(thread) = self.image.fs().enter() {
             self.nodes.forget(&thread, number, count);
         }
@@ -279,7 +286,7 @@ impl Files {
         let node = self.node(number)?;
         let directory = self.node(parent)?;
         self.call(asker, |caller| {
-            // Whether a file without a name may get one the kernel has decided.
+            // The kernel decides whether an unnamed file may get a name.
             caller.link(node, directory, name, true)?;
             caller.thread.retain(node)?;
             self.tell(caller, Held::owned(caller.thread, node))
@@ -288,7 +295,7 @@ impl Files {
 
     pub(crate) fn open(&self, asker: Asker, number: u64, flags: i32) -> Result<u64> {
         let node = self.node(number)?;
-        // The kernel has done what these ask for, or asks for it by itself.
+        // The kernel has already handled these flags, or sends separate requests for them.
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC);
         let file = self.call(asker, |caller| caller.open_node(node, flags).inspect(|file| caller.keep(file)))?;
         let handle = self.keep(file);
@@ -298,7 +305,7 @@ impl Files {
         Ok(handle)
     }
 
-    /// Gives an open file a handle, and the mount's opinion on access times.
+    /// Gives an open file a handle, and applies the mount's access time options.
     fn keep(&self, file: OpenFile) -> u64 {
         self.set_flags(&file, file.flags());
         self.handles.insert(file)
@@ -313,7 +320,8 @@ impl Files {
         file.set_flags(flags | quietly);
     }
 
-    /// The flags that a request brings: fcntl F_SETFL may have changed them since the file was opened, and no request tells of that.
+    /// Applies the flags of a request: fcntl F_SETFL may have changed them since the open, without
+    /// a request of its own.
     pub(crate) fn note_flags(&self, handle: u64, flags: i32) {
         const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
         let changed = |file: &OpenFile| (file.flags() ^ flags) & CHANGING != 0;
@@ -324,7 +332,7 @@ impl Files {
         }
     }
 
-    /// Makes a file and opens it; attributes and handle.
+    /// Creates a file and opens it; returns attributes and handle.
     pub(crate) fn create(
         &self,
         asker: Asker,
@@ -370,7 +378,8 @@ impl Files {
         let node = file.node();
         let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let count = self.call(asker, |caller| match caller.read_at(&file, offset, into) {
-            // To fill a page that a program writes a part of, the kernel reads through a handle that was opened for writing only.
+            // To fill a partially written page, the kernel reads through a handle that is open for
+            // writing only.
             Err(Errno::EBADF) => Ok(caller.thread.read(node, offset as u64, into)?),
             other => other,
         })?;
@@ -380,7 +389,7 @@ impl Files {
         Ok(count)
     }
 
-    /// `mapped`: the kernel writes back what programs changed in a shared mapping.
+    /// `mapped`: the kernel writes back changes of a shared mapping.
     pub(crate) fn write(&self, asker: Asker, handle: u64, offset: u64, from: &[u8], mapped: bool) -> Result<usize> {
         let file = self.handle(handle)?;
         let start = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
@@ -399,12 +408,13 @@ impl Files {
         Ok(count)
     }
 
-    /// Whether fsync has anything to do: where the image is on a disk behind the kernel's cache.
+    /// Whether fsync has an effect: only if the image is on a disk behind the kernel's cache.
     pub(crate) fn needs_sync(&self) -> bool {
         self.image.backing().persistence() == Persistence::LastSync
     }
 
-    /// Persists an open file: what the engine keeps lazily of it, then the whole image on its disk.
+    /// Persists an open file: first what the engine persists lazily, then the whole image on its
+    /// disk.
     pub(crate) fn sync(&self, handle: u64) -> Result<()> {
         let node = self.handle(handle)?.node();
         self.check_whole()?;
@@ -413,7 +423,8 @@ impl Files {
         self.image.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
     }
 
-    /// The names after a cookie, about as many as an answer holds where each takes `head_bytes` and its name.
+    /// The names after a cookie, about as many as a reply holds if each takes `head_bytes` plus its
+    /// length.
     pub(crate) fn list(&self, asker: Asker, handle: u64, cookie: u64, head_bytes: usize) -> Result<Vec<Listed>> {
         let file = self.handle(handle)?;
         let mut listed = Vec::new();
@@ -421,7 +432,7 @@ impl Files {
         self.call(asker, |caller| {
             caller.read_directory_at(&file, cookie, &mut |entry| {
                 used += head_bytes + entry.name.len().next_multiple_of(8);
-                // The first one always: an empty answer means the end.
+                // At least one name is returned: an empty reply means the end.
                 let fits = used <= LIST_BYTES || listed.is_empty();
                 if fits {
                     let posix::Entry { cookie, number, kind, name } = entry;
@@ -433,8 +444,8 @@ impl Files {
         Ok(listed)
     }
 
-    /// Offers listed names with their attributes (none for `.` and `..`) to `take`, until it has no room. Of what it took the kernel
-    /// was told.
+    /// Passes listed names with their attributes (none for `.` and `..`) to `take` until it has no
+    /// room. Counts a lookup for each name that was taken.
     pub(crate) fn offer(
         &self,
         asker: Asker,
@@ -476,7 +487,7 @@ impl Files {
         self.call(asker, |caller| caller.set_attribute(node, name, value, flags))
     }
 
-    /// The value, or with no room its length.
+    /// The value, or its length if there is no room.
     pub(crate) fn attribute(&self, asker: Asker, number: u64, name: &[u8], value: &mut [u8]) -> Result<usize> {
         let node = self.node(number)?;
         self.call(asker, |caller| caller.get_attribute(node, name, value))
@@ -504,7 +515,7 @@ impl Files {
         let what = match whence {
             libc::SEEK_DATA => SeekWhat::Data,
             libc::SEEK_HOLE => SeekWhat::Hole,
-            // The others the kernel does itself: it has the position.
+            // The kernel handles the other values: it has the position.
             _ => return Err(Errno::EINVAL),
         };
         self.call(asker, |caller| caller.seek_extent(&file, offset, what))

@@ -1,13 +1,15 @@
-//! The FUSE front: an image as a mount that every program on the machine can use.
+//! The FUSE server: mounts an image for every program on the machine.
 //!
-//! The server is the only one that maps the image, so users are kept apart by the kernel: mounts have `default_permissions` always, and this
-//! crate sees to ownership. The kernel's writeback cache is never on: what a program has written is on the image when `write` returns.
+//! - Only the server maps the image, and the kernel separates users: mounts always have
+//!   `default_permissions`, and this crate sets ownership.
+//! - The kernel's writeback cache is never enabled: a completed `write` is on the image.
+//! - If the server is alone on the image ([`Cache::Alone`]), the kernel may cache names, attributes
+//!   and content for a while, which makes a repeated stat 25 times faster. Otherwise
+//!   ([`Cache::None`]) it sends every request, so that changes by other processes are visible
+//!   immediately.
 //!
-//! Alone on the image ([`Cache::Alone`]) the kernel may keep names, attributes and content for a while, which makes a repeated stat 25 times
-//! faster. Otherwise ([`Cache::None`]) every question is asked, so that what other processes change on the image is seen at once.
-//!
-//! `files` is the file system as a mount asks for it, without any protocol; `adapter` translates from the `fuser` crate; `server` mounts
-//! and unmounts.
+//! `files` is the file system behind a mount, independent of the protocol; `adapter` translates
+//! from the `fuser` crate; `server` mounts and unmounts.
 
 mod adapter;
 mod error;

@@ -1,4 +1,5 @@
-//! Mounting and unmounting by the kernel's own calls: for root, who needs no helper and gets the file system's type shown.
+//! Mounting and unmounting by system calls. Root needs no helper then, and mount(8) shows the file
+//! system's type.
 
 use crate::error::MountError;
 use crate::options::MountOptions;
@@ -11,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-/// What mount(8) and /proc/mounts show as the type.
+/// The type that mount(8) and /proc/mounts show.
 const TYPE: &std::ffi::CStr = c"fuse.directfs";
 
-/// Checks that something can be mounted at a path; the path without links.
+/// Checks a mount point; returns its path without symbolic links.
 pub(crate) fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     let error = |source: io::Error| match source.raw_os_error() {
         Some(libc::ENOTCONN) => MountError::Dead { path: path.to_owned() },
@@ -25,7 +26,8 @@ pub(crate) fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     if metadata.is_dir() { Ok(real) } else { Err(MountError::NotADirectory { path: path.to_owned() }) }
 }
 
-/// Mounts; the device on which the kernel's requests come. `None` if we are not allowed to, so that a helper has to do it.
+/// Mounts; returns the device that delivers the kernel's requests. `None` if this is not permitted,
+/// so that a helper has to mount.
 pub(crate) fn mount(source: &str, target: &Path, options: &MountOptions) -> Result<Option<OwnedFd>, MountError> {
     let device = match open_device() {
         Ok(device) => device,
@@ -39,13 +41,13 @@ pub(crate) fn mount(source: &str, target: &Path, options: &MountOptions) -> Resu
     }
 }
 
-/// A device for a mount to come. The mount must be made in the same user namespace.
+/// Opens a device for a future mount. The mount must be made in the same user namespace.
 pub fn open_device() -> Result<OwnedFd, MountError> {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     device.map(OwnedFd::from).map_err(|source| MountError::Device { source })
 }
 
-/// Mounts what is served on a device, now or later: whoever touches the mount waits for that.
+/// Mounts the file system that is served on a device, now or later: accesses wait until it is.
 pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &MountOptions) -> Result<(), MountError> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut data =
@@ -66,8 +68,8 @@ pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &Mou
     if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
-/// Changes the flags of a mount that stands, read-only among them. What its server was told stays: one that serves read-only goes on to refuse
-/// changes.
+/// Changes the flags of an existing mount, including read-only. The server's own options stay: a
+/// server started read-only still refuses changes.
 pub fn remount(path: &Path, options: &MountOptions) -> Result<(), MountError> {
     let refused = |source| MountError::Refused { path: path.to_owned(), source };
     let place = CString::new(path.as_os_str().as_bytes()).map_err(|_| refused(io::ErrorKind::InvalidInput.into()))?;
@@ -78,7 +80,8 @@ pub fn remount(path: &Path, options: &MountOptions) -> Result<(), MountError> {
     if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
-/// Whether the mount that belongs to a device is still there. If not, what is mounted at its path is somebody else's.
+/// Whether the mount of a device still exists. If not, the mount at its path belongs to another
+/// server.
 pub(crate) fn is_mounted(device: impl AsFd) -> bool {
     let mut asked = [PollFd::new(&device, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -88,16 +91,16 @@ pub(crate) fn is_mounted(device: impl AsFd) -> bool {
     }
 }
 
-/// How a mount was taken away.
+/// The result of an unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unmounted {
-    /// Nobody uses it any more.
+    /// The mount has ended.
     Idle,
-    /// Out of sight; it ends when the last program has closed its files.
+    /// The mount is hidden; it ends when the last program closes its files.
     WhenIdle,
 }
 
-/// Takes a mount away: at once, or if it is in use, out of sight now and for good when its last user has gone.
+/// Unmounts. A mount in use is hidden immediately and ends with its last user.
 pub(crate) fn unmount(target: &Path) -> Result<Unmounted, MountError> {
     let error = |source| MountError::Unmount { path: target.to_owned(), source };
     let place = CString::new(target.as_os_str().as_bytes()).map_err(|_| error(io::ErrorKind::InvalidInput.into()))?;

@@ -1,7 +1,8 @@
-//! Which files the kernel knows, and how often it was told of each.
+//! The files that the kernel knows, with their lookup counts.
 //!
-//! A file that the kernel knows keeps one reference in the engine, however often it was looked up: so it stays itself until the kernel
-//! forgets it, even without a name.
+//! Invariant: a file known to the kernel has exactly one reference in the engine, whatever its
+//! lookup count. The file therefore keeps its identity until the kernel forgets it, even without a
+//! name.
 
 use engine::{Node, Thread};
 use pmem::Direct;
@@ -9,7 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A power of two; more than threads, so that they seldom meet.
+/// A power of two, larger than the number of threads to avoid contention.
 const SHARDS: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -25,17 +26,18 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// The kernel knows the root from the start, and never forgets it. The caller keeps its reference.
+    /// The kernel knows the root from the start and never forgets it. The caller keeps its
+    /// reference.
     pub(crate) fn new(root: Node) -> Nodes {
         Nodes { root, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
     fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Known>> {
-        // A panic elsewhere leaves the map whole: no operation on it stops halfway.
+        // A panic elsewhere leaves the map consistent: no operation on it stops halfway.
         self.shards[number as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node of a number that the kernel was told.
+    /// The node of a number that the kernel knows.
     pub(crate) fn get(&self, number: u64) -> Option<Node> {
         if number == self.root.number {
             return Some(self.root);
@@ -43,7 +45,7 @@ impl Nodes {
         self.shard(number).get(&number).map(|known| known.node)
     }
 
-    /// The kernel is told of a file once more. Takes over the reference that comes with `node`.
+    /// Counts a lookup of a file. Takes over the reference of `node`.
     pub(crate) fn tell(&self, thread: &Thread<'_, Direct>, node: Node) {
         let spare = node.number == self.root.number || {
             match self.shard(node.number).entry(node.number) {
@@ -62,7 +64,7 @@ impl Nodes {
         }
     }
 
-    /// The kernel forgets `count` of the times that it was told. What it has forgotten wholly is given back.
+    /// Subtracts `count` lookups. At zero the reference is released.
     pub(crate) fn forget(&self, thread: &Thread<'_, Direct>, number: u64, count: u64) {
         let forgotten = match self.shard(number).entry(number) {
             Entry::Occupied(mut known) => {
@@ -77,7 +79,7 @@ impl Nodes {
         }
     }
 
-    /// The mount is gone: the kernel knows nothing any more.
+    /// Releases all references after the mount has ended.
     pub(crate) fn forget_all(&self, thread: &Thread<'_, Direct>) {
         for shard in &self.shards {
             let known = std::mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));

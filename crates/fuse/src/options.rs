@@ -1,19 +1,19 @@
-//! Mount options, as mount(8), fstab and `directfs mount -o` give them.
+//! Mount options, as passed by mount(8), fstab and `directfs mount -o`.
 
 use crate::error::OptionError;
 use std::time::Duration;
 
-/// How long the kernel keeps names, attributes and content that the server has told it.
+/// How long the kernel caches names, attributes and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
     /// Not at all: other processes may change the image at any time.
     None,
-    /// For so long. The server takes the image for itself alone.
+    /// For this duration. The server uses the image exclusively.
     Alone(Duration),
 }
 
 impl Cache {
-    /// How long an answer is valid.
+    /// How long a reply is valid.
     pub fn validity(self) -> Duration {
         match self {
             Cache::None => Duration::ZERO,
@@ -21,7 +21,7 @@ impl Cache {
         }
     }
 
-    /// Whether the server is alone on the image.
+    /// Whether the server uses the image exclusively.
     pub fn is_alone(self) -> bool {
         matches!(self, Cache::Alone(_))
     }
@@ -32,23 +32,23 @@ impl Cache {
 pub struct MountOptions {
     /// Refuse all changes.
     pub read_only: bool,
-    /// Flags for the kernel (`MS_NOSUID` and its kin), without `MS_RDONLY`.
+    /// Flags for the kernel (`MS_NOSUID` and similar), without `MS_RDONLY`.
     pub kernel_flags: libc::c_ulong,
-    /// Whether users other than the one who mounts may use it; `None`: if that is root.
+    /// Whether users other than the mounting one have access; `None`: only if root mounts.
     pub allow_other: Option<bool>,
-    /// Show all files as this user's.
+    /// Show this user as the owner of all files.
     pub uid: Option<u32>,
-    /// Show all files as this group's.
+    /// Show this group for all files.
     pub gid: Option<u32>,
-    /// What the kernel keeps.
+    /// What the kernel caches.
     pub cache: Cache,
-    /// Threads that serve; 0: by the number of processors.
+    /// Number of server threads; 0: by the number of processors.
     pub threads: usize,
-    /// What mount(8) shows as the device; `None`: the path of the image.
+    /// The device that mount(8) shows; `None`: the path of the image.
     pub source: Option<String>,
-    /// Files cached in memory at most; 0: as many as the image holds.
+    /// Maximum number of files cached in memory; 0: as many as the image can have.
     pub cached_files_max: u64,
-    /// Nothing is mounted: the flags of a mount that stands are changed.
+    /// Change the flags of an existing mount instead of mounting.
     pub remount: bool,
 }
 
@@ -69,7 +69,7 @@ impl Default for MountOptions {
     }
 }
 
-/// Options that are a flag for the kernel, and how to set it.
+/// Options that are a kernel flag, with the value that they set.
 const FLAGS: &[(&str, libc::c_ulong, bool)] = &[
     ("nosuid", libc::MS_NOSUID, true),
     ("suid", libc::MS_NOSUID, false),
@@ -94,7 +94,7 @@ const FLAGS: &[(&str, libc::c_ulong, bool)] = &[
     ("loud", libc::MS_SILENT, false),
 ];
 
-/// What only fstab, mount(8) and init care for; or what holds here anyway.
+/// Options that concern only fstab, mount(8) and init, or that always apply.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -112,12 +112,13 @@ const IGNORED: &[&str] = &[
 ];
 
 impl MountOptions {
-    /// Takes a list as it comes behind `-o`: names and `name=value`, with commas between them. Later ones win.
+    /// Applies a list in the format of `-o`: names and `name=value`, separated by commas. Later
+    /// options take precedence.
     pub fn apply(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',').map(str::trim).filter(|option| !option.is_empty()).try_for_each(|option| self.apply_one(option))
     }
 
-    /// The options of a list alone.
+    /// Parses a list into options.
     pub fn parse(list: &str) -> Result<MountOptions, OptionError> {
         let mut options = MountOptions::default();
         options.apply(list)?;
@@ -144,7 +145,7 @@ impl MountOptions {
             "allow_other" => self.allow_other = Some(true),
             "remount" => self.remount = true,
             "noallow_other" => self.allow_other = Some(false),
-            // Users may mount it (fstab): then it must not give them rights, unless a later option says so.
+            // A mount by users (fstab) must not grant privileges unless a later option says so.
             "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
             "owner" | "group" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV,
             _ => return Err(OptionError::Unknown { name: option.to_owned() }),
@@ -152,7 +153,7 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Takes `name=value`; whether the name is known to have a value.
+    /// Applies `name=value`; returns whether the option takes a value.
     fn apply_value(&mut self, name: &str, value: &str) -> Result<bool, OptionError> {
         match name {
             "uid" => self.uid = Some(number(name, value, "a user id")?),
@@ -161,9 +162,9 @@ impl MountOptions {
             "cached_files" => self.cached_files_max = number(name, value, "a number of files")?,
             "fsname" => self.source = Some(value.to_owned()),
             "cache" => self.cache = cache(name, value)?,
-            // mount(8) hands the user's name down with `user`; the type is ours anyway.
+            // mount(8) passes the user's name with `user`.
             "user" => self.apply_one("user")?,
-            // For a remount mount(8) repeats what the kernel shows of the mount.
+            // For a remount mount(8) repeats the options that the kernel shows.
             "subtype" | "user_id" | "group_id" => {}
             _ => return Ok(false),
         }

@@ -1,4 +1,4 @@
-//! A mount from beginning to end.
+//! The lifetime of a mount, from mounting to closing the image.
 
 use crate::adapter::Adapter;
 use crate::error::MountError;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tracing::{debug, info, warn};
 
-/// A mount being served.
+/// A mount that is being served.
 pub struct Server {
     files: Arc<Files>,
     stopper: Stopper,
@@ -35,38 +35,41 @@ pub struct Stopper {
 }
 
 enum Mount {
-    /// Mounted by us. The second descriptor of the connection tells whether it still stands.
+    /// Mounted directly. The second descriptor of the connection shows whether the mount still
+    /// exists.
     Direct { path: PathBuf, device: OwnedFd },
-    /// Mounted by fusermount3, for a user.
+    /// Mounted by fusermount3 for a user.
     Helped { path: PathBuf, unmounter: Mutex<SessionUnmounter> },
 }
 
-/// What a server waits for.
+/// The events that a server waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Somebody wants it to end.
+    /// A request to end.
     Signal,
-    /// The session with the kernel is over.
+    /// The session with the kernel has ended.
     Ended,
 }
 
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// All is left in order.
+    /// The image is closed.
     Cleanly(Closed),
-    /// Cut short by a second signal, with programs still using the mount: the next one to attach recovers the image.
+    /// Interrupted by a second signal while programs still used the mount: the next attach recovers
+    /// the image.
     Abandoned,
 }
 
 impl Stopper {
-    /// Takes the mount away. If programs still use it, it is out of sight at once and ends when the last one has closed its files.
+    /// Unmounts. A mount in use is hidden immediately and ends when the last program closes its
+    /// files.
     pub fn stop(&self) -> Result<(), MountError> {
         match &*self.mount {
             Mount::Direct { device, .. } if !mounting::is_mounted(device) => Ok(()),
             Mount::Direct { path, .. } => {
                 if mounting::unmount(path)? == Unmounted::WhenIdle {
-                    warn!(mount = %path.display(), "still in use: the mount ends when the last program has closed its files");
+                    warn!(mount = %path.display(), "the mount is still in use and ends when the last program closes its files");
                 }
                 Ok(())
             }
@@ -88,9 +91,10 @@ impl Server {
         let (session, mount) = open_session(adapter, &source, &path, options)?;
         if options.cache.is_alone() {
             let notifier = session.notifier();
-            // In the middle of the request, not from a thread of its own: the program must not see set-id bits once its write has returned. It
-            // cannot block: an offset below zero leaves the content alone, so no page is waited for, and the request holds the file, so the
-            // kernel is not just giving it up.
+            // The invalidation happens within the request, not in a separate thread: once its write
+            // has returned, the program must not see set-id bits. It cannot block. A negative
+            // offset leaves the content alone, so no page is waited for; and the request holds the
+            // file, so the kernel is not evicting it.
             files.tell_outdated_by(move |number| {
                 let _ = notifier.inval_inode(INodeNo(number), -1, 0);
             });
@@ -99,7 +103,7 @@ impl Server {
         let tell = sender.clone();
         let run = move || {
             let result = serve_to_end(session);
-            // Nobody listens if the server was abandoned.
+            // There is no receiver if the server gave up after a second signal.
             let _ = tell.send(Event::Ended);
             result
         };
@@ -111,28 +115,30 @@ impl Server {
         Ok(Server { files, stopper: Stopper { mount: Arc::new(mount) }, session, events, sender, path })
     }
 
-    /// What ends this mount.
+    /// The handle that ends this mount.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits until the mount is gone (by [`Stopper::stop`] or umount), then leaves the image.
+    /// Waits until the mount has ended (by [`Stopper::stop`] or umount), then closes the image.
     pub fn wait(self) -> Result<Closed, MountError> {
         let Server { files, stopper, session, path, .. } = self;
-        // A panic of a worker becomes an error in the session already.
+        // A panic of a worker is already an error of the session.
         let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
-        // With the session gone nobody answers: should the mount still stand, whoever touches it would wait for ever.
+        // Without a session, accesses to a remaining mount would wait forever.
         if let Err(error) = stopper.stop() {
-            debug!(%error, "the mount was gone already");
+            debug!(%error, "the mount had already ended");
         }
         drop(stopper);
-        let files = Arc::into_inner(files)
-            .ok_or_else(|| MountError::Session { path: path.clone(), source: io::Error::other("a worker is left") })?;
+        let files = Arc::into_inner(files).ok_or_else(|| MountError::Session {
+            path: path.clone(),
+            source: io::Error::other("a worker still holds the file system"),
+        })?;
         let closed = files.into_image().close()?;
         info!(mount = %path.display(), ?closed, "unmounted");
         result.map_err(|source| MountError::Session { path, source })?;
@@ -140,7 +146,7 @@ impl Server {
     }
 }
 
-/// Mounts and shakes hands with the kernel.
+/// Mounts and initialises the session with the kernel.
 fn open_session<F: Filesystem>(
     adapter: F,
     source: &str,
@@ -152,7 +158,7 @@ fn open_session<F: Filesystem>(
     config.n_threads = Some(threads(options));
     config.clone_fd = true;
     if let Some(device) = mounting::mount(source, path, options)? {
-        // The kernel keeps out whom the mount does not allow.
+        // The kernel enforces which users have access.
         let session =
             device.try_clone().and_then(|mine| Ok((Session::from_fd(adapter, device, SessionACL::All, config)?, mine)));
         return match session {
@@ -174,10 +180,11 @@ fn open_session<F: Filesystem>(
     Ok((session, Mount::Helped { path: path.to_owned(), unmounter }))
 }
 
-/// Answers the kernel until the mount has ended.
+/// Serves requests until the mount has ended.
 ///
-/// The kernel tells that end to a worker that waits for a request with ENODEV, which the session takes for what it is, and to one that it was just
-/// giving a request to with ECONNABORTED: the last close of a file sends a request that nobody waits for, and ends the mount.
+/// The kernel reports the end with ENODEV to a worker that waits for a request; the session treats
+/// that as the end. A worker that is just receiving a request gets ECONNABORTED: the last close of
+/// a file sends a request without a waiter and ends the mount.
 fn serve_to_end<F: Filesystem>(session: Session<F>) -> io::Result<()> {
     match session.run() {
         Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
@@ -189,7 +196,7 @@ fn can_open_device() -> bool {
     std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok()
 }
 
-/// The options in the words of fusermount3, which adds nosuid and nodev by itself.
+/// The options for fusermount3, which adds nosuid and nodev itself.
 fn helper_options(source: &str, options: &MountOptions) -> Vec<MountOption> {
     let mut list = vec![
         MountOption::FSName(source.to_owned()),
@@ -207,7 +214,8 @@ fn helper_options(source: &str, options: &MountOptions) -> Vec<MountOption> {
     list
 }
 
-/// Requests come from as many processors as there are, and some wait inside the engine.
+/// At least as many as processors: all of them may send requests, and some workers wait inside the
+/// engine.
 fn threads(options: &MountOptions) -> usize {
     match options.threads {
         0 => std::thread::available_parallelism().map_or(2, NonZero::get).clamp(2, 16),
@@ -215,10 +223,12 @@ fn threads(options: &MountOptions) -> usize {
     }
 }
 
-/// Serves an image until it is unmounted, or SIGINT, SIGTERM or SIGHUP comes. `ready` is called once the mount answers.
+/// Serves an image until it is unmounted, or until SIGINT, SIGTERM or SIGHUP. `ready` is called
+/// once the mount answers.
 ///
-/// The first signal ends the mount cleanly, which takes until no program uses it any more; a second one returns at once and leaves
-/// the image to be recovered, as any crash would. Call it before other threads are started: the signals must not be theirs.
+/// The first signal ends the mount cleanly, which waits until no program uses it. A second one
+/// returns immediately; the image then needs recovery, as after a crash. Call this before other
+/// threads are started, because they must not receive the signals.
 pub fn serve(
     image: &Path,
     mount_point: &Path,
@@ -241,12 +251,12 @@ pub fn serve(
     let mut stopping = false;
     while let Ok(Event::Signal) = server.events.recv() {
         if stopping {
-            warn!("abandoned by a second signal: the image will be recovered when it is next used");
+            warn!("stopped by a second signal without closing the image: the next use recovers it");
             return Ok(Ended::Abandoned);
         }
         stopping = true;
         if let Err(error) = server.stopper.stop() {
-            warn!(%error, "cannot end the mount");
+            warn!(%error, "cannot unmount");
             stopping = false;
         }
     }
@@ -254,8 +264,9 @@ pub fn serve(
     server.wait().map(Ended::Cleanly)
 }
 
-/// Serves another file system than an image of DirectFS, mounted as one is, until it is unmounted, or SIGINT, SIGTERM or SIGHUP comes. `ready` is called with the
-/// path once the mount answers. When this returns, nobody uses `filesystem` any more. Call it before other threads are started.
+/// Serves a file system other than a DirectFS image until it is unmounted, or until SIGINT, SIGTERM
+/// or SIGHUP. `ready` is called with the path once the mount answers. On return nothing uses
+/// `filesystem` any more. Call this before other threads are started.
 pub fn serve_other<F: Filesystem + Send + 'static>(
     filesystem: F,
     source: &str,
@@ -280,19 +291,20 @@ pub fn serve_other<F: Filesystem + Send + 'static>(
     ready(&path);
     while let Ok(Event::Signal) = events.recv() {
         if let Err(error) = stopper.stop() {
-            warn!(%error, "cannot end the mount");
+            warn!(%error, "cannot unmount");
         }
     }
     drop(watch);
     let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
-    // Nobody answers any more: should the mount still stand, whoever touches it would wait for ever.
+    // Without a server, accesses to a remaining mount would wait forever.
     if let Err(error) = stopper.stop() {
-        debug!(%error, "the mount was gone already");
+        debug!(%error, "the mount had already ended");
     }
     result.map_err(broken)
 }
 
-/// Serves an image on a device whose mount was made by [`crate::mount_device`], until that is gone: unmounted, or its namespace has ended.
+/// Serves an image on a device that was mounted by [`crate::mount_device`], until the mount has
+/// ended or its namespace is gone.
 pub fn serve_device(
     image: Image,
     device: OwnedFd,
@@ -303,7 +315,7 @@ pub fn serve_device(
     let files = Arc::new(Files::new(image, options)?.inherit(inherited));
     let mut config = Config::default();
     config.n_threads = Some(threads(options));
-    // Another descriptor of the device would have to be opened where the mount was made.
+    // Another descriptor of the device would have to be opened in the mount's namespace.
     config.clone_fd = false;
     let session = Session::from_fd(Adapter::new(Arc::clone(&files), options.cache), device, SessionACL::All, config);
     session.and_then(serve_to_end).map_err(broken)?;
@@ -313,7 +325,7 @@ pub fn serve_device(
     Ok(())
 }
 
-/// What messages call a mount that nobody else sees.
+/// The name of a private mount in messages.
 fn image_name() -> PathBuf {
     PathBuf::from("the private mount")
 }

@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// The ending signals, kept from their usual effect in this thread and those that it starts from now on, for as long as this lives.
+/// Blocks the ending signals in this thread, and in threads that it starts later, for the lifetime
+/// of this value.
 pub(crate) struct Signals {
     set: libc::sigset_t,
     before: libc::sigset_t,
@@ -22,8 +23,8 @@ impl Signals {
     pub(crate) fn block() -> Signals {
         let mut set = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` initialises the set before it is used, and `pthread_sigmask` the mask that was; neither fails with
-        // valid pointers and signal numbers.
+        // SAFETY: `sigemptyset` initialises the set before its use, and `pthread_sigmask` the
+        // previous mask; neither fails with valid pointers and signal numbers.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in ENDING {
@@ -34,14 +35,15 @@ impl Signals {
         }
     }
 
-    /// Starts a thread that tells of each signal.
+    /// Starts a thread that reports each signal.
     pub(crate) fn watch(&self, sender: Sender<Event>) -> io::Result<Watch> {
         let over = Arc::new(AtomicBool::new(false));
         let set = self.set;
         let until = Arc::clone(&over);
         let watch = move || {
             let mut signal = 0;
-            // SAFETY: an initialised set of signals that are blocked in this thread, and a place for the number.
+            // SAFETY: an initialised set of signals that are blocked in this thread, and a place
+            // for the number.
             while unsafe { libc::sigwait(&raw const set, &raw mut signal) } == 0 {
                 if until.load(Ordering::Acquire) || sender.send(Event::Signal).is_err() {
                     break;
@@ -55,12 +57,12 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: the mask that was in force before.
+        // SAFETY: the previously active mask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
     }
 }
 
-/// The thread that waits for signals; it ends with this.
+/// The thread that waits for signals; it ends when this is dropped.
 pub(crate) struct Watch {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -70,9 +72,10 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.over.store(true, Ordering::Release);
-        // SAFETY: the thread has not been joined, so its id is valid; the signal is blocked there and only ends its wait.
+        // SAFETY: the thread has not been joined, so its id is valid; the signal is blocked there
+        // and only ends its wait.
         unsafe { libc::pthread_kill(thread.as_pthread_t(), ENDING[0]) };
-        // It does nothing that could panic.
+        // The thread does nothing that could panic.
         let _ = thread.join();
     }
 }

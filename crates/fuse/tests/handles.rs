@@ -1,4 +1,5 @@
-//! File handles on a mount, as a server of NFS uses them: they name a file for as long as it exists, whatever the kernel has forgotten of it meanwhile.
+//! File handles on a mount, as used by NFS servers: they refer to a file for as long as it exists,
+//! even if the kernel has forgotten it meanwhile.
 
 mod common;
 
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 
 const HANDLE_BYTES: usize = 128;
 
-/// What name_to_handle_at gives: the kernel's header, then what the file system knows the file by.
+/// The result of name_to_handle_at: the kernel's header, then the file system's identification of
+/// the file.
 #[repr(C)]
 struct Handle {
     handle_bytes: u32,
@@ -28,7 +30,7 @@ impl Handle {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         let mut handle = Handle { handle_bytes: HANDLE_BYTES as u32, handle_type: 0, handle: [0; HANDLE_BYTES] };
         let mut mount = 0i32;
-        // SAFETY: a string, room as the header says, and a place for the number of the mount.
+        // SAFETY: a string, room as declared in the header, and a place for the mount's number.
         let result = unsafe {
             libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &raw mut mount, 0)
         };
@@ -38,9 +40,9 @@ impl Handle {
 
     fn open(&mut self, mount: &Path) -> io::Result<File> {
         let mount = File::open(mount)?;
-        // SAFETY: an open directory, and a whole handle.
+        // SAFETY: an open directory, and a complete handle.
         let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (self as *mut Handle).cast(), libc::O_RDONLY) };
-        // SAFETY: a descriptor that nobody else has.
+        // SAFETY: a descriptor without another owner.
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
     }
 
@@ -69,7 +71,7 @@ fn handles_open_their_files_also_over_a_remount() {
         let at = mounted.mount.clone();
         fs::create_dir_all(at.join("a/b")).unwrap();
         fs::write(at.join("a/b/file"), "content").unwrap();
-        fs::write(at.join("a/later"), "of another life").unwrap();
+        fs::write(at.join("a/later"), "of a later file").unwrap();
         let (mut file, mut directory, mut root) =
             (Handle::of(&at.join("a/b/file")), Handle::of(&at.join("a/b")), Handle::of(&at));
         let mut later = Handle::of(&at.join("a/later"));
@@ -77,16 +79,18 @@ fn handles_open_their_files_also_over_a_remount() {
         assert_eq!(mounted.unmount(), Closed::Last);
         mounted.mount();
 
-        assert_eq!(content(file.open(&at).unwrap()), "content", "{options}: a file that nobody looked up");
+        assert_eq!(content(file.open(&at).unwrap()), "content", "{options}: a file without a lookup");
         let found = path_of(directory.open(&at).unwrap());
         assert_eq!(found, at.join("a/b").display().to_string(), "{options}: found from below");
         assert_eq!(root.open(&at).unwrap().metadata().unwrap().ino(), fs::metadata(&at).unwrap().ino());
 
-        // Under another name it is the same file; without one it is none, even once others have got its number.
+        // After a rename the handle opens the same file. After a removal it is stale, even once
+        // other files have its number.
         fs::rename(at.join("a/b/file"), at.join("elsewhere")).unwrap();
         assert_eq!(content(file.open(&at).unwrap()), "content");
         fs::remove_file(at.join("a/later")).unwrap();
-        // The kernel holds the file until the server has answered to the close of its writer, which nobody waited for.
+        // The kernel holds the file until the server has answered the close of its writer, for
+        // which nothing waits.
         let patience = Instant::now() + Duration::from_secs(60);
         while !later.is_stale(&at) {
             assert!(Instant::now() < patience, "{options}: removed");
@@ -95,12 +99,12 @@ fn handles_open_their_files_also_over_a_remount() {
         for number in 0..100 {
             fs::write(at.join(format!("new{number}")), "").unwrap();
         }
-        assert!(later.is_stale(&at), "{options}: removed, and its number used again");
+        assert!(later.is_stale(&at), "{options}: removed, and its number reused");
         assert_eq!(mounted.unmount(), Closed::Last);
         mounted.mount();
-        assert!(later.is_stale(&at), "{options}: over a remount");
+        assert!(later.is_stale(&at), "{options}: after a remount");
 
-        // Whoever makes up handles gets nothing.
+        // Forged handles are refused.
         for number in [0u64, 999_999, 1 << 40, u64::MAX] {
             let mut made_up = Handle::of(&at);
             made_up.handle[..8].copy_from_slice(&number.rotate_left(32).to_le_bytes());

@@ -1,4 +1,4 @@
-//! A real mount: what programs see on it, compared with what they see on tmpfs.
+//! A real mount: its behaviour for programs, compared with tmpfs.
 
 mod common;
 
@@ -19,12 +19,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-/// What happened, in the order in which it did.
+/// The results of calls, in order.
 #[derive(Default)]
 struct Log(Vec<String>);
 
 impl Log {
-    /// Notes a result: of an error only the errno, of a success nothing.
+    /// Logs a result: the errno of an error, nothing of a success.
     fn did<T, E: Into<std::io::Error>>(&mut self, what: impl Debug, result: Result<T, E>) {
         let error = result.err().map(|error| error.into().raw_os_error());
         self.0.push(format!("{what:?}: {error:?}"));
@@ -34,7 +34,7 @@ impl Log {
         self.0.push(format!("{what:?} = {value:?}"));
     }
 
-    /// What of a file's attributes is the same everywhere.
+    /// Logs the attributes that are the same on every file system.
     fn stat(&mut self, path: &Path) {
         let name = path.file_name().unwrap().to_owned();
         match fs::symlink_metadata(path) {
@@ -47,7 +47,7 @@ impl Log {
     }
 }
 
-/// Runs the same calls on a mount and on tmpfs and compares what they said.
+/// Runs the same calls on a mount and on tmpfs and compares the logs.
 fn compare(test: &str, calls: impl Fn(&Path, &mut Log)) {
     if !can_mount(test) {
         return;
@@ -314,10 +314,11 @@ fn special_files_and_flags_behave_as_on_tmpfs() {
 
 #[test]
 fn other_users_meet_the_same_refusals() {
-    // Programs of another user, which only a shell can start: setpriv comes with util-linux.
+    // Programs of another user need a shell: setpriv is part of util-linux.
     compare("other_users_meet_the_same_refusals", |at, log| {
         fs::set_permissions(at, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        // The way to the mount must be open to that user, too. The directory above may be the machine's own: it loses nothing.
+        // That user must be able to reach the mount. The directory above may be the machine's own:
+        // no bit of it is taken away.
         let above = at.parent().unwrap();
         let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(above).unwrap().permissions()) & 0o7777;
         if mode & 0o055 != 0o055 {
@@ -359,7 +360,7 @@ fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 #[test]
 fn access_lists_decide_as_on_tmpfs() {
-    // Alice may read and write, group 50 may read, the mask lets both.
+    // User 1000 may read and write, group 50 may read, and the mask allows both.
     let list = access_list(&[(1, 6, !0), (2, 7, 1000), (4, 0, !0), (8, 4, 50), (16, 6, !0), (32, 0, !0)]);
     let set = |path: &Path, name: &str, value: &[u8]| rustix::fs::setxattr(path, name, value, XattrFlags::empty());
     let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
@@ -441,7 +442,7 @@ fn a_mount_is_found_as_it_was_left() {
     let info = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = info.lines().find(|line| line.contains(mounted.mount.to_str().unwrap())).unwrap();
     assert!(line.contains(" fuse.directfs rw,") && line.starts_with(mounted.image.to_str().unwrap()), "{line}");
-    // By umount(8), as an administrator would.
+    // Uses umount(8), as an administrator does.
     assert!(Command::new("umount").arg(&mounted.mount).status().unwrap().success());
     assert_eq!(mounted.wait(), Closed::Last);
     let image = Image::open(&mounted.image, &mounted.opening()).unwrap();
@@ -454,7 +455,7 @@ fn files_in_use_outlive_the_unmount() {
         return;
     }
     let mut mounted = Mounted::new("");
-    // The close that ends the mount meets the server's workers at another moment each time.
+    // The close that ends the mount meets the server's workers at a different time in each round.
     for _ in 0..30 {
         let (path, other) = (mounted.path("f"), mounted.path("stays"));
         fs::write(&other, "").unwrap();
@@ -462,8 +463,8 @@ fn files_in_use_outlive_the_unmount() {
         let mut file = File::options().read(true).append(true).open(&path).unwrap();
         fs::remove_file(&path).unwrap();
         mounted.leave();
-        assert!(!other.exists(), "out of sight at once");
-        // Only a server that is there still answers these.
+        assert!(!other.exists(), "hidden immediately");
+        // Only a running server answers these.
         file.write_all(b"here").unwrap();
         file.sync_all().unwrap();
         file.rewind().unwrap();
@@ -473,7 +474,7 @@ fn files_in_use_outlive_the_unmount() {
         drop(file);
         assert_eq!(mounted.wait(), Closed::Last);
         mounted.mount();
-        assert!(other.exists(), "and there again");
+        assert!(other.exists(), "visible again");
     }
 }
 
@@ -631,7 +632,7 @@ fn bad_mount_points_are_explained() {
     let mounted = Mounted::new("cache=0");
     let image = || Image::open(&mounted.image, &mounted.opening()).unwrap();
     let start = |path: &Path| fuse::Server::start(image(), path, &mounted.options).map(drop).unwrap_err().to_string();
-    assert!(start(&mounted.scratch.path().join("none")).contains("make the directory first"));
+    assert!(start(&mounted.scratch.path().join("none")).contains("create the directory first"));
     assert!(start(&mounted.image).contains("not a directory"));
 }
 
@@ -648,7 +649,7 @@ fn large_directories_are_listed_whole() {
     assert_eq!(names.len(), 3000);
     let listing = shell(&mounted.mount, "ls -lU | wc -l");
     assert!(listing.starts_with("3001"), "{listing}");
-    // Seeking back to where one was.
+    // Seeks back to an earlier position.
     let directory = File::open(&mounted.mount).unwrap();
     let names_from = |start: u64, count: usize| {
         rustix::fs::seek(&directory, SeekFrom::Start(start)).unwrap();
@@ -668,8 +669,9 @@ fn large_directories_are_listed_whole() {
 fn a_program_that_runs_is_not_emptied() {
     compare("a_program_that_runs_is_not_emptied", |at, log| {
         let program = at.join("program");
-        // Copied by another process: what another test starts meanwhile inherits our descriptors until it executes,
-        // and a program that somebody may write is not executed ("text file busy").
+        // The program is copied by another process. A process that another test starts meanwhile
+        // inherits this test's descriptors until its exec, and a program that is open for writing
+        // cannot be executed ("text file busy").
         shell(at, "cp /bin/sleep program");
         let length = fs::metadata(&program).unwrap().len();
         let mut running = Command::new(&program).arg("1000").spawn().unwrap();

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 pub const IMAGE_BYTES: u64 = 256 << 20;
 
-/// Whether a mount is possible here; if not, says so where people and scripts see it.
+/// Whether a mount is possible; if not, prints the reason.
 pub fn can_mount(test: &str) -> bool {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     match device {
@@ -20,13 +20,13 @@ pub fn can_mount(test: &str) -> bool {
 
 fn skip(test: &str, reason: &str) -> bool {
     println!("SKIPPED: {test}: {reason}");
-    // Captured output is shown for failed tests only; this goes past the capture.
+    // Captured output is shown for failed tests only; this bypasses the capture.
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {test}: {reason}");
     false
 }
 
-/// An image, mounted.
+/// A mounted image.
 pub struct Mounted {
     server: Option<Server>,
     pub scratch: TempDir,
@@ -52,7 +52,7 @@ impl Mounted {
         mounted
     }
 
-    /// How the server opens the image; others that share it do the same.
+    /// The server's options for opening the image; other users of the shared image use the same.
     pub fn opening(&self) -> OpenImage {
         OpenImage {
             read_only: self.options.read_only,
@@ -73,12 +73,12 @@ impl Mounted {
         self.wait()
     }
 
-    /// Unmounts; the server ends when nobody uses its files any more.
+    /// Unmounts; the server ends when none of its files is in use.
     pub fn leave(&self) {
         self.server.as_ref().unwrap().stopper().stop().unwrap();
     }
 
-    /// Waits for the server, which was unmounted.
+    /// Waits for the server after an unmount.
     pub fn wait(&mut self) -> Closed {
         self.server.take().unwrap().wait().unwrap()
     }
@@ -97,7 +97,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a shell script in a directory; its output with the exit code.
+/// Runs a shell script in a directory; returns its output with the exit code.
 pub fn shell(directory: &Path, script: &str) -> String {
     let output = std::process::Command::new("sh")
         .arg("-c")
