@@ -1,4 +1,4 @@
-//! Exploring as much as fits into a given time, by several threads, and what came of it.
+//! Campaigns: exploration by several threads within a given time, and its results.
 
 use crate::explore::{Counts, Effort, Explorer, Violation};
 use crate::planted::DEFECTS;
@@ -9,50 +9,50 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Violations that are kept; whoever has so many looks at the first ones.
+/// Maximum number of violations kept.
 const VIOLATIONS_MAX: usize = 200;
 
-/// What to do.
+/// The parameters of a campaign.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// When to stop.
+    /// Maximum duration.
     pub duration: Duration,
-    /// Draws what is drawn; each round adds one.
+    /// Random seed; each round adds one.
     pub seed: u64,
-    /// Workers.
+    /// Number of worker threads.
     pub threads: usize,
-    /// How much of each workload.
+    /// Effort per workload.
     pub effort: Effort,
-    /// Only these workloads.
+    /// Only the workloads of this group.
     pub group: Option<Group>,
-    /// Which of them comes first; behind the last one the round goes on with those before it.
+    /// Index of the first workload; after the last one the round continues with those before it.
     pub first: usize,
 }
 
-/// What came of a group of workloads.
+/// The results of a group of workloads.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct Line {
-    /// What was looked at.
+    /// What was explored.
     pub counts: Counts,
-    /// Workloads that did not pass.
+    /// Workloads with a violation.
     pub violations: u64,
     /// Time of all workers.
     pub seconds: f64,
 }
 
-/// What came of a campaign.
+/// The results of a campaign.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// By group.
     pub lines: BTreeMap<Group, Line>,
-    /// What did not pass, smallest workloads first.
+    /// The violations, smallest workloads first.
     pub violations: Vec<Violation>,
-    /// Times that all workloads were explored, the last one perhaps not to its end.
+    /// Rounds over all workloads; the last one may be incomplete.
     pub rounds: u64,
 }
 
 impl Outcome {
-    /// The lines together.
+    /// The sum of all lines.
     pub fn total(&self) -> Line {
         let mut total = Line::default();
         for line in self.lines.values() {
@@ -63,7 +63,7 @@ impl Outcome {
         total
     }
 
-    /// A table for people.
+    /// A table for display.
     pub fn table(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(
@@ -85,16 +85,16 @@ impl Outcome {
     }
 }
 
-/// How far a campaign is.
+/// The progress of a campaign.
 #[derive(Debug, Clone)]
 pub struct Progress {
-    /// Since it began.
+    /// Time since the start.
     pub elapsed: Duration,
-    /// The present round, from one.
+    /// The current round, from one.
     pub round: u64,
-    /// Workloads begun in this round, and how many there are.
+    /// Workloads begun in this round, and their total.
     pub workload: (usize, usize),
-    /// States looked at, those in recovery included.
+    /// States checked, including those in recovery.
     pub states: u64,
     /// Violations so far.
     pub violations: u64,
@@ -121,7 +121,8 @@ pub fn workloads(group: Option<Group>) -> Vec<(Group, Workload)> {
     groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload))).collect()
 }
 
-/// Explores until the time is over, and tells `tell` a few times a second. `found` hears of violations at once.
+/// Explores until the time is up, and calls `tell` a few times a second. `found` is called
+/// immediately for each violation.
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violation) + Sync)) -> Outcome {
     let begun = Instant::now();
     let mut workloads = workloads(plan.group);
@@ -184,7 +185,7 @@ fn work(plan: &Plan, begun: Instant, shared: &Shared, found: &(dyn Fn(&Violation
     }
 }
 
-/// Looks for every planted defect: name, and what was found, if anything was.
+/// Explores every injected defect; returns its name and the violation found, if there is one.
 pub fn planted(effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
     let mut explorer = Explorer::new(effort, seed);
     let mut look = |defect: &'static crate::planted::Defect| {

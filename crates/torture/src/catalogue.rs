@@ -1,4 +1,4 @@
-//! What is tried: how a file system looks before, and every operation with every argument that makes a difference.
+//! The catalogue of setups, and of operations with every relevant kind of argument.
 
 use crate::hand::{Hand, bytes, new_node};
 use crate::oracle::Slack;
@@ -7,34 +7,35 @@ use engine::{AllocateMode, Changes, Error, NewNode, RenameFlags, Result};
 
 const BLOCK: u64 = 4096;
 
-/// Something that is done to a file system.
+/// An action on a file system.
 pub type Act = fn(&Hand<'_>) -> Result<()>;
 
-/// An operation: a name for ids, what it does, and what it does not promise.
+/// An operation: its name in ids, its action, and the guarantees that it does not give.
 pub struct Operation {
     /// Its name.
     pub name: &'static str,
-    /// What it does; none: leaves the file system in order and comes back.
+    /// Its action; `None` means a clean detach and a new attach.
     pub act: Option<Act>,
-    /// Its leeway.
+    /// Its slack.
     pub slack: Slack,
-    /// The leeway that it gives to those that come after it.
+    /// The slack that it causes for later operations.
     pub leaves: Slack,
-    /// Whether it is combined with all others.
+    /// Whether it is combined with all other operations.
     pub paired: bool,
 }
 
-/// How a file system looks before the operations.
+/// The state of a file system before the operations.
 pub struct Setup {
     /// Its name.
     pub name: &'static str,
-    /// What is done after [`furnish`].
+    /// The action after [`furnish`].
     pub act: Act,
-    /// Bytes of the image.
+    /// Length of the image in bytes.
     pub image_bytes: u64,
-    /// What changes of files do not promise on it.
+    /// The slack of file changes on this setup.
     pub slack: Slack,
-    /// Whether it is left in order and attached again: nothing is indexed then, nothing waits to be recycled.
+    /// Whether it is cleanly detached and attached again: then nothing is indexed and nothing waits
+    /// to be recycled.
     pub cold: bool,
 }
 
@@ -47,12 +48,12 @@ const ACCESSED: Slack = Slack { accessed: true, ..NONE };
 const PARTS: Slack = Slack { parts: true, ..NONE };
 const LAZY: Slack = Slack { changed: true, lazy: true, ..NONE };
 
-/// Pairs with all others.
+/// An operation that is also paired with all others.
 const fn op(name: &'static str, slack: Slack, act: Act) -> Operation {
     Operation { name, act: Some(act), slack, leaves: NONE, paired: true }
 }
 
-/// Alone, and with the few setups that it is for.
+/// An operation without pairs, for the few setups that it is meant for.
 const fn alone(name: &'static str, slack: Slack, act: Act) -> Operation {
     Operation { name, act: Some(act), slack, leaves: NONE, paired: false }
 }
@@ -64,7 +65,7 @@ fn long(length: usize) -> String {
     format!("/a/{}", "n".repeat(length))
 }
 
-/// The tree that everything begins with: each kind of file, and something to collide with.
+/// Creates the common tree: each kind of file, and names to collide with.
 pub fn furnish(hand: &Hand<'_>) -> Result<()> {
     for path in ["/a", "/b", "/a/sub", "/empty", "/b/empty"] {
         hand.mkdir(path)?;
@@ -96,7 +97,7 @@ fn holes(hand: &Hand<'_>) -> Result<()> {
     (0..499).try_for_each(|index| hand.unlink(&format!("/p/{index}")))
 }
 
-/// Names, inodes, lines and blocks that had other owners before.
+/// Names, inodes, lines and blocks with previous owners.
 fn reused(hand: &Hand<'_>) -> Result<()> {
     for round in 0..3 {
         hand.mkdir("/a/old")?;
@@ -113,7 +114,7 @@ fn reused(hand: &Hand<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Lines of dentries that long names were in.
+/// Dentry lines that held long names before.
 fn lines(hand: &Hand<'_>) -> Result<()> {
     hand.mkdir("/a/old")?;
     let name = |index: usize| format!("/a/old/{}", ["q", "u", "}"][index % 3].repeat(250 - index));
@@ -124,7 +125,8 @@ fn lines(hand: &Hand<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Every inode number has a file, and no two free blocks lie side by side: the next file needs a segment whose blocks are listed.
+/// All inode numbers are in use, and no two free blocks are adjacent: the next file needs a segment
+/// with a block list.
 fn scattered(hand: &Hand<'_>) -> Result<()> {
     hand.mkdir("/q")?;
     hand.create("/q/whole")?;
@@ -135,7 +137,7 @@ fn scattered(hand: &Hand<'_>) -> Result<()> {
             break;
         }
     }
-    // Not a row: of that no block could be taken out where there is none left.
+    // Written block by block: from an inline extent no block could be taken when no block is free.
     hand.write("/q/whole", BLOCK, BLOCK, 1)?;
     let mut blocks = 2;
     loop {
@@ -150,7 +152,7 @@ fn scattered(hand: &Hand<'_>) -> Result<()> {
         .try_for_each(|block| allocate(hand, "/q/whole", AllocateMode::PunchHole, block * BLOCK, BLOCK))
 }
 
-/// Many things that wait to be recycled.
+/// Many items that wait to be recycled.
 fn rubbish(hand: &Hand<'_>) -> Result<()> {
     hand.unlink("/f")?;
     hand.unlink("/a/v")?;
@@ -162,7 +164,7 @@ fn rubbish(hand: &Hand<'_>) -> Result<()> {
     hand.create_with("/f", 2 * BLOCK, 1)
 }
 
-/// A file with two levels of map nodes, holes, and room behind its end.
+/// A file with two levels of map nodes, holes, and blocks beyond its end.
 fn high(hand: &Hand<'_>) -> Result<()> {
     hand.write("/f", 3 << 20, 10, 1)?;
     hand.write("/g", 7 * BLOCK, 2 * BLOCK, 1)?;
@@ -173,7 +175,7 @@ const fn setup(name: &'static str, act: Act, cold: bool) -> Setup {
     Setup { name, act, image_bytes: 1 << 20, slack: NONE, cold }
 }
 
-/// How file systems look before.
+/// All setups.
 pub const SETUPS: &[Setup] = &[
     setup("base", nothing, false),
     setup("cold", nothing, true),
@@ -189,9 +191,9 @@ pub const SETUPS: &[Setup] = &[
     setup("holes", holes, false),
 ];
 
-/// Every operation.
+/// All operations.
 pub const OPERATIONS: &[Operation] = &[
-    // Names that appear.
+    // Operations that create names.
     op("create", NONE, |h| h.create("/a/new")),
     op("create-root", NONE, |h| h.create("/new")),
     op("create-long", NONE, |h| h.create(&long(255))),
@@ -215,7 +217,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("link-third", CHANGED, |h| h.link("/hl", "/b/new")),
     alone("link-long", CHANGED, |h| h.link("/f", &long(254))),
     op("tmpfile", CHANGED, |h| h.tmpfile("/b/new", 100)),
-    // Names that go.
+    // Operations that remove names.
     op("unlink", CHANGED, |h| h.unlink("/f")),
     op("unlink-open", CHANGED, |h| h.keep("/a/v").and_then(|()| h.unlink("/a/v"))),
     op("unlink-linked", CHANGED, |h| h.unlink("/hl")),
@@ -225,7 +227,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("rmdir", NONE, |h| h.rmdir("/empty")),
     alone("rmdir-deeper", NONE, |h| h.rmdir("/b/empty")),
     alone("rmdir-full", NONE, |h| h.rmdir("/a")),
-    // Names that change.
+    // Renames.
     op("rename", CHANGED, |h| h.rename("/f", "/new")),
     op("rename-across", CHANGED, |h| h.rename("/f", "/a/new")),
     op("rename-over", CHANGED, |h| h.rename("/f", "/g")),
@@ -247,7 +249,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("exchange-dir-file", LAZY, |h| h.rename_with("/a/sub", "/g", EXCHANGE)),
     op("whiteout", CHANGED, |h| h.rename_with("/f", "/b/new", WHITEOUT)),
     op("whiteout-over", CHANGED, |h| h.rename_with("/a/v", "/g", WHITEOUT)),
-    // Content.
+    // Operations on content.
     op("write-first", MODIFIED, |h| h.write("/b/z", 0, 100, 10)),
     alone("write-first-long", NONE, |h| h.write("/b/z", 10, 9000, 10)),
     op("overwrite", MODIFIED, |h| h.write("/f", BLOCK + 10, 500, 10)),
@@ -255,7 +257,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("overwrite-blocks", NONE, |h| h.write("/f", BLOCK + 10, 2 * BLOCK, 10)),
     op("overwrite-end", NONE, |h| h.write("/f", 4 * BLOCK + 10, 3 * BLOCK, 10)),
     alone("overwrite-8", MODIFIED, |h| h.write("/g", 3, 16, 10)),
-    // Behind a rename to that name it replaces a block.
+    // After a rename to that name it replaces a block.
     op("write-gap", MODIFIED, |h| h.write("/g", 3 * BLOCK + 5, 100, 10)),
     alone("write-far", NONE, |h| h.write("/g", 3 << 20, 100, 10)),
     alone("write-farther", NONE, |h| h.write("/f", 5 << 20, 9000, 10)),
@@ -284,7 +286,7 @@ pub const OPERATIONS: &[Operation] = &[
     alone("share-one", NONE, |h| share(h, ("/g", 0), ("/b/z", 0), None)),
     alone("share-within", NONE, |h| share(h, ("/f", 0), ("/f", 9 * BLOCK), Some(2 * BLOCK))),
     alone("share-over", MODIFIED, |h| share(h, ("/f", 2 * BLOCK), ("/f", 0), Some(BLOCK))),
-    // Attributes.
+    // Operations on attributes.
     op("set-xattr", CHANGED, |h| h.set_xattr("/f", "user.a", 70)),
     op("replace-xattr", CHANGED, |h| h.set_xattr("/a/v", "user.a", 700)),
     alone("second-xattr", CHANGED, |h| h.set_xattr("/a/v", "user.b", 9000)),
@@ -299,11 +301,11 @@ pub const OPERATIONS: &[Operation] = &[
     alone("utimes-dir", ACCESSED, |h| {
         change(h, "/a", Changes { accessed_ns: Some(5), modified_ns: Some(6), ..Changes::default() })
     }),
-    // What nobody calls, or hardly anybody.
+    // Operations that programs rarely call or never.
     op("recycle", NONE, |h| h.thread.recycle(usize::MAX).map(drop)),
     alone("sync", NONE, |h| h.thread.sync_all()),
     Operation { name: "detach", act: None, slack: NONE, leaves: NONE, paired: false },
-    // In directories that are about to get another page, or to be compacted.
+    // Operations in directories that are about to get another page or to be compacted.
     alone("p-create", NONE, |h| h.create("/p/new")),
     alone("p-two", CHANGED, |h| h.tmpfile("/p/new", 10)),
     alone("p-unlink", CHANGED, |h| h.unlink("/p/500")),

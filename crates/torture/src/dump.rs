@@ -1,4 +1,4 @@
-//! All that programs can see of a file system, in a form that can be compared.
+//! Dumps of a file system: everything that programs can observe, in a comparable form.
 
 use crate::hand::Hand;
 use engine::format::FileKind;
@@ -8,17 +8,17 @@ use std::fmt;
 
 const BLOCK_BYTES: u64 = 4096;
 const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
-/// Files up to this are read whole, holes and all.
+/// Files up to this size are read whole, including holes.
 const WHOLE_BYTES_MAX: u64 = 1 << 16;
 
-/// One name and what is behind it.
+/// A name and its file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What stat says.
+    /// Its attributes.
     pub stat: Attributes,
-    /// When it was born.
+    /// Birth time.
     pub born_ns: i64,
-    /// Checksums of the blocks that are not all zero, by their place in the file.
+    /// Checksums of the blocks that are not all zero, by their index in the file.
     pub content: BTreeMap<u64, u32>,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
@@ -26,11 +26,11 @@ pub struct Entry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A whole file system: entries by path; the root's is empty.
+/// A whole file system: entries by path; the root's path is empty.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Tree(pub BTreeMap<String, Entry>);
 
-/// Why a tree could not be read: at which path, and what.
+/// The reason why a tree could not be read, with the path.
 #[derive(Debug, Clone)]
 pub struct Unreadable(pub String);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Reads everything.
+/// Reads the whole file system.
 pub fn dump(hand: &Hand<'_>) -> Result<Tree, Unreadable> {
     let mut tree = Tree::default();
     let root = hand.thread.root().map_err(|error| at("/", "root", error))?;
@@ -62,7 +62,7 @@ fn visit(hand: &Hand<'_>, node: Node, parent: u64, path: String, tree: &mut Tree
     }
     match hand.thread.parent(node) {
         Ok(number) if number == parent => {}
-        other => return Err(Unreadable(format!("{path}: `..` is {other:?}, should be {parent}"))),
+        other => return Err(Unreadable(format!("{path}: `..` is {other:?}, expected {parent}"))),
     }
     for (name, number, kind) in names(hand, node, &path)? {
         let below = format!("{path}/{}", String::from_utf8_lossy(&name));
@@ -71,7 +71,7 @@ fn visit(hand: &Hand<'_>, node: Node, parent: u64, path: String, tree: &mut Tree
         let done = match () {
             () if listed => Err(Unreadable(format!("{below}: listed twice"))),
             () if child.number != number => {
-                Err(Unreadable(format!("{below}: listed as {number}, is {}", child.number)))
+                Err(Unreadable(format!("{below}: listed as {number}, but is {}", child.number)))
             }
             () => visit(hand, child, node.number, below.clone(), tree),
         };
@@ -138,7 +138,7 @@ fn content(hand: &Hand<'_>, node: Node, size: u64) -> Result<BTreeMap<u64, u32>,
     Ok(content)
 }
 
-/// The next range with data at or after a block's start.
+/// The next data range at or after a block's start.
 fn next_data(hand: &Hand<'_>, node: Node, from: u64) -> Result<Option<(u64, u64)>, Failed> {
     match hand.thread.seek(node, from, SeekWhat::Data) {
         Err(Error::NoSuchExtent) => Ok(None),

@@ -1,14 +1,17 @@
-//! The crash explorer: runs a workload while the memory is watched, cuts the power at every fence and at the end in every
-//! way that the model of `pmem::CrashImage` allows, lets the engine recover, and looks.
+//! The crash explorer. It runs a workload on recorded memory, simulates a power failure at every
+//! fence and at the end in every way that the model of `pmem::CrashImage` allows, lets the engine
+//! recover, and checks the result.
 //!
 //! A state passes if
 //! 1. it is attached without an error and without damage,
-//! 2. the tree is the one before the operation in flight or the one after it, and what had returned is there ([`History`]),
-//! 3. the file system can be used: in every directory a file is made, written, read, renamed and removed, a directory is
-//!    made and removed, and all else stays as it is,
-//! 4. it can be left in order, and then no invariant of the image is violated,
+//! 2. the tree is the one before the operation in flight or the one after it, and completed
+//!    operations are there ([`History`]),
+//! 3. the file system can be used: in every directory a file is created, written, read, renamed and
+//!    removed, a directory is created and removed, and all else stays as it is,
+//! 4. it can be cleanly detached, and then no invariant of the image is violated,
 //! 5. (sampled) the next attach finds the same tree without a scan,
-//! 6. (sampled) a crash during the recovery, and one during that one's recovery, lead to the same tree.
+//! 6. (sampled) a crash during the recovery, and one during that one's recovery, lead to the same
+//!    tree.
 
 use crate::dump::{Tree, dump};
 use crate::hand::{Hand, bytes};
@@ -24,28 +27,28 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Crashes within recoveries within recoveries.
+/// Depth of crashes within recoveries.
 const DEPTH: usize = 3;
-/// What using a file system writes into each directory.
+/// Bytes written into each directory by the use of a file system.
 const USE_BYTES: u64 = 5000;
 
-/// How many states are looked at.
+/// The number of states to check.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Up to this many lines in flight, all subsets.
+    /// With up to this many lines in flight, all subsets are checked.
     pub lines_max: u32,
-    /// Beyond that, so many.
+    /// Beyond that, the number of sampled states.
     pub line_sample: u64,
-    /// States of lines that were evicted half-way.
+    /// Sampled states with lines that were evicted early.
     pub moment_sample: u64,
-    /// States of lines that were torn.
+    /// Sampled states with torn lines.
     pub word_sample: u64,
-    /// One state in so many is crashed again during its recovery.
+    /// One of this many states is crashed again during its recovery.
     pub again_every: u64,
 }
 
 impl Effort {
-    /// For hours.
+    /// For runs of hours.
     pub const FULL: Effort =
         Effort { lines_max: 10, line_sample: 48, moment_sample: 16, word_sample: 32, again_every: 64 };
     /// For tests.
@@ -63,14 +66,14 @@ impl Effort {
     }
 }
 
-/// What was looked at.
+/// Counts of what was explored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Workloads.
     pub workloads: u64,
-    /// Moments of their runs at which the power was cut.
+    /// Points at which the power was cut.
     pub fences: u64,
-    /// Different states that were recovered from these.
+    /// Different states recovered at these points.
     pub states: u64,
     /// States of crashes during recovery.
     pub states_in_recovery: u64,
@@ -88,9 +91,9 @@ impl std::ops::AddAssign for Counts {
 /// A state that does not pass.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// Brings it back: `torture replay ID`.
+    /// Reproduces it: `torture replay ID`.
     pub id: String,
-    /// What is wrong.
+    /// The failure.
     pub what: String,
 }
 
@@ -100,12 +103,12 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Why a state that was looked at again does not pass.
+/// The reason why a replayed state does not pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotPassed {
-    /// Something is wrong with it.
+    /// The state violates a guarantee.
     Violation(String),
-    /// It is not there.
+    /// The state does not exist.
     Unknown(String),
 }
 
@@ -113,38 +116,38 @@ thread_local! {
     static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The id of the state that this thread looks at, for whoever reports a panic.
+/// The id of the state that this thread checks, for reports of panics.
 pub fn current() -> String {
     CURRENT.with_borrow(String::clone)
 }
 
-/// Says what this thread looks at.
+/// Sets the id of what this thread checks.
 pub fn set_current(what: &str) {
     CURRENT.with_borrow_mut(|current| what.clone_into(current));
 }
 
-/// What a workload did to the memory, and what it was meant to do.
+/// The recording of a workload: its effects on the memory, and the expected results.
 pub struct Recording {
     /// The image before.
     pub initial: Vec<u8>,
-    /// What happened.
+    /// The recorded events.
     pub log: Vec<Recorded>,
-    /// The trees.
+    /// The trees before and after each operation.
     pub history: History,
-    /// What each operation returned.
+    /// The result of each operation.
     pub results: Vec<Result<(), Error>>,
-    /// The image after, as programs saw it.
+    /// The image afterwards, as programs see it.
     pub after: Vec<u8>,
 }
 
-/// Explores workloads, one after the other.
+/// Explores workloads one after the other.
 pub struct Explorer {
     clock: &'static Clock,
-    /// How many states.
+    /// The number of states to check.
     pub effort: Effort,
-    /// Draws what is drawn.
+    /// Random seed.
     pub seed: u64,
-    /// What was looked at so far.
+    /// Counts so far.
     pub counts: Counts,
     // By length of the image, and by depth.
     machines: HashMap<u64, Vec<Machine>>,
@@ -152,11 +155,11 @@ pub struct Explorer {
 
 type Judge<'j> = &'j dyn Fn(&Tree, Moment) -> Result<(), String>;
 
-/// A crash whose states are looked at.
+/// A recording whose crash states are explored.
 struct Scene<'s> {
     initial: Vec<u8>,
     log: &'s [Recorded],
-    /// Operations that have to have returned: what came before is another workload's.
+    /// Operations that must have returned. Earlier crash points belong to other workloads.
     from: usize,
     id: String,
     depth: usize,
@@ -165,7 +168,7 @@ struct Scene<'s> {
 }
 
 impl Explorer {
-    /// One with a clock of its own.
+    /// Creates an explorer with its own clock.
     pub fn new(effort: Effort, seed: u64) -> Explorer {
         Explorer { clock: Clock::leaked(), effort, seed, counts: Counts::default(), machines: HashMap::new() }
     }
@@ -177,24 +180,25 @@ impl Explorer {
         &self.machines.entry(length).or_insert_with(made)[depth]
     }
 
-    /// Runs a workload and notes everything. An error if the engine calls its own work damaged.
+    /// Runs a workload and records everything. An error if the engine reports its own work as
+    /// damaged.
     pub fn record(&mut self, workload: &Workload) -> Result<Recording, String> {
         self.clock.rewind();
         CURRENT.set(workload.to_string());
         let clock = self.clock;
-        // A file system that nobody used before; the machine of this depth serves nothing else.
+        // A fresh file system; the machine of this depth is used for nothing else.
         let fresh = Machine::new(workload.setup.image_bytes, AttachOptions::default(), clock);
         let live = self.machine(workload.setup.image_bytes, DEPTH);
         live.load(&fresh.bytes());
         run(live, workload)
     }
 
-    /// Explores a workload: the first state that does not pass, if any.
+    /// Explores a workload; returns the first state that does not pass.
     pub fn explore(&mut self, workload: &Workload) -> Result<(), Violation> {
         self.explore_planted(workload, None)
     }
 
-    /// Explores a workload with a defect planted into what it did.
+    /// Explores a workload with a defect injected into its log.
     pub fn explore_planted(&mut self, workload: &Workload, defect: Option<&Defect>) -> Result<(), Violation> {
         let id = workload.to_string();
         let mut recording = self.record(workload).map_err(|what| Violation { id: id.clone(), what })?;
@@ -203,14 +207,14 @@ impl Explorer {
         }
         self.counts.workloads += 1;
         let Recording { initial, log, history, .. } = &recording;
-        // What a crash during the first of two operations leaves is what it leaves when there is only one.
+        // A crash during the first of two operations leaves the same states as a workload with one.
         let from = if defect.is_some() { 0 } else { history.slacks.len() - 1 };
         let judge = |tree: &Tree, moment: Moment| history.judge(tree, moment);
         let effort = self.effort;
         self.survey(Scene { initial: initial.clone(), log, from, id, depth: 0, effort, judge: &judge })
     }
 
-    /// Looks at the states of all crashes of a scene.
+    /// Checks the states of all crash points of a scene.
     fn survey(&mut self, scene: Scene<'_>) -> Result<(), Violation> {
         let (length, depth) = (scene.initial.len() as u64, scene.depth);
         let mut crash = CrashImage::new(scene.initial.clone(), scene.log);
@@ -261,14 +265,15 @@ impl Explorer {
         if !again {
             return Ok(());
         }
-        // Nobody has seen what the first recovery found, so another one may decide otherwise about what was in flight: a
-        // property entry that was torn can become whole by words that recovery writes over it.
+        // The result of the first recovery was not observed, so a second one may decide differently
+        // about the operation in flight: words that recovery writes over a torn property entry can
+        // complete it.
         let judge = |found: &Tree, _: Moment| (scene.judge)(found, moment);
         let depth = scene.depth + 1;
         self.survey(Scene { initial, log: &log, from: 0, id, depth, effort: Effort::AGAIN, judge: &judge })
     }
 
-    /// Looks at one state again, by its id. What was done to get there is told to `tell`.
+    /// Checks a state again by its id; `tell` receives the steps.
     pub fn replay(&mut self, id: &str, defect: Option<&Defect>, tell: &mut dyn FnMut(String)) -> Result<(), NotPassed> {
         let mut parts = id.split('@');
         let workload: Workload = parts.next().unwrap_or_default().parse().map_err(NotPassed::Unknown)?;
@@ -282,23 +287,23 @@ impl Explorer {
         }
         for (operation, result) in workload.operations.iter().zip(&recording.results) {
             match result {
-                Ok(()) => tell(format!("{} is done", operation.name)),
-                Err(error) => tell(format!("{} is refused with {error:?}", operation.name)),
+                Ok(()) => tell(format!("{} succeeds", operation.name)),
+                Err(error) => tell(format!("{} fails with {error:?}", operation.name)),
             }
         }
         let (mut initial, mut log) = (recording.initial.clone(), recording.log.clone());
         let mut first = None;
         for (depth, state) in states.iter().enumerate() {
             let mut crash = CrashImage::new(initial, &log);
-            let missing = || NotPassed::Unknown(format!("{state} is no state of this run: {}", last_fence(&log)));
+            let missing = || NotPassed::Unknown(format!("this run has no state {state}: {}", last_fence(&log)));
             if !crash.advance_to(state.fence()) {
                 return Err(missing());
             }
             let moment = moment_of(&crash);
             let state = crash.state(*state).ok_or_else(missing)?;
-            let when = if depth == 0 { moment.told() } else { "in the recovery from it".to_owned() };
+            let when = if depth == 0 { moment.told() } else { "in its recovery".to_owned() };
             let count = state.changes().len();
-            tell(format!("crash {}, {when}: {count} words of what was in flight are there", depth + 1));
+            tell(format!("crash {}, {when}: {count} words in flight have persisted", depth + 1));
             for change in state.changes().iter().take(64) {
                 let [before, after] = [change.before, change.after].map(u64::from_le_bytes);
                 tell(format!("  {:#8x}: {before:#018x} -> {after:#018x}", change.offset));
@@ -306,7 +311,7 @@ impl Explorer {
             let machine = self.machine(crash.durable().len() as u64, 0);
             machine.load(crash.durable());
             machine.apply(&state);
-            tell(format!("what fsck says of it:\n{}", machine.check(None)));
+            tell(format!("fsck reports:\n{}", machine.check(None)));
             let next = machine.bytes();
             let history = &recording.history;
             let first = *first.get_or_insert(moment);
@@ -318,10 +323,10 @@ impl Explorer {
     }
 }
 
-/// At how many fences the power can be cut, for whoever asks for another one.
+/// The range of fences, for messages about an unknown state.
 fn last_fence(log: &[Recorded]) -> String {
     let fences = log.iter().filter(|recorded| matches!(recorded.event, Event::Fence)).count();
-    format!("the power can be cut at f0 to f{fences}, and only lines that are in flight there can be chosen")
+    format!("the crash points are f0 to f{fences}, with the lines in flight there")
 }
 
 fn hash(state: &CrashState) -> u64 {
@@ -338,7 +343,7 @@ fn splitmix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Marks are twice the number of the operation, and one more when it has returned.
+/// Marks are twice the index of the operation, plus one when it has returned.
 fn moment_of(crash: &CrashImage<'_>) -> Moment {
     match crash.marks().last() {
         None => Moment { returned: 0, begun: false },
@@ -360,8 +365,8 @@ fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
         dump(&hand).map_err(|error| error.to_string())?
     };
     if workload.setup.cold {
-        fs.detach_last().map_err(failed("leaving"))?;
-        fs = machine.attach().map_err(failed("coming back"))?.0;
+        fs.detach_last().map_err(failed("the clean detach"))?;
+        fs = machine.attach().map_err(failed("the second attach"))?.0;
     }
     let initial = machine.bytes();
     let watch = &machine.watch;
@@ -391,9 +396,9 @@ fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
         let left = fs.detach_last();
         watch.recorder.mark(2 * index + 1);
         watch.recorder.stop();
-        left.map_err(failed("leaving"))?;
+        left.map_err(failed("the clean detach"))?;
         results.push(Ok(()));
-        let fs = machine.attach().map_err(failed("coming back"))?.0;
+        let fs = machine.attach().map_err(failed("the second attach"))?.0;
         let hand = Hand::new(&fs).map_err(failed("entering"))?;
         trees.push(dump(&hand).map_err(|error| error.to_string())?);
     }
@@ -418,7 +423,7 @@ fn watched(watch: &Watch, index: u64, act: impl FnOnce() -> engine::Result<()>) 
     result
 }
 
-/// The same in a thread of its own, which has a slot of its own.
+/// The same in another thread, with its own slot.
 fn elsewhere(
     fs: &Fs<Watched>,
     watch: &Watch,
@@ -434,7 +439,8 @@ fn elsewhere(
     })
 }
 
-/// Recovers what is on the machine, and looks. The tree, if all is well; and what the recovery did, if `record` is set.
+/// Recovers the machine's image and checks it. Returns the tree if it passes, and the recovery's
+/// events if `record` is set.
 fn check(
     machine: &Machine,
     record: bool,
@@ -479,7 +485,7 @@ fn inspect(
         exercise(&hand, &tree)?;
         tree
     };
-    fs.detach_last().map_err(failed("leaving"))?;
+    fs.detach_last().map_err(failed("the clean detach"))?;
     let report = machine.check(None);
     if !report.is_sound() || !report.clean {
         return Err(format!("after use: {}", complaints(&report)));
@@ -487,21 +493,21 @@ fn inspect(
     if (draw >> 40).is_multiple_of(4) {
         let (fs, report) = machine.attach().map_err(failed("the next attach"))?;
         if report.scanned {
-            return Err("what was left in order is scanned".to_owned());
+            return Err("a cleanly detached image is scanned".to_owned());
         }
         let hand = Hand::new(&fs).map_err(failed("entering"))?;
         let found = dump(&hand).map_err(|error| error.to_string())?;
-        same_but_directory_times(&found, &tree).map_err(|what| format!("after leaving and coming back: {what}"))?;
+        same_but_directory_times(&found, &tree).map_err(|what| format!("after a detach and an attach: {what}"))?;
     }
     Ok(tree)
 }
 
-/// Uses every directory, and looks that nothing else changes.
+/// Uses every directory, and checks that nothing else changes.
 fn exercise(hand: &Hand<'_>, tree: &Tree) -> Result<(), String> {
     let is_directory = |entry: &&crate::dump::Entry| entry.stat.kind == FileKind::Directory;
     let directories = || tree.0.iter().filter(|(_, entry)| is_directory(entry)).map(|(path, _)| path);
     for (seed, path) in directories().enumerate() {
-        hand.create_with(&format!("{path}/~new"), USE_BYTES, seed as u64).map_err(failed("making a file"))?;
+        hand.create_with(&format!("{path}/~new"), USE_BYTES, seed as u64).map_err(failed("creating a file"))?;
         hand.rename(&format!("{path}/~new"), &format!("{path}/~used")).map_err(failed("renaming a file"))?;
     }
     for (seed, path) in directories().enumerate() {
@@ -509,15 +515,15 @@ fn exercise(hand: &Hand<'_>, tree: &Tree) -> Result<(), String> {
         let mut content = vec![0; USE_BYTES as usize + 1];
         let count = hand.with(&used, |node| hand.thread.read(node, 0, &mut content)).map_err(failed("reading"))?;
         if content[..count] != bytes(USE_BYTES, seed as u64) {
-            return Err(format!("{used}: what was written after recovery is not what is read"));
+            return Err(format!("{used}: content written after recovery is read differently"));
         }
     }
     let mut found = dump(hand).map_err(|error| format!("in use: {error}"))?;
     found.0.retain(|path, _| !path.ends_with("/~used"));
-    same_but_directory_times(&found, tree).map_err(|what| format!("use changes something else: {what}"))?;
+    same_but_directory_times(&found, tree).map_err(|what| format!("use changes other files: {what}"))?;
     for path in directories() {
         hand.unlink(&format!("{path}/~used")).map_err(failed("removing a file"))?;
-        hand.mkdir(&format!("{path}/~new")).map_err(failed("making a directory"))?;
+        hand.mkdir(&format!("{path}/~new")).map_err(failed("creating a directory"))?;
         hand.rmdir(&format!("{path}/~new")).map_err(failed("removing a directory"))?;
     }
     hand.thread.recycle(usize::MAX).map_err(failed("recycling"))?;

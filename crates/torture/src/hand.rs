@@ -1,4 +1,4 @@
-//! What works on a file system by paths: as little as the workloads and the oracle need.
+//! Operations on a file system by path: the few that the workloads and the oracle need.
 
 use crate::machine::Watched;
 use engine::format::FileKind;
@@ -17,7 +17,7 @@ pub fn bytes(length: u64, seed: u64) -> Vec<u8> {
     (0..length).map(|at| ((at / 7 + at * 13 + seed * 101) % 255) as u8 + 1).collect()
 }
 
-/// What to make, with attributes that are the same everywhere.
+/// Create arguments with the same attributes everywhere.
 pub fn new_node(kind: FileKind) -> NewNode<'static> {
     let permissions = if kind == FileKind::Directory { 0o755 } else { 0o644 };
     NewNode { kind, permissions, uid: 7, gid: 8, device: 0, target: b"", extended: &[], access_list: false }
@@ -28,7 +28,7 @@ fn permit(_: &Attributes) -> Result<()> {
 }
 
 impl<'f> Hand<'f> {
-    /// Enters.
+    /// Enters the file system.
     pub fn new(fs: &'f Fs<Watched>) -> Result<Hand<'f>> {
         Ok(Hand { thread: fs.enter()?, open: RefCell::default() })
     }
@@ -44,7 +44,7 @@ impl<'f> Hand<'f> {
         Ok(node)
     }
 
-    /// Does something with the file at a path.
+    /// Calls `act` with the file at a path.
     pub fn with<R>(&self, path: &str, act: impl FnOnce(Node) -> Result<R>) -> Result<R> {
         let node = self.walk(path)?;
         let result = act(node);
@@ -52,7 +52,7 @@ impl<'f> Hand<'f> {
         result
     }
 
-    /// Does something with the directory and the name that a path ends in.
+    /// Calls `act` with the directory and the last name of a path.
     pub fn at<R>(&self, path: &str, act: impl FnOnce(Node, &[u8]) -> Result<R>) -> Result<R> {
         let (directory, name) = path.rsplit_once('/').ok_or(Error::Invalid)?;
         self.with(directory, |node| act(node, name.as_bytes()))
@@ -64,7 +64,7 @@ impl<'f> Hand<'f> {
         Ok(())
     }
 
-    /// Makes something.
+    /// Creates a file of any kind.
     pub fn make(&self, path: &str, new: &NewNode<'_>) -> Result<()> {
         self.at(path, |directory, name| {
             let node = self.thread.create(directory, name, new)?;
@@ -73,28 +73,28 @@ impl<'f> Hand<'f> {
         })
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub fn create(&self, path: &str) -> Result<()> {
         self.make(path, &new_node(FileKind::Regular))
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn mkdir(&self, path: &str) -> Result<()> {
         self.make(path, &new_node(FileKind::Directory))
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(&self, path: &str, target: &[u8]) -> Result<()> {
         self.make(path, &NewNode { target, ..new_node(FileKind::Symlink) })
     }
 
-    /// Makes a file with content.
+    /// Creates a file with content.
     pub fn create_with(&self, path: &str, length: u64, seed: u64) -> Result<()> {
         self.create(path)?;
         self.write(path, 0, length, seed)
     }
 
-    /// Makes a file without a name, gives it content, then a name.
+    /// Creates a file without a name, writes to it, then gives it a name.
     pub fn tmpfile(&self, path: &str, length: u64) -> Result<()> {
         self.at(path, |directory, name| {
             let node = self.thread.create_unnamed(directory, &new_node(FileKind::Regular))?;
@@ -105,12 +105,12 @@ impl<'f> Hand<'f> {
         })
     }
 
-    /// Writes.
+    /// Writes to a file.
     pub fn write(&self, path: &str, offset: u64, length: u64, seed: u64) -> Result<()> {
         self.with(path, |node| self.thread.write(node, offset, &bytes(length, seed)).map(drop))
     }
 
-    /// Appends.
+    /// Appends to a file.
     pub fn append(&self, path: &str, length: u64, seed: u64) -> Result<()> {
         self.with(path, |node| self.thread.append(node, &bytes(length, seed)).map(drop))
     }
@@ -125,7 +125,7 @@ impl<'f> Hand<'f> {
         self.with(path, |node| self.thread.set_xattr(node, name.as_bytes(), &bytes(length, 4), false, false))
     }
 
-    /// Gives a file another name.
+    /// Adds a name to a file.
     pub fn link(&self, old: &str, new: &str) -> Result<()> {
         self.with(old, |node| self.at(new, |directory, name| self.thread.link(node, directory, name)))
     }
@@ -140,12 +140,12 @@ impl<'f> Hand<'f> {
         self.at(path, |directory, name| self.thread.remove_directory(directory, name, permit))
     }
 
-    /// Renames.
+    /// Renames a file.
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
         self.rename_with(old, new, RenameFlags::default())
     }
 
-    /// Renames, with flags.
+    /// Renames a file, with flags.
     pub fn rename_with(&self, old: &str, new: &str, flags: RenameFlags) -> Result<()> {
         self.at(old, |from, name| {
             self.at(new, |to, new_name| self.thread.rename((from, name), (to, new_name), flags, |_, _| Ok(())))

@@ -1,9 +1,11 @@
-//! Images that nobody made: words of every structure are changed and the checksums made to match again, so that what is behind them is reached. Then the
-//! image is attached, every operation is done, it is left, checked and repaired.
+//! Hostile images. Words of every structure are changed and the checksums recomputed, so that the
+//! code behind the checksums is reached. The image is then attached, used by every operation,
+//! detached, checked and repaired.
 //!
-//! What must not happen is a panic, a hang, or an access outside of the image. What comes back is an error with a type, or it works.
+//! There must be no panic, no hang and no access outside the image: every call succeeds or returns
+//! a typed error.
 //!
-//! A case is a string of bytes: drawn from a seed, or a fuzzer's.
+//! A case is a string of bytes, drawn from a seed or provided by a fuzzer.
 
 use crate::catalogue::{OPERATIONS, SETUPS, furnish};
 use crate::dump;
@@ -18,13 +20,13 @@ use engine::format::{
 use pmem::{BLOCK_BYTES, LINE_BYTES, Pm, Region, crc32c};
 use std::mem::offset_of;
 
-/// Choices, drawn from bytes; without bytes they are all zero.
+/// Choices, derived from bytes; without bytes they are all zero.
 pub struct Choices<'d> {
     data: &'d [u8],
 }
 
 impl<'d> Choices<'d> {
-    /// The choices that these bytes mean.
+    /// The choices encoded in these bytes.
     pub fn new(data: &'d [u8]) -> Choices<'d> {
         Choices { data }
     }
@@ -46,14 +48,14 @@ impl<'d> Choices<'d> {
     }
 }
 
-/// What was done.
+/// Counts of the cases so far.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct Counts {
     /// Cases.
     pub cases: u64,
     /// Images that could be attached.
     pub attached: u64,
-    /// Operations that worked.
+    /// Operations that succeeded.
     pub worked: u64,
     /// Operations that failed with an error.
     pub refused: u64,
@@ -63,12 +65,12 @@ pub struct Counts {
     pub unmended: u64,
 }
 
-/// Where cases run.
+/// The environment in which cases run.
 pub struct Arena {
     machine: Machine,
-    /// Furnished images: left in order, and after a crash.
+    /// Prepared images: cleanly detached, and after a crash.
     images: Vec<Vec<u8>>,
-    /// What came of the cases so far.
+    /// Counts of the cases so far.
     pub counts: Counts,
 }
 
@@ -84,10 +86,10 @@ impl Default for Arena {
                 let (fs, _) = machine.attach().expect("a fresh image");
                 {
                     let hand = Hand::new(&fs).expect("a thread slot");
-                    furnish(&hand).and_then(|()| (setup.act)(&hand)).expect("a furnished image");
+                    furnish(&hand).and_then(|()| (setup.act)(&hand)).expect("a prepared image");
                 }
                 if clean {
-                    fs.detach_last().expect("left in order");
+                    fs.detach_last().expect("a clean detach");
                 }
                 images.push(machine.bytes());
             }
@@ -116,7 +118,7 @@ impl Arena {
         self.repair_it();
     }
 
-    /// Attaches, does everything, leaves.
+    /// Attaches, runs every operation, detaches.
     fn use_it(&mut self) {
         let _ = self.machine.check(None);
         let Ok((fs, _)) = self.machine.attach() else { return };
@@ -135,7 +137,8 @@ impl Arena {
         let _ = fs.detach_last();
     }
 
-    /// Repairs what is left, twice: the second time finds nothing to do, or what the first could not.
+    /// Repairs the image twice: the second repair has nothing to do, or only what the first could
+    /// not repair.
     fn repair_it(&mut self) {
         let region = self.machine.region();
         let options = fsck::Options::default();
@@ -143,7 +146,7 @@ impl Arena {
         if repaired.after.is_sound() {
             self.counts.mended += 1;
             let again = fsck::repair(&region, &options, 1, &mut |_| true, &mut |_| {});
-            assert!(again.mended.is_empty(), "a sound image is mended once more: {:?}", again.mended);
+            assert!(again.mended.is_empty(), "a sound image is repaired once more: {:?}", again.mended);
         } else {
             self.counts.unmended += 1;
         }
@@ -186,7 +189,7 @@ impl Mutant {
         }
     }
 
-    /// A word that may lead somewhere.
+    /// A word that may be a valid pointer.
     fn word(&self, choices: &mut Choices<'_>, present: u64) -> u64 {
         match choices.below(12) {
             0 => 0,
@@ -204,7 +207,7 @@ impl Mutant {
         }
     }
 
-    /// Changes one word of something, and seals it again.
+    /// Changes one word of a structure, and seals the structure again.
     fn mutate(&self, choices: &mut Choices<'_>) {
         let inode = choices.below(48);
         match choices.below(16) {
@@ -235,7 +238,7 @@ impl Mutant {
         }
     }
 
-    /// Changes one of the blocks of a segment that are listed.
+    /// Changes one of the blocks in a segment's list.
     fn mutate_list(&self, choices: &mut Choices<'_>, segment: u64, list: u64) {
         let at = |index: usize| list + (offset_of!(SegmentList, blocks) + index * 8) as u64;
         let mut blocks = std::array::from_fn(|index| self.get(at(index)));
@@ -282,7 +285,7 @@ impl Mutant {
         let index = choices.below(7) as usize;
         words[index] = self.word(choices, words[index]);
         if index == 6 {
-            // A root that may be one.
+            // A root that may be valid.
             let low = [0, 1, 2, 3, 4, 5, 9, 0x29][choices.below(8) as usize];
             let count = if low & 8 != 0 { choices.below(600) << 52 } else { 0 };
             words[6] = words[6] & 0x000f_ffff_ffff_f000 | low | count;
@@ -341,7 +344,7 @@ impl Mutant {
         }
     }
 
-    /// Changes a word of a block map's node, or of the extended attributes, which get their checksum.
+    /// Changes a word of a block map's node, or of the extended attributes with their checksum.
     fn mutate_body(&self, choices: &mut Choices<'_>, number: u64) {
         let inode = self.segment + number * INODE_BYTES;
         let attributes = self.get(inode + offset_of!(Inode, xattrs) as u64);

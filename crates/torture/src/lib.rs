@@ -1,13 +1,18 @@
-//! Cuts the power at every instant of every operation, and looks whether the file system survives.
+//! Fault tests: power failures at every point of every operation, killed processes, races, random
+//! calls, and hostile images.
 //!
-//! A [`workload`] furnishes a small file system and does one or two operations from the [`catalogue`] while the memory is
-//! watched. The [`explore`]r then makes the images that a power cut could have left, at every fence and at the end; lets
-//! the engine recover each; and asks the [`oracle`] whether the tree ([`dump`]) is the one before the operation or the one after
-//! it. Then it uses the file system, leaves it, has every invariant checked, and cuts the power inside of recoveries too.
+//! A [`workload`] prepares a small file system and runs one or two operations from the
+//! [`catalogue`] on recorded memory. For every fence and for the end, the [`explore`]r then builds
+//! the images that a power failure could have left. It lets the engine recover each, and asks the
+//! [`oracle`] whether the tree ([`dump`]) is the one before the operation or the one after it. Then
+//! it uses the file system, detaches it, checks every invariant, and also cuts the power inside
+//! recoveries.
 //!
-//! An explorer that finds nothing proves nothing unless it is able to find: [`planted`] defects show that.
+//! An explorer without findings proves something only if it can find defects: the injected defects
+//! ([`planted`]) show that it does.
 //!
-//! Whatever fails has an id that brings it back: the workload and, after each `@`, the state that a crash left.
+//! Every failure has an id that reproduces it: the workload and, after each `@`, the state that a
+//! crash left.
 
 pub mod campaign;
 pub mod catalogue;

@@ -1,13 +1,13 @@
-//! The line that says how far a run is: rewritten in place on a terminal, a line now and then elsewhere.
+//! The progress line of a run: rewritten in place on a terminal, an occasional line elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Between two lines where they are kept, and where they are not.
+/// Intervals between two lines: where lines are kept, and on a terminal.
 const PAUSE_KEPT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Says how far a run is.
+/// Shows the progress of a run.
 pub struct Live {
     begun: Instant,
     told: Option<Instant>,
@@ -16,12 +16,12 @@ pub struct Live {
 }
 
 impl Live {
-    /// For a run that is planned to take so long.
+    /// For a run of this planned duration.
     pub fn new(planned: Duration) -> Live {
         Live { begun: Instant::now(), told: None, planned, on_terminal: std::io::stderr().is_terminal() }
     }
 
-    /// Says what a part is at, unless that was done a moment ago.
+    /// Shows the state of a part, at most once per interval.
     pub fn say(&mut self, part: &str, what: &str) {
         let pause = if self.on_terminal { PAUSE } else { PAUSE_KEPT };
         if self.told.is_some_and(|told| told.elapsed() < pause) {
@@ -34,7 +34,7 @@ impl Live {
         let _ = std::io::stderr().flush();
     }
 
-    /// Takes the line away.
+    /// Clears the line.
     pub fn clear(&self) {
         if self.on_terminal {
             eprint!("\r\x1b[K");

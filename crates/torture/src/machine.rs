@@ -1,7 +1,9 @@
-//! A machine that loses power: an image and a DRAM region in memory that are made anew, thousands of times a second.
+//! A simulated machine that loses power: an image and a DRAM region in memory, reset thousands of
+//! times a second.
 //!
-//! Making anew is cheap because [`Watch`] notes which pages of the image were written: only those are copied back. Of
-//! the DRAM region only what an attach of a small image ever touches is zeroed.
+//! Resets are cheap. [`Watch`] records which pages of the image were written, and only those are
+//! copied back. Of the DRAM region, only the parts that an attach of a small image can touch are
+//! zeroed.
 
 use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, GROUP_BLOCKS, ThreadSlot};
 use engine::{AttachOptions, Error, Fs, MkfsOptions, Platform, RecoveryReport, mkfs};
@@ -11,13 +13,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 const PAGE_BYTES: u64 = 4096;
-/// When every run begins.
+/// Start time of every run.
 const START_NS: i64 = 1_700_000_000_000_000_000;
 
-/// Between two looks at the clock, usually.
+/// Time between two readings of the clock, by default.
 const TICK_NS: i64 = 1000;
 
-/// The world around the engine, the same in every run: a clock that ticks at every look, no chance, nobody dies.
+/// The engine's environment, the same in every run: a clock that ticks at every reading, no
+/// randomness, no process deaths.
 #[derive(Debug)]
 pub struct Clock {
     now_ns: AtomicI64,
@@ -25,19 +28,20 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock of its own for a worker. It lives as long as the process, since the engine wants that of its platform.
+    /// A separate clock for a worker. It lives as long as the process, because the engine requires
+    /// that of its platform.
     pub fn leaked() -> &'static Clock {
         Box::leak(Box::new(Clock { now_ns: AtomicI64::new(START_NS), tick_ns: AtomicI64::new(TICK_NS) }))
     }
 
-    /// Back to the beginning: the same calls see the same times again.
+    /// Resets the clock: the same calls then read the same times.
     pub fn rewind(&self) {
         self.set(START_NS, TICK_NS);
     }
 }
 
 impl Clock {
-    /// Sets the time, and how far it is from one look to the next: backwards, too.
+    /// Sets the time, and the step between readings, which may be negative.
     pub fn set(&self, now_ns: i64, tick_ns: i64) {
         self.now_ns.store(now_ns, Relaxed);
         self.tick_ns.store(tick_ns, Relaxed);
@@ -66,7 +70,7 @@ impl Platform for Clock {
     }
 }
 
-/// Records what happens to the image when asked to, and always notes the pages that are written.
+/// Records the image's events on request, and always records which pages are written.
 #[derive(Debug)]
 pub struct Watch {
     /// The log.
@@ -75,7 +79,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// For an image of so many bytes.
+    /// For an image of this length.
     pub fn new(length: u64) -> Watch {
         let words = length.div_ceil(PAGE_BYTES).div_ceil(64);
         Watch { recorder: Recorder::new(), pages: (0..words).map(|_| AtomicU64::new(0)).collect() }
@@ -110,7 +114,7 @@ impl Memory for Watch {
     fn read(&self, _: u64, _: u64) {}
 }
 
-/// The memory that the engine works on here.
+/// The memory that the engine works on in this crate.
 pub type Watched = Arc<Watch>;
 
 /// One image and one DRAM region.
@@ -120,7 +124,7 @@ pub struct Machine {
     layout: DramLayout,
     options: AttachOptions,
     clock: &'static Clock,
-    /// What watches the image.
+    /// The recorder of the image.
     pub watch: Watched,
 }
 
@@ -130,10 +134,11 @@ impl Machine {
         Machine::with_inodes(length, 0, options, clock)
     }
 
-    /// The same with room for so many inodes; zero: as many as usual.
+    /// The same with room for this many inodes; zero means the default.
     pub fn with_inodes(length: u64, inodes_max: u64, options: AttachOptions, clock: &'static Clock) -> Machine {
         let mapping = Arc::new(Mapping::anonymous(length).expect("memory for an image"));
-        // SAFETY: the mapping outlives this region, which ends with the function; nobody else knows it.
+        // SAFETY: the mapping outlives this region, which ends with the function; nothing else
+        // knows it.
         let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
         let made = MkfsOptions {
             uuid: *b"torture's image.",
@@ -151,15 +156,15 @@ impl Machine {
         Machine { mapping, dram, layout, options, clock, watch }
     }
 
-    /// Bytes of the image.
+    /// Length of the image in bytes.
     pub fn length(&self) -> u64 {
         self.mapping.length()
     }
 
     /// The image as a region.
     pub fn region(&self) -> Region<Watched> {
-        // SAFETY: the mapping lives as long as this machine; whoever keeps a region longer than that is in this crate,
-        // and does not. Nobody makes references to its bytes but through regions.
+        // SAFETY: the mapping lives as long as this machine, and no code of this crate keeps a
+        // region longer. References to its bytes exist only through regions.
         unsafe { Region::new(self.mapping.address(), self.mapping.length(), Arc::clone(&self.watch)) }
     }
 
@@ -175,13 +180,13 @@ impl Machine {
         bytes
     }
 
-    /// Makes the image these bytes.
+    /// Replaces the image by these bytes.
     pub fn load(&self, bytes: &[u8]) {
         let _ = self.unwatched().write_bytes(0, bytes).expect("an image of the same length");
         self.watch.pages.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Makes a crash state of the image that was loaded.
+    /// Turns the loaded image into a crash state.
     pub fn apply(&self, state: &CrashState) {
         let region = self.region();
         for change in state.changes() {
@@ -189,7 +194,7 @@ impl Machine {
         }
     }
 
-    /// Makes the image these bytes again, from which it differs only where something was written since.
+    /// Restores the image to these bytes, from which it differs only in the pages written since.
     pub fn restore(&self, bytes: &[u8]) {
         let region = self.unwatched();
         for (index, word) in self.watch.pages.iter().enumerate() {
@@ -203,15 +208,17 @@ impl Machine {
         }
     }
 
-    /// Attaches with a DRAM region that is all zero, as after a start of the machine.
+    /// Attaches with a DRAM region that is all zero, as after a restart of the machine.
     pub fn attach(&self) -> Result<(Fs<Watched>, RecoveryReport), Error> {
         self.clear_dram();
-        // SAFETY: the mapping lives as long as this machine, which outlives every file system that this crate attaches.
+        // SAFETY: the mapping lives as long as this machine, which outlives every file system that
+        // this crate attaches.
         let dram = unsafe { Region::new(self.dram.address(), self.dram.length(), Direct) };
         Fs::attach_first(self.region(), dram, self.clock, engine::Liveness::alone(), &self.options)?.finish()
     }
 
-    /// Zeroes what was used, which is little: areas begin at huge pages, and most thread slots, cachelets and overflow buckets are never touched.
+    /// Zeroes the used parts only: areas begin at huge pages, and most thread slots, cachelets and
+    /// overflow buckets are never touched.
     fn clear_dram(&self) {
         // SAFETY: as in `attach`.
         let region = unsafe { Region::new(self.dram.address(), self.dram.length(), Direct) };
@@ -219,18 +226,19 @@ impl Machine {
         let used = |count: &AtomicU64, size: usize| count.load(Relaxed) * size as u64;
         let layout = &self.layout;
         let areas = [
-            // Bits, groups, slabs, links, shares: side by side.
+            // Bits, groups, slabs, links, shares: adjacent areas.
             (layout.block_bits, layout.block_shares + layout.groups_count * GROUP_BLOCKS * 4 - layout.block_bits),
             (layout.block_owners, layout.groups_count * GROUP_BLOCKS * 8),
             (layout.cachelets, used(&header.cachelets_next, size_of::<Cachelet>())),
             (layout.buckets, layout.buckets_max * size_of::<Bucket>() as u64),
             (layout.overflow, used(&header.overflow_next, size_of::<Bucket>()) + size_of::<Bucket>() as u64),
-            // Last, since the header says how much of the others was used.
+            // Last, because the header tells how much of the other areas was used.
             (0, layout.slots + used(&header.slots_high, size_of::<ThreadSlot>())),
         ];
         for (offset, length) in areas {
             let address = region.address(offset, length).expect("inside the region");
-            // SAFETY: inside the mapping by the check of `address`; no file system uses the region now, so nobody looks.
+            // SAFETY: inside the mapping by the check of `address`; no file system uses the region
+            // now, so nothing else accesses it.
             unsafe { address.write_bytes(0, length as usize) };
         }
     }
@@ -254,7 +262,7 @@ mod tests {
             let hand = Hand::new(&fs).expect("enters");
             crate::catalogue::furnish(&hand).expect("furnished");
             let others: Vec<_> = (0..3).map(|_| Hand::new(&fs).expect("enters")).collect();
-            // Names enough for overflow buckets.
+            // Enough names for overflow buckets.
             (0..2000).for_each(|index| others[index % 3].link("/g", &format!("/a/{index}")).expect("links"));
             hand.unlink("/f").expect("unlinks");
         }

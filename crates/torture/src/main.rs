@@ -1,4 +1,4 @@
-//! `torture`: tries for a while to make the file system lose something, and says what came of it.
+//! `torture`: runs fault tests for a given time and reports the results.
 
 mod live;
 mod parts;
@@ -17,11 +17,11 @@ use torture::planted::DEFECTS;
 use torture::storm;
 use torture::workload::Group;
 
-/// Cuts the power at every instant of every operation, kills processes, lets threads race, makes random calls and changes images, and looks whether the file
-/// system survives.
+/// Runs fault tests: power failures at every point of every operation, killed processes, racing
+/// threads, random calls, and changed images.
 ///
-/// Half of the time is for crashes, a fifth for kills, a tenth each for the rest. Ends with 0 if nothing is wrong, with 1 if something is, with 2 if it could not
-/// be tried.
+/// Half of the time is for crashes, a fifth for kills, a tenth for each of the others. The exit
+/// status is 0 without violations, 1 with violations, 2 if the tests could not run.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = false)]
 struct Arguments {
@@ -33,56 +33,58 @@ struct Arguments {
 
 #[derive(Args)]
 struct Run {
-    /// How long.
+    /// Duration in minutes.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// Draws what is drawn.
+    /// Random seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Of crashes: workers [default: 1].
+    /// For crashes: worker threads [default: 1].
     #[arg(long)]
     threads: Option<usize>,
-    /// Only one part: crashes, or of these singles, setups, pages, pairs or threads; kills (processes that die over the library, a mount and `directfs run`);
-    /// races (threads at once); model (random calls against a model of POSIX); hostile (images with changed words).
+    /// Run only one part. Crashes, or of these singles, setups, pages, pairs or threads; kills
+    /// (killed processes on the library, a mount and `directfs run`); races (concurrent threads);
+    /// model (random calls compared with a model of POSIX); hostile (images with changed words).
     #[arg(long, value_name = "PART", value_parser = Part::parse)]
     only: Option<Part>,
-    /// Of crashes: begins with this workload (`torture list` names them all) and comes to those before it when the round ends. So a run goes on where
-    /// another one ended.
+    /// For crashes: begin with this workload (`torture list` lists them) and run those before it at
+    /// the end of the round. This continues an earlier run.
     #[arg(long, value_name = "WORKLOAD")]
     from: Option<String>,
-    /// Of kills: the program directfs. Unless given, the one beside this program; without one, only the library is stormed.
+    /// For kills: the directfs program. By default the one next to this program; without one, only
+    /// the library is tested.
     #[arg(long, value_name = "FILE")]
     directfs: Option<PathBuf>,
-    /// The summary as JSON.
+    /// Print the summary as JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Looks at one state again.
+    /// Check one state again.
     Replay {
-        /// What a violation was reported with.
+        /// The id of the reported violation.
         id: String,
-        /// With this defect planted.
+        /// Inject this defect.
         #[arg(long)]
         defect: Option<String>,
     },
-    /// Lets threads race over the same names, and checks that what they were told has an order.
+    /// Race threads on the same names, and check that their results are linearizable.
     Races {
-        /// How long.
+        /// Duration in minutes.
         #[arg(long, default_value_t = 1.0)]
         minutes: f64,
-        /// Draws the calls.
+        /// Random seed.
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Threads in a history: 2 to 6.
         #[arg(long, default_value_t = RACERS, value_parser = RangedU64ValueParser::<usize>::new().range(2..=6))]
         threads: usize,
     },
-    /// Shows that planted defects are found.
+    /// Check that injected defects are found.
     Planted,
-    /// Names all workloads.
+    /// List all workloads.
     List,
 }
 
@@ -91,7 +93,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let standard = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        eprintln!("\nVIOLATION a panic at {}", explore::current());
+        eprintln!("\nVIOLATION panic at {}", explore::current());
         standard(panic);
     }));
     obey(&arguments).unwrap_or_else(|error| {
@@ -114,7 +116,7 @@ fn obey(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn minutes(count: f64) -> Result<Duration> {
-    ensure!((0.0..1e6).contains(&count), "--minutes {count}: a number from 0 on is wanted");
+    ensure!((0.0..1e6).contains(&count), "--minutes {count}: expected a number from 0 to 1000000");
     Ok(Duration::from_secs_f64(count * 60.0))
 }
 
@@ -134,7 +136,7 @@ fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
     let defect = match defect {
         None => None,
         Some(name) => match DEFECTS.iter().find(|defect| defect.name == name) {
-            None => bail!("--defect {name}: there is no such defect; `torture planted` names them all"),
+            None => bail!("--defect {name}: unknown defect; `torture planted` lists all"),
             defect => defect,
         },
     };
@@ -160,7 +162,7 @@ fn look_for_planted() -> ExitCode {
         }
     }
     let missed = found.iter().filter(|(_, violation)| violation.is_none()).count();
-    println!("{} of {} planted defects found", found.len() - missed, found.len());
+    println!("{} of {} injected defects found", found.len() - missed, found.len());
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -172,9 +174,12 @@ fn run(run: &Run) -> Result<ExitCode> {
     };
     let has = |part: Part| planned.iter().any(|(planned, _)| planned.name() == part.name());
     let crashes = has(Part::Crashes(None));
-    ensure!(crashes || run.from.is_none(), "--from is for crashes, which are not asked for");
-    ensure!(crashes || run.threads.is_none(), "--threads is for crashes, which are not asked for");
-    ensure!(has(Part::Kills) || run.directfs.is_none(), "--directfs is for kills, which are not asked for");
+    ensure!(crashes || run.from.is_none(), "--from requires the crashes part; remove it or change --only");
+    ensure!(crashes || run.threads.is_none(), "--threads requires the crashes part; remove it or change --only");
+    ensure!(
+        has(Part::Kills) || run.directfs.is_none(),
+        "--directfs requires the kills part; remove it or change --only"
+    );
     let mut live = Live::new(duration);
     let mut whole = serde_json::Map::new();
     whole.insert("seed".to_owned(), run.seed.into());

@@ -1,8 +1,9 @@
-//! Random calls against a small model of POSIX: names, hard links, files that are open without a name, data with holes, permissions; with clean
-//! detaches and with crashes of all processes between.
+//! Random calls against a small model of POSIX: names, hard links, open files without names, data
+//! with holes, and permissions. Clean detaches and crashes of all processes come between the calls.
 //!
-//! The model is written from what Linux documents, not from the code. Calls refer to directories by their rank among those that are there, so that any
-//! part of a sequence is a sequence: what fails is shrunk to few calls.
+//! The model follows the Linux documentation, not the code. Calls refer to directories by their
+//! rank among the existing ones, so that any subsequence is a valid sequence: a failing sequence is
+//! shrunk to few calls.
 
 mod world;
 
@@ -12,11 +13,11 @@ use libc::{EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENODATA, ENOENT, ENOTDIR, ENOT
 use std::collections::BTreeMap;
 
 const BLOCK_BYTES: u64 = 4096;
-/// Files that there are at most; then names are removed instead of made.
+/// Maximum number of files; beyond it names are removed instead of created.
 const NODES_MAX: usize = 70;
 /// Open files.
 pub(crate) const SLOTS: usize = 8;
-/// Names that a directory can have here: ones that fit into a line, and long ones.
+/// The possible names in a directory: some fit into one line, others are long.
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", LONG, LONGER];
 const LONG: &str = "a-name-that-does-not-fit-into-the-first-line-of-its-dentry";
 const LONGER: &str = "one-of-the-names-that-need-five-lines-and-so-the-most-that-there-can-be-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\
@@ -39,7 +40,7 @@ impl At {
     }
 }
 
-/// A call, or something that happens.
+/// A call or an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -68,10 +69,10 @@ pub enum Op {
     Crash,
 }
 
-/// Users: root, and two who share a group.
+/// Users: root, and two with a common group.
 pub(crate) const USERS: [(u32, u32, &[u32]); 3] = [(0, 0, &[]), (1000, 1000, &[50]), (1001, 1001, &[50, 60])];
 
-/// A small deterministic generator (xorshift): a seed replays a sequence.
+/// A small deterministic generator (xorshift): a seed reproduces a sequence.
 struct Random(u64);
 
 impl Random {
@@ -83,7 +84,7 @@ impl Random {
     }
 }
 
-/// A sequence of so many calls.
+/// A sequence of `count` calls.
 pub fn sequence(seed: u64, count: usize) -> Vec<Op> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
@@ -92,7 +93,8 @@ pub fn sequence(seed: u64, count: usize) -> Vec<Op> {
     (0..count).map(|_| draw(&mut random)).collect()
 }
 
-/// The sequence that bytes mean: two draw a call, so that a small change of the bytes is a small change of the sequence.
+/// The sequence encoded in bytes. Two bytes draw a call, so that a small change of the bytes is a
+/// small change of the sequence.
 pub fn decode(data: &[u8]) -> Vec<Op> {
     let calls = data.as_chunks::<2>().0.iter().take(2000);
     let draw_from = |bytes: &[u8; 2]| {
@@ -109,7 +111,7 @@ fn draw(random: &mut Random) -> Op {
     let who = if random.below(10) < 6 { 0 } else { 1 + random.below(2) as u8 };
     let slot = random.below(SLOTS as u64) as u8;
     let mode = [0o777, 0o755, 0o700, 0o070, 0o750, 0o1777, 0o555, 0o000][random.below(8) as usize];
-    // Most files are small; edges of blocks and of nodes are met often.
+    // Most files are small; edges of blocks and of nodes are frequent.
     let place = |random: &mut Random| match random.below(6) {
         0 => random.below(100) as u32,
         1 => random.below(20_000) as u32,
@@ -166,7 +168,7 @@ fn draw(random: &mut Random) -> Op {
     }
 }
 
-/// What kind of file.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -176,7 +178,7 @@ pub enum Kind {
     Fifo,
 }
 
-/// The bytes of a file: blocks that are not there are zero.
+/// The bytes of a file; missing blocks are zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Content {
     /// Length.
@@ -213,7 +215,7 @@ impl Content {
         self.size = size;
     }
 
-    /// The bytes from an offset on, as far as there are any.
+    /// The bytes from an offset on, up to the end.
     pub fn read(&self, offset: u64, length: u64) -> Vec<u8> {
         let end = (offset + length).min(self.size);
         let mut bytes = Vec::new();
@@ -237,7 +239,7 @@ impl Content {
         let keep_size = mode & 1 != 0;
         match mode & !1 {
             0 => {}
-            // Nothing behind the length is made visible.
+            // Nothing beyond the length becomes visible.
             2 => {
                 let end = end.min(self.size);
                 return {
@@ -286,22 +288,22 @@ pub struct File {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names; of a directory 2 and its subdirectories.
+    /// Names; for a directory 2 plus its subdirectories.
     pub links: u32,
-    /// Contents of a file, target of a link.
+    /// Content of a file, target of a link.
     pub content: Content,
-    /// Names of a directory.
+    /// Names in a directory.
     pub entries: BTreeMap<&'static str, usize>,
     /// A directory's parent.
     pub parent: usize,
-    /// Extended attributes: the length and the byte that a value consists of.
+    /// Extended attributes: their values.
     pub attributes: BTreeMap<&'static str, Vec<u8>>,
 }
 
 /// The model: files by number. The root is 0.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// All files that have names, or are open.
+    /// All files that have names or are open.
     pub files: BTreeMap<usize, File>,
     /// Open files.
     pub slots: [Option<usize>; SLOTS],
@@ -328,7 +330,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// The directories by rank, with the paths that lead there.
+    /// The directory of a rank.
     pub fn directory(&self, rank: u8) -> usize {
         let reachable: Vec<usize> = self
             .files
@@ -343,7 +345,7 @@ impl Model {
         number == 0 || self.files[&number].links > 0
     }
 
-    /// The names that lead to a directory.
+    /// The names on the path to a directory.
     pub fn path(&self, mut number: usize) -> Vec<&'static str> {
         let mut path = Vec::new();
         while number != 0 {
@@ -356,7 +358,7 @@ impl Model {
         path
     }
 
-    /// What a name leads to.
+    /// The file of a name.
     pub fn find(&self, at: At) -> Option<usize> {
         self.files[&self.directory(at.directory)].entries.get(at.name()).copied()
     }
@@ -379,7 +381,7 @@ impl Model {
         if free { Ok(()) } else { Err(EPERM) }
     }
 
-    /// May this user search the directory?
+    /// The directory, if this user may search it.
     fn search(&self, who: u8, at: At) -> Result<usize, i32> {
         let directory = self.directory(at.directory);
         if self.grants(who, directory, 1) { Ok(directory) } else { Err(EACCES) }
@@ -441,7 +443,7 @@ impl Model {
         number
     }
 
-    /// A name less; without names and users the file is gone.
+    /// Removes a link; a file without names and users is deleted.
     fn drop_name(&mut self, number: usize) {
         let file = self.at(number);
         file.links = if file.kind == Kind::Directory { 0 } else { file.links - 1 };
@@ -557,7 +559,7 @@ impl Model {
         self.files.get_mut(&number)
     }
 
-    /// Does a call. None: it has no object, so nobody is to do it.
+    /// Applies a call. `None`: it has no object and is skipped.
     pub fn apply(&mut self, op: &Op) -> Option<Outcome> {
         let full = self.files.len() >= NODES_MAX;
         Some(match *op {
@@ -655,7 +657,7 @@ impl Model {
             Op::Stat { at } => self.find(at).map(drop).ok_or(ENOENT),
             Op::List { .. } => Ok(()),
             Op::Detach | Op::Crash => {
-                // Whatever way the processes end, their open files are closed.
+                // Both ways of ending a process close its open files.
                 for slot in 0..SLOTS {
                     if let Some(number) = self.slots[slot].take() {
                         self.collect(number);
@@ -669,7 +671,7 @@ impl Model {
     fn link(&mut self, who: u8, from: At, to: At) -> Option<Outcome> {
         let number = self.find(from)?;
         Some(match self.may_make(who, to) {
-            // That it is a directory comes behind the directory's own refusals.
+            // The error for a directory as source comes after the target directory's own errors.
             Ok(_) if self.is_directory(number) => Err(EPERM),
             Ok(directory) => {
                 self.add_name(directory, to.name(), number);
@@ -687,7 +689,7 @@ impl Model {
             Kind::Symlink => return Err(ELOOP),
             Kind::Directory => return Err(EISDIR),
             _ if !self.grants(who, number, 6) => return Err(EACCES),
-            // Pipes are the kernel's once they are open.
+            // An open pipe is the kernel's.
             Kind::Fifo => return Ok(()),
             Kind::File => {}
         }
@@ -698,14 +700,14 @@ impl Model {
     }
 }
 
-/// A sequence that fails, as short as it could be made, and what goes wrong.
+/// A failing sequence, shrunk as far as possible, with the failure.
 #[derive(Debug, Clone)]
 pub struct Failure {
     /// The seed of the whole sequence.
     pub seed: u64,
-    /// What is left of it.
+    /// The remaining calls.
     pub ops: Vec<Op>,
-    /// What the last call does wrong.
+    /// The failure of the last call.
     pub what: String,
 }
 
@@ -719,18 +721,18 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What was done.
+/// Counts of what was run.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct Counts {
     /// Calls.
     pub calls: u64,
-    /// Calls that were refused, as they should be.
+    /// Calls that were correctly refused.
     pub refused: u64,
     /// Clean detaches.
     pub detaches: u64,
     /// Crashes.
     pub crashes: u64,
-    /// Times that the whole tree was compared.
+    /// Comparisons of the whole tree.
     pub comparisons: u64,
 }
 
@@ -744,7 +746,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// Runs a sequence of so many calls, and shrinks it if it fails.
+/// Runs a sequence of `count` calls, and shrinks it if it fails.
 pub fn run(world: &mut World, seed: u64, count: usize) -> Result<Counts, Failure> {
     let mut ops = sequence(seed, count);
     let (at, mut what) = match world.run(&ops) {
@@ -756,7 +758,7 @@ pub fn run(world: &mut World, seed: u64, count: usize) -> Result<Counts, Failure
     Err(Failure { seed, ops, what })
 }
 
-/// Takes calls away for as long as the rest still fails.
+/// Removes calls for as long as the rest still fails.
 fn shrink(world: &mut World, ops: &mut Vec<Op>, what: &mut String) {
     let mut budget = 3000;
     let mut part = ops.len() / 2;

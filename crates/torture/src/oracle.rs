@@ -1,30 +1,32 @@
-//! What a crash may leave: the tree before the operation in flight, or the one after it; nothing between, but for the
-//! few leeways that [`Slack`] names.
+//! The oracle: a crash may leave the tree before the operation in flight or the one after it, and
+//! nothing between, except for the few deviations of [`Slack`].
 
 use crate::dump::{Entry, Tree};
 use engine::format::FileKind;
 
-/// What an operation does not promise to be one with the rest of it.
+/// The parts of an operation that are not atomic with the rest of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Slack {
-    /// The change time of a file lies on another line than its name: either may be there without the other until the call
-    /// returns.
+    /// A file's change time and its name are on different lines: until the call returns, either may
+    /// persist without the other.
     pub changed: bool,
-    /// A write that replaces one block changes one word of the map, and the times in the property entry, under one fence:
-    /// the new bytes may be there with the old times, or the old bytes with the new ones.
+    /// A write that replaces one block changes one word of the map, and the times in the property
+    /// entry, under one fence. The new bytes may persist with the old times, or the new times with
+    /// the old bytes.
     pub modified: bool,
-    /// Blocks that were reserved behind the end may be gone, or be left, when a change of the length is interrupted.
+    /// An interrupted change of the length may lose blocks reserved beyond the end, or leave them.
     pub reserved: bool,
-    /// The access time is a word of its own.
+    /// The access time is a separate word.
     pub accessed: bool,
-    /// Punching a hole goes block by block.
+    /// Punching a hole proceeds block by block.
     pub parts: bool,
-    /// A renamed directory's change time is kept lazily: a crash may forget it even later.
+    /// A renamed directory's change time is persisted lazily: a crash may lose it even after the
+    /// call has returned.
     pub lazy: bool,
 }
 
 impl Slack {
-    /// Both leeways.
+    /// The union of both.
     pub const fn and(self, other: Slack) -> Slack {
         Slack {
             changed: self.changed || other.changed,
@@ -37,15 +39,15 @@ impl Slack {
     }
 }
 
-/// How far a workload had come: the trees before and after each operation, and their leeways.
+/// The history of a workload: the trees before and after each operation, and the slack of each.
 pub struct History {
     /// The tree before the first operation, and after each.
     pub trees: Vec<Tree>,
-    /// Of each operation.
+    /// The slack of each operation.
     pub slacks: Vec<Slack>,
 }
 
-/// Where in a history a crash came.
+/// The point in a history at which a crash came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// Operations that had returned.
@@ -55,7 +57,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// For people.
+    /// For display.
     pub fn told(self) -> String {
         let which = |index: usize| ["the first", "the second", "another"][index.min(2)];
         match (self.begun, self.returned) {
@@ -67,7 +69,7 @@ impl Moment {
 }
 
 impl History {
-    /// Whether a crash at a moment may leave this tree; if not, how it differs.
+    /// Whether a crash at a point may leave this tree; the error is the difference.
     pub fn judge(&self, found: &Tree, moment: Moment) -> Result<(), String> {
         let before = &self.trees[moment.returned];
         let lazy = self.slacks[..self.slacks.len().min(moment.returned + 1)].iter().any(|slack| slack.lazy);
@@ -78,7 +80,7 @@ impl History {
         let slack = Slack { lazy, ..self.slacks[moment.returned] };
         let Err(first) = self.compare(found, before, Some(after), slack) else { return Ok(()) };
         let Err(second) = self.compare(found, after, Some(before), slack) else { return Ok(()) };
-        Err(format!("it is neither as before ({first}) nor as after ({second})"))
+        Err(format!("the tree is neither the one before ({first}) nor the one after ({second})"))
     }
 
     fn compare(&self, found: &Tree, wanted: &Tree, other: Option<&Tree>, slack: Slack) -> Result<(), String> {
@@ -89,7 +91,7 @@ impl History {
             return Err(format!("{path}: missing"));
         }
         for (path, entry) in &found.0 {
-            let Some(wanted) = wanted.0.get(path) else { return Err(format!("{path}: should not be there")) };
+            let Some(wanted) = wanted.0.get(path) else { return Err(format!("{path}: unexpected")) };
             if entry != wanted {
                 let allowed = self.excuse(entry, wanted, other, slack);
                 difference(&allowed, wanted).map_err(|what| format!("{path}: {what}"))?;
@@ -98,7 +100,7 @@ impl History {
         Ok(())
     }
 
-    /// The entry with everything as wanted that may be different.
+    /// The entry with every permitted difference replaced by the expected value.
     fn excuse(&self, entry: &Entry, wanted: &Entry, other: Option<&Tree>, slack: Slack) -> Entry {
         let mut excused = entry.clone();
         let stat = &mut excused.stat;
@@ -106,7 +108,7 @@ impl History {
         let others = |tree: &Tree| tree.0.values().find(|entry| entry.stat.number == number).cloned();
         let other = other.and_then(others);
         if slack.changed && other.is_none() && (excused.born_ns..=wanted.stat.changed_ns).contains(&stat.changed_ns) {
-            // It was made, changed and given a name in this operation.
+            // It was created, changed and given a name in this operation.
             stat.changed_ns = wanted.stat.changed_ns;
         }
         if let Some(other) = other {
@@ -144,7 +146,7 @@ impl History {
     }
 }
 
-/// The first thing in which two entries differ.
+/// The first difference between two entries.
 fn difference(found: &Entry, wanted: &Entry) -> Result<(), String> {
     let (one, two) = (&found.stat, &wanted.stat);
     let numbers = [
@@ -163,29 +165,29 @@ fn difference(found: &Entry, wanted: &Entry) -> Result<(), String> {
         ("born", found.born_ns as u64, wanted.born_ns as u64),
     ];
     if let Some((what, one, two)) = numbers.into_iter().find(|(_, one, two)| one != two) {
-        return Err(format!("{what} is {one}, should be {two}"));
+        return Err(format!("{what} is {one}, expected {two}"));
     }
     let differ = |block: &&u64| found.content.get(block) != wanted.content.get(block);
     if let Some(block) = found.content.keys().chain(wanted.content.keys()).find(differ) {
-        return Err(format!("block {block} has another content"));
+        return Err(format!("the content of block {block} differs"));
     }
     if found.target != wanted.target {
-        return Err("another target".to_owned());
+        return Err("the target differs".to_owned());
     }
     if found.xattrs != wanted.xattrs {
         let lengths = |entry: &Entry| entry.xattrs.values().map(Vec::len).collect::<Vec<_>>();
-        return Err(format!("extended attributes are {:?} bytes, should be {:?}", lengths(found), lengths(wanted)));
+        return Err(format!("extended attributes have {:?} bytes, expected {:?}", lengths(found), lengths(wanted)));
     }
     Ok(())
 }
 
-/// Whether two trees are the same but for what using the first one changes: the times of directories.
+/// Whether two trees are equal except for the times of directories, which change by use.
 pub fn same_but_directory_times(found: &Tree, wanted: &Tree) -> Result<(), String> {
     if found.0.len() != wanted.0.len() {
-        return Err(format!("{} names instead of {}", found.0.len(), wanted.0.len()));
+        return Err(format!("{} names, expected {}", found.0.len(), wanted.0.len()));
     }
     for (path, entry) in &found.0 {
-        let Some(wanted) = wanted.0.get(path) else { return Err(format!("{path}: should not be there")) };
+        let Some(wanted) = wanted.0.get(path) else { return Err(format!("{path}: unexpected")) };
         let mut entry = entry.clone();
         if entry.stat.kind == FileKind::Directory {
             (entry.stat.modified_ns, entry.stat.changed_ns) = (wanted.stat.modified_ns, wanted.stat.changed_ns);

@@ -1,4 +1,5 @@
-//! The parts of a run: each is let go for its share of the time, and tells what came of it as JSON and in words.
+//! The parts of a run. Each runs for its share of the time, and reports its results as JSON and as
+//! text.
 
 use crate::Run;
 use crate::live::Live;
@@ -17,24 +18,24 @@ use torture::races::{Races, races};
 use torture::storm::{self, Front};
 use torture::workload::Group;
 
-/// Calls that are drawn for a sequence which is compared with the model; some name nothing that is there, and are not made.
+/// Calls drawn for a sequence that is compared with the model; calls without an object are skipped.
 const DRAWN: usize = 100_000;
-/// Workers of a kill storm at a time, and how many of them die in a round.
+/// Concurrent workers of a kill storm, and kills in a round.
 const WORKERS: usize = 6;
 const KILLS: u64 = 200;
-/// Threads of a race, unless asked otherwise.
+/// Default number of threads in a race.
 pub const RACERS: usize = 3;
-/// A hostile image that takes longer is one on which something does not end.
+/// A hostile image that takes longer is considered to hang.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What can be asked for alone.
+/// A part that can be selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Crashes: all, or a group.
     Crashes(Option<Group>),
     /// Processes that are killed.
     Kills,
-    /// Threads at once.
+    /// Concurrent threads.
     Races,
     /// Random calls.
     Model,
@@ -43,18 +44,18 @@ pub enum Part {
 }
 
 impl Part {
-    /// All, and of the time of a run how many tenths are for each.
+    /// All parts, each with its tenths of a run's time.
     pub const ALL: [(Part, u32); 5] =
         [(Part::Crashes(None), 5), (Part::Kills, 2), (Part::Races, 1), (Part::Model, 1), (Part::Hostile, 1)];
 
-    /// The part of a name.
+    /// The part with a name.
     pub fn parse(name: &str) -> Result<Part, String> {
         if let Some((part, _)) = Part::ALL.into_iter().find(|(part, _)| part.name() == name) {
             return Ok(part);
         }
         let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
         known.map(|group| Part::Crashes(Some(group))).ok_or_else(|| {
-            "the parts are crashes (of which singles, setups, pages, pairs and threads are parts), kills, races, model and hostile".to_owned()
+            "the parts are crashes (or of these singles, setups, pages, pairs or threads), kills, races, model and hostile".to_owned()
         })
     }
 
@@ -69,7 +70,7 @@ impl Part {
         }
     }
 
-    /// Lets it go.
+    /// Runs the part.
     pub fn run(self, run: &Run, duration: Duration, live: &mut Live) -> Result<Told> {
         let mut say = |what: &str| live.say(self.name(), what);
         match self {
@@ -82,13 +83,13 @@ impl Part {
     }
 }
 
-/// What came of a part.
+/// The results of a part.
 pub struct Told {
     /// For programs.
     pub json: Value,
-    /// For people: a table or a line.
+    /// For display: a table or a line.
     pub text: String,
-    /// What did not pass. Each was told at once, too.
+    /// The number of violations. Each was also reported immediately.
     pub violations: usize,
 }
 
@@ -102,7 +103,7 @@ fn crashes(run: &Run, group: Option<Group>, duration: Duration, say: Say<'_>) ->
     let first = match &run.from {
         None => 0,
         Some(name) => match campaign::workloads(group).iter().position(|(_, workload)| workload.to_string() == *name) {
-            None => bail!("--from {name}: there is no such workload in this part; `torture list` names them all"),
+            None => bail!("--from {name}: unknown workload in this part; `torture list` lists all"),
             Some(first) => first,
         },
     };
@@ -151,27 +152,28 @@ fn kills(run: &Run, duration: Duration, say: Say<'_>) -> Result<Told> {
     Ok(Told { json, text: outcome.table(), violations: outcome.violations.len() })
 }
 
-/// What can be stormed here, and the program that is needed for it. What cannot is told.
+/// The fronts that can be tested on this machine, and the program that they need. Missing ones are
+/// reported.
 fn fronts(run: &Run) -> Result<(Vec<Front>, Option<PathBuf>)> {
     if let Some(program) = &run.directfs {
-        ensure!(program.is_file(), "--directfs {}: there is no such file", program.display());
+        ensure!(program.is_file(), "--directfs {}: the file does not exist", program.display());
     }
     let beside = std::env::current_exe().ok().map(|program| program.with_file_name("directfs"));
     let directfs = run.directfs.clone().or(beside).filter(|program| program.is_file());
     if directfs.is_none() {
         eprintln!(
-            "There is no directfs beside this program (`cargo build --release -p directfs` makes it; --directfs names another one): only the library is stormed."
+            "There is no directfs next to this program: only the library is tested. Build it (`cargo build --release -p directfs`) or specify it with --directfs."
         );
         return Ok((vec![Front::Library], None));
     }
     if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        eprintln!("/dev/fuse cannot be opened here: no mount is stormed.");
+        eprintln!("/dev/fuse cannot be opened: mounts are not tested. Load the module (modprobe fuse).");
         return Ok((vec![Front::Library, Front::Run], directfs));
     }
     Ok((Front::ALL.to_vec(), directfs))
 }
 
-/// Lets threads race.
+/// Races threads.
 pub fn race(duration: Duration, seed: u64, threads: usize, say: Say<'_>) -> Result<Told> {
     let plan = Races { duration, histories_max: 0, seed, threads };
     let outcome = races(&plan, &mut |outcome| {
@@ -181,7 +183,7 @@ pub fn race(duration: Duration, seed: u64, threads: usize, say: Say<'_>) -> Resu
     let torture::races::Outcome { histories, overlapping, calls, images, violations } = &outcome;
     let count = violations.len();
     let text = format!(
-        "{histories} histories of {threads} threads, {overlapping} of them with calls at once; {calls} calls; {images} images checked afterwards; {count} violations\n"
+        "{histories} histories of {threads} threads, {overlapping} of them with overlapping calls; {calls} calls; {images} images checked afterwards; {count} violations\n"
     );
     let json = json!({
         "threads": threads, "histories": histories, "overlapping": overlapping, "calls": calls, "images": images, "violations": violations,
@@ -213,7 +215,7 @@ fn compare_with_model(seed: u64, duration: Duration, say: Say<'_>) -> Result<Tol
     Ok(Told { json, text, violations: violations.len() })
 }
 
-/// A panic ends the process here, and so does what never ends; which case it was is said.
+/// Here a panic ends the process, and so does a hang; the case is reported.
 fn hostile_images(seed: u64, duration: Duration, say: Say<'_>) -> Result<Told> {
     let begun = Instant::now();
     let mut arena = Arena::default();
@@ -228,12 +230,12 @@ fn hostile_images(seed: u64, duration: Duration, say: Say<'_>) -> Result<Told> {
     }
     let hostile::Counts { cases, attached, worked, refused, mended, unmended } = arena.counts;
     let text = format!(
-        "{cases} images, {attached} of them attached; {worked} operations worked, {refused} were refused; {mended} images mended, {unmended} not; 0 violations\n"
+        "{cases} images, {attached} of them attached; {worked} operations worked, {refused} were refused; {mended} images repaired, {unmended} not; 0 violations\n"
     );
     Ok(Told { json: json!({ "total": arena.counts, "violations": [] }), text, violations: 0 })
 }
 
-/// Ends the process if a case does not end; and itself with those who count the cases.
+/// Ends the process if a case hangs. The thread ends when the counter is dropped.
 fn watch(seed: u64, done: std::sync::Weak<AtomicU64>) {
     std::thread::spawn(move || {
         let mut seen = (0, Instant::now());
@@ -242,7 +244,7 @@ fn watch(seed: u64, done: std::sync::Weak<AtomicU64>) {
             if index != seen.0 {
                 seen = (index, Instant::now());
             } else if seen.1.elapsed() > PATIENCE {
-                violation(&format!("hostile case {index} of seed {seed} does not end"));
+                violation(&format!("hostile case {index} of seed {seed} hangs"));
                 std::process::abort();
             }
             drop(done);

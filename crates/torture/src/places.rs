@@ -1,4 +1,5 @@
-//! What lies where on an image: which structure a line belongs to, so that defects can be planted by name.
+//! The layout of an image: maps each line to its kind of structure, so that defects can be injected
+//! by kind.
 
 use engine::format::{
     INODE_BYTES, LogPage, LogPageKind, SEGMENT_BLOCKS, SegmentEntry, SegmentList, dentry_lines, slot_address,
@@ -37,7 +38,7 @@ pub enum Place {
     Data,
 }
 
-/// The places of an image, as it was before a workload and as it is after it.
+/// The layout of an image, as it was before a workload and as it is after it.
 pub struct Map {
     journal: std::ops::Range<u64>,
     data: u64,
@@ -56,7 +57,7 @@ fn word(image: &[u8], offset: u64) -> u64 {
 }
 
 impl Map {
-    /// The places of images of one file system, oldest first.
+    /// The layout of images of one file system, oldest first.
     pub fn new(images: &[&[u8]]) -> Map {
         let geometry: [u64; 6] = std::array::from_fn(|index| word(images[0], 136 + index as u64 * 8) * BLOCK_BYTES);
         let mut map = Map {
@@ -127,7 +128,7 @@ impl Map {
         }
     }
 
-    /// What lies at an offset.
+    /// The kind of the line at an offset.
     pub fn place(&self, offset: u64) -> Place {
         let block = offset / BLOCK_BYTES;
         match () {
@@ -147,7 +148,7 @@ impl Map {
         }
     }
 
-    /// Whether what lies there was there before: a dentry that had a name, or anything else.
+    /// Whether the structure existed before: a dentry of the first image, or anything else.
     pub fn is_old(&self, offset: u64) -> bool {
         self.place(offset) != Place::Dentry || self.old.contains(&(offset / LINE_BYTES))
     }

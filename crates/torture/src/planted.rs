@@ -1,6 +1,6 @@
-//! Planted defects: what the explorer must be able to find. Nothing in the engine is changed. A defect is planted into the log
-//! of what a workload did to the memory, as if the engine had forgotten a flush or a fence, had taken steps in another
-//! order, or had left a field out: programs that use the engine pay nothing for it.
+//! Injected defects that the explorer must find. The engine is not changed: a defect is injected
+//! into the recorded log of a workload, as if the engine had omitted a flush, a fence or a field,
+//! or had taken steps in another order. Programs that use the engine pay nothing for it.
 
 use crate::explore::Recording;
 use crate::places::{Map, Place};
@@ -9,35 +9,35 @@ use pmem::{Event, Recorded};
 
 const LINE_BYTES: u64 = 64;
 
-/// What was forgotten.
+/// The kind of a defect.
 #[derive(Debug, Clone, Copy)]
 pub enum Mutation {
-    /// No flush reaches lines of this kind; what was streamed there stays in the cache.
+    /// No flush reaches lines of this kind; streamed bytes stay in the cache.
     Unflushed(Place),
-    /// Flushes of several lines of this kind reach the first one only.
+    /// Flushes of several lines of this kind reach only the first one.
     FirstLineOnly(Place),
-    /// The last operation's fence of this number is not there; from the end if negative.
+    /// The last operation's fence of this index is missing; a negative index counts from the end.
     NoFence(i32),
-    /// The last operation's fence of this number comes only when it returns.
+    /// The last operation's fence of this index comes only when it returns.
     LateFence(i32),
-    /// What lies here is stored and durable before everything else of the last operation.
+    /// Stores to this kind of line become durable before everything else of the last operation.
     TooEarly(Place),
-    /// Stores to these places never happen.
+    /// Stores to this kind of line never happen.
     Unwritten(Place),
-    /// Streaming stores leave what does not fill a line in the cache.
+    /// Streaming stores leave partial lines in the cache.
     UnflushedEdges,
     /// This word of the journal's record is zero, and the record is sealed so.
     OmittedFromJournal(usize),
 }
 
-/// A defect: a name, a workload that shows it, and what is wrong.
+/// A defect, and a workload that reveals it.
 #[derive(Debug, Clone, Copy)]
 pub struct Defect {
-    /// What was forgotten, in words.
+    /// A description of the omission.
     pub name: &'static str,
-    /// Where it shows.
+    /// The workload that reveals it.
     pub workload: &'static str,
-    /// What is done to the log.
+    /// The change of the log.
     pub mutation: Mutation,
 }
 
@@ -48,7 +48,7 @@ const fn defect(name: &'static str, workload: &'static str, mutation: Mutation) 
 use Mutation::{FirstLineOnly, LateFence, NoFence, OmittedFromJournal, TooEarly, Unflushed, UnflushedEdges, Unwritten};
 use Place::{Data, Dentry, Fixed, Identity, Inline, Journal, Node, PageHeader, Property, SegmentList, Slot};
 
-/// All defects. Each is found.
+/// All defects. The explorer finds each.
 pub const DEFECTS: &[Defect] = &[
     defect("create: dentry not flushed", "base:create", Unflushed(Dentry)),
     defect("create: identity not flushed", "base:create", Unflushed(Identity)),
@@ -60,8 +60,8 @@ pub const DEFECTS: &[Defect] = &[
     defect("create in an empty directory: page not linked durably", "base:mkdir-in-empty", Unflushed(Identity)),
     defect("create at a page boundary: link to the new page not flushed", "page504:p-create", Unflushed(PageHeader)),
     defect("new segment: list of its blocks not flushed", "scattered:create", Unflushed(SegmentList)),
-    defect("new segment: not named durably", "scattered:create", Unflushed(Fixed)),
-    defect("new segment: named before it is durable", "scattered:create", TooEarly(Fixed)),
+    defect("new segment: table entry not durable", "scattered:create", Unflushed(Fixed)),
+    defect("new segment: table entry written before the segment is durable", "scattered:create", TooEarly(Fixed)),
     defect("symlink: target not flushed", "base:symlink", Unflushed(Inline)),
     defect("symlink: no fence between target and name", "base:symlink", NoFence(0)),
     defect("long symlink: target not flushed", "base:symlink-long", Unflushed(Data)),
@@ -76,7 +76,7 @@ pub const DEFECTS: &[Defect] = &[
     defect("rename: steps before the record's fence", "base:rename", NoFence(0)),
     defect("rename: the record's fence comes last", "base:rename-over-across", LateFence(0)),
     defect("rename: returns before its fence", "base:rename", NoFence(-1)),
-    defect("rename: old name goes before the record", "base:rename-across", TooEarly(Dentry)),
+    defect("rename: old name removed before the record", "base:rename-across", TooEarly(Dentry)),
     defect("rename: record omits the new name's dentry", "base:rename", OmittedFromJournal(1)),
     defect("rename: record omits the old name", "base:rename", OmittedFromJournal(4)),
     defect("rename: record omits the replaced name", "base:rename-over", OmittedFromJournal(5)),
@@ -93,7 +93,7 @@ pub const DEFECTS: &[Defect] = &[
     defect("overwrite of several blocks: no fence before the swap", "base:overwrite-blocks", NoFence(0)),
     defect("truncate: length not flushed", "base:truncate-less", Unflushed(Property)),
     defect("truncate: length never written", "base:truncate-zero", Unwritten(Property)),
-    defect("growing: old tail shows", "base:truncate-less,regrow", Unflushed(Data)),
+    defect("growing: old tail becomes visible", "base:truncate-less,regrow", Unflushed(Data)),
     defect("insert: moved pointers not flushed", "base:insert", Unflushed(Node)),
     defect("setxattr: body not flushed", "base:set-xattr", Unflushed(Data)),
     defect("setxattr: root not flushed", "base:set-xattr", Unflushed(Identity)),
@@ -104,7 +104,7 @@ pub const DEFECTS: &[Defect] = &[
 ];
 
 impl Defect {
-    /// The log with the defect; an error if there is nothing in it that could be forgotten.
+    /// The log with the defect; an error if it has no event that the defect would change.
     pub fn plant(&self, recording: &Recording) -> Result<Vec<Recorded>, String> {
         let map = Map::new(&[&recording.initial, &recording.after]);
         let log = &recording.log;
@@ -120,7 +120,7 @@ impl Defect {
             LateFence(number) => move_fence(log, number, true)?,
             OmittedFromJournal(word) => omitted(log, &map, word),
         };
-        if planted == *log { Err(format!("{}: nothing to plant it into", self.name)) } else { Ok(planted) }
+        if planted == *log { Err(format!("{}: the log has no event for this defect", self.name)) } else { Ok(planted) }
     }
 }
 
@@ -152,7 +152,7 @@ fn first_line_only(event: &Recorded, map: &Map, place: Place) -> Recorded {
     }
 }
 
-/// A streaming store whose edges are ordinary ones, not flushed.
+/// A streaming store whose edges are ordinary, unflushed stores.
 fn without_edges(event: &Recorded) -> Vec<Recorded> {
     let Event::Stream { offset, bytes } = &event.event else { return vec![event.clone()] };
     let length = bytes.len() as u64;
@@ -176,13 +176,14 @@ fn stores_to(event: &Recorded, map: &Map, place: Place) -> bool {
     matches!(&event.event, Event::Store { offset, .. } if map.place(*offset) == place)
 }
 
-/// Where the last operation begins in the log.
+/// The index of the last operation's first event.
 fn begin_of_last(log: &[Recorded]) -> usize {
     let is_begin = |event: &Recorded| matches!(event.event, Event::Mark(mark) if mark % 2 == 0);
     log.iter().rposition(is_begin).map_or(0, |at| at + 1)
 }
 
-/// The last operation's stores to a place that existed before come first, with a flush and a fence of their own.
+/// Moves the last operation's stores to an existing structure to the front, with their own flush
+/// and fence.
 fn too_early(log: &[Recorded], map: &Map, place: Place) -> Result<Vec<Recorded>, String> {
     let begin = begin_of_last(log);
     let (before, rest) = log.split_at(begin);
@@ -192,7 +193,7 @@ fn too_early(log: &[Recorded], map: &Map, place: Place) -> Result<Vec<Recorded>,
     };
     let mut planted = before.to_vec();
     let moved: Vec<_> = rest.iter().filter(early).collect();
-    let thread = moved.first().ok_or("nothing is stored there")?.thread;
+    let thread = moved.first().ok_or("no store matches")?.thread;
     for event in &moved {
         planted.push((*event).clone());
         if let Event::Store { offset, bytes } = &event.event {
@@ -204,13 +205,13 @@ fn too_early(log: &[Recorded], map: &Map, place: Place) -> Result<Vec<Recorded>,
     Ok(planted)
 }
 
-/// Takes a fence of the last operation away, or to its end.
+/// Removes a fence of the last operation, or moves it to the operation's end.
 fn move_fence(log: &[Recorded], number: i32, to_end: bool) -> Result<Vec<Recorded>, String> {
     let begin = begin_of_last(log);
     let is_fence = |at: &usize| log[*at].event == Event::Fence;
     let fences: Vec<usize> = (begin..log.len()).filter(is_fence).collect();
     let index = if number < 0 { fences.len() as i32 + number } else { number };
-    let at = *fences.get(index as usize).ok_or("there is no such fence")?;
+    let at = *fences.get(index as usize).ok_or("the fence does not exist")?;
     let mut planted = log.to_vec();
     let fence = planted.remove(at);
     if to_end {

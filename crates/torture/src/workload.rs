@@ -1,18 +1,19 @@
-//! Workloads and their names: a setup and one or two operations, `base:rename-over,create`. A second operation with an
-//! exclamation mark is another thread's.
+//! Workloads and their names: a setup and one or two operations, for example
+//! `base:rename-over,create`. A second operation with an exclamation mark runs in another thread.
 
 use crate::catalogue::{OPERATIONS, Operation, SETUPS, Setup};
 use std::fmt;
 use std::str::FromStr;
 
-/// A setup, and what is done to it while the memory is watched.
+/// A setup, and the operations on it that are recorded.
 #[derive(Clone)]
 pub struct Workload {
     /// The file system before.
     pub setup: &'static Setup,
     /// One or two operations.
     pub operations: Vec<&'static Operation>,
-    /// Whether the second one is of another thread, which makes nothing durable that the first one left in flight.
+    /// Whether the second one runs in another thread, whose fences make nothing durable that the
+    /// first thread left in flight.
     pub other_thread: bool,
 }
 
@@ -30,7 +31,7 @@ impl FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Workload, String> {
-        let wrong = || format!("`{text}` names no workload: expected something like base:rename-over,create");
+        let wrong = || format!("`{text}` is not a workload: expected for example base:rename-over,create");
         let (setup, rest) = text.split_once(':').ok_or_else(wrong)?;
         let (first, second) = rest.split_once(',').map_or((rest, None), |(first, second)| (first, Some(second)));
         let other_thread = second.is_some_and(|name| name.starts_with('!'));
@@ -47,12 +48,12 @@ impl FromStr for Workload {
 /// The first setup with directories of many pages.
 const PAGES: usize = 7;
 
-/// The parts of the whole, smallest workloads first, so that what fails first is the smallest that can.
+/// The groups of workloads, smallest first, so that the first failure is a small one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
-    /// One operation on the base.
+    /// One operation on the base setup.
     Singles,
-    /// One operation on something else.
+    /// One operation on another setup.
     Setups,
     /// Log pages and compaction.
     Pages,
@@ -66,7 +67,7 @@ impl Group {
     /// All, in order.
     pub const ALL: [Group; 5] = [Group::Singles, Group::Setups, Group::Pages, Group::Pairs, Group::Threads];
 
-    /// For people.
+    /// For display.
     pub fn name(self) -> &'static str {
         match self {
             Group::Singles => "single operations",

@@ -1,4 +1,5 @@
-//! What fuzzing found worth keeping (`fuzz/corpus`), run once more: inputs that reach something that no other one does, and all that ever failed.
+//! Reruns the saved fuzzing inputs (`fuzz/corpus`): inputs with unique coverage, and all that ever
+//! failed.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use torture::hostile::Arena;
 use torture::model::{World, decode};
 
-/// The inputs of a fuzz target, in the order of their names.
+/// The inputs of a fuzz target, sorted by name.
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus")).join(target);
     let entries = fs::read_dir(&directory).expect("a corpus").map(|entry| entry.expect("an entry").path());
@@ -18,7 +19,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     inputs
 }
 
-/// Runs every input; one that never ends ends the process, and says so.
+/// Runs every input; a hang ends the process with the input's name.
 fn run(target: &str, mut each: impl FnMut(&[u8])) {
     let inputs = corpus(target);
     assert!(inputs.len() > 50, "{} inputs", inputs.len());
@@ -29,7 +30,7 @@ fn run(target: &str, mut each: impl FnMut(&[u8])) {
             let before = seen.load(Relaxed);
             std::thread::sleep(Duration::from_secs(300));
             if before < names.len() && seen.load(Relaxed) == before {
-                eprintln!("{} does not end", names[before].display());
+                eprintln!("{} hangs", names[before].display());
                 std::process::abort();
             }
         }

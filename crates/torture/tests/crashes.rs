@@ -1,4 +1,4 @@
-//! A part of what `torture` explores in hours, drawn so that it takes a minute.
+//! A sample of the crash exploration that `torture` runs for hours; it takes a minute.
 
 use torture::campaign;
 use torture::catalogue::{OPERATIONS, SETUPS};
@@ -7,7 +7,7 @@ use torture::planted::DEFECTS;
 use torture::workload::{Group, Workload};
 
 const SEED: u64 = 7;
-/// Operations that are refused, on purpose.
+/// Operations that are refused on purpose.
 const REFUSED: &[&str] = &["rmdir-full", "rename-dir-into-itself"];
 
 fn explore(workloads: impl Iterator<Item = Workload>) {

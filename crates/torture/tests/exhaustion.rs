@@ -1,5 +1,6 @@
-//! Every operation where nothing is left: no blocks, no room for names, no inodes, no place in the DRAM region. What is refused is refused with the
-//! error that says so and changes nothing, costs nothing however often it is tried, and works again once something was removed.
+//! Every operation with an exhausted resource: blocks, room for names, inodes, or the DRAM region.
+//! A refused operation returns the resource's error, changes nothing, costs nothing however often
+//! it is tried, and succeeds again once something was removed.
 
 use engine::format::FileKind;
 use engine::{AttachOptions, Error, Fs, Node};
@@ -8,22 +9,22 @@ use torture::dump::{Tree, dump};
 use torture::hand::{Hand, new_node};
 use torture::machine::{Clock, Machine, Watched};
 
-/// What there is none of.
+/// An exhausted resource.
 #[derive(Clone, Copy)]
 struct Shortage {
     name: &'static str,
     image_bytes: u64,
     inodes_max: u64,
     cached_files_max: u64,
-    /// Uses up everything but so many of it.
+    /// Uses up the resource except for the given amount.
     fill: fn(&Hand<'_>, u64) -> Hoard,
-    /// How operations say that there is none.
+    /// The errors that operations may return.
     says: &'static [Error],
-    /// An operation that wants more than this of it does not occur.
+    /// No operation needs more than this amount.
     most: u64,
 }
 
-/// What was used up, to be given back.
+/// The files that use up the resource.
 #[derive(Default)]
 struct Hoard {
     names: Vec<String>,
@@ -45,7 +46,7 @@ fn drain(hand: &Hand<'_>) {
     while hand.thread.recycle(usize::MAX).expect("recycles") > 0 {}
 }
 
-/// Uses up blocks, and lines for names in the blocks that there are.
+/// Uses up blocks, and the free lines of existing dentry blocks.
 fn fill_blocks(hand: &Hand<'_>, left: u64) -> Hoard {
     let mut hoard = fill_all(hand, 0);
     hand.truncate("/filler", (1 << 30) - left * BLOCK).expect("shorter");
@@ -54,7 +55,7 @@ fn fill_blocks(hand: &Hand<'_>, left: u64) -> Hoard {
     hoard
 }
 
-/// Uses up the room for names; of blocks there are a few once there is room for some names.
+/// Uses up the room for names; a few blocks are free once there is room for some names.
 fn fill_lines(hand: &Hand<'_>, left: u64) -> Hoard {
     let mut hoard = fill_all(hand, left);
     hand.truncate("/filler", (1 << 30) - left / 8 * BLOCK).expect("shorter");
@@ -63,15 +64,15 @@ fn fill_lines(hand: &Hand<'_>, left: u64) -> Hoard {
     hoard
 }
 
-/// Uses up all blocks, and all room for names but so much.
+/// Uses up all blocks, and the room for names except for the given amount.
 fn fill_all(hand: &Hand<'_>, left: u64) -> Hoard {
     hand.mkdir("/fill").expect("a directory");
     hand.create("/filler").expect("a file");
     hand.create("/fill/0").expect("a file");
-    // Some at once: the blocks may end where a block of names does.
+    // Several at once: the blocks may run out at the end of a dentry block.
     let mut names: Vec<String> = (0..NAMES_AT_ONCE).map(|index| format!("/fill/{index}")).collect();
     names[1..].iter().for_each(|name| hand.link("/fill/0", name).expect("a name"));
-    // From the end down, so that what is cut off later is blocks and no nodes.
+    // From the end down, so that later truncations free data blocks and no nodes.
     let mut at = 1 << 30;
     hand.truncate("/filler", at).expect("a hole");
     while hand.write("/filler", at - BLOCK, BLOCK, 1).is_ok() {
@@ -108,7 +109,7 @@ fn fill_inodes(hand: &Hand<'_>, left: u64) -> Hoard {
     Hoard { names, nodes: Vec::new() }
 }
 
-/// Opens files without names until nothing more can be opened.
+/// Opens files without names until no more can be opened.
 fn fill_cachelets(hand: &Hand<'_>, left: u64) -> Hoard {
     let root = hand.thread.root().expect("a root");
     let mut nodes = Vec::new();
@@ -155,14 +156,14 @@ const CACHELETS: Shortage = Shortage {
     most: 12,
 };
 
-/// Operations that give something back, or change what is there: they work whatever there is none of on the image. (To find a file takes a place in the
-/// DRAM region.)
+/// Operations that free resources or change existing files: they succeed without free space on the
+/// image. (Looking up a file needs room in the DRAM region.)
 fn needs_nothing(shortage: &Shortage, name: &str) -> bool {
     let frugal = ["unlink", "rmdir", "truncate-zero", "chmod", "chown", "utimes"];
     shortage.says != [Error::NoMemory] && frugal.iter().any(|kind| name.starts_with(kind))
 }
 
-/// The file systems that operations are tried on, by what they need.
+/// The setup for an operation.
 fn setup(operation: &Operation) -> &'static str {
     if operation.name.starts_with("p-") { "page504" } else { "base" }
 }
@@ -174,11 +175,11 @@ fn furnished(fs: &Fs<Watched>, setup: &str) -> engine::Result<()> {
     (setup.act)(&hand)
 }
 
-/// Whether an operation is refused on a file system that has everything.
+/// Whether an operation is refused on a file system with free resources.
 fn refused_anyway(machine: &Machine, empty: &[u8], operation: &Operation) -> bool {
     machine.load(empty);
     let (fs, _) = machine.attach().expect("a fresh image");
-    furnished(&fs, setup(operation)).expect("a furnished image");
+    furnished(&fs, setup(operation)).expect("a prepared image");
     let hand = Hand::new(&fs).expect("a slot");
     operation.act.expect("an operation")(&hand).is_err()
 }
@@ -189,14 +190,15 @@ fn space(hand: &Hand<'_>) -> (u64, u64) {
     (report.blocks_free, report.inodes_free)
 }
 
-/// What must not differ. A change that goes part by part may have come to some of them.
+/// Checks that a refused operation changed nothing. An operation that proceeds in parts may have
+/// changed some of them.
 fn same(operation: &Operation, before: &Tree, after: &Tree) -> Result<(), String> {
     let differs = |path: &&String| before.0.get(*path) != after.0.get(*path);
     let differing: Vec<_> = before.0.keys().chain(after.0.keys()).filter(differs).collect();
     if differing.is_empty() || operation.slack.parts { Ok(()) } else { Err(format!("changed {differing:?}")) }
 }
 
-/// Tries an operation with so much left. Whether that was enough.
+/// Tries an operation with the given amount left; returns whether it sufficed.
 fn try_with(
     machine: &Machine,
     empty: &[u8],
@@ -207,7 +209,7 @@ fn try_with(
     let act = operation.act.expect("an operation");
     machine.load(empty);
     let (fs, _) = machine.attach().expect("a fresh image");
-    furnished(&fs, setup(operation)).expect("a furnished image");
+    furnished(&fs, setup(operation)).expect("a prepared image");
     let hand = Hand::new(&fs).expect("a slot");
     let before = tree(&hand)?;
     let hoard = (shortage.fill)(&hand, left);
@@ -219,17 +221,17 @@ fn try_with(
         // The first refusal may have turned a block into room for names.
         let room = space(&hand);
         if (0..3).any(|_| act(&hand) != Err(error)) {
-            return Err("is refused differently when it is tried again".to_owned());
+            return Err("a retry is refused with another error".to_owned());
         }
         if space(&hand) != room && !operation.slack.parts {
-            return Err(format!("takes room although it is refused: {room:?} and then {:?}", space(&hand)));
+            return Err(format!("uses space although it is refused: {room:?}, then {:?}", space(&hand)));
         }
         hoard.give_back(&hand);
         same(operation, &before, &tree(&hand)?)?;
-        act(&hand).map_err(|error| format!("is refused with {error:?} although there is room again"))?;
+        act(&hand).map_err(|error| format!("is refused with {error:?} although space was freed"))?;
     }
     drop(hand);
-    fs.detach_last().map_err(|error| format!("leaving fails with {error:?}"))?;
+    fs.detach_last().map_err(|error| format!("the detach fails with {error:?}"))?;
     let report = machine.check(Some(true));
     match report.findings.first() {
         Some(finding) if report.errors + report.warnings > 0 => Err(format!("fsck: {finding}")),
@@ -237,7 +239,7 @@ fn try_with(
     }
 }
 
-/// Everything but what uses the space up, and the root, whose times that changes.
+/// The tree without the files that use up the space, and without the root, whose times they change.
 fn tree(hand: &Hand<'_>) -> Result<Tree, String> {
     let mut tree = dump(hand).map_err(|error| error.0)?;
     tree.0.retain(|path, _| !path.is_empty() && path != "/fill");

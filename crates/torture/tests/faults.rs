@@ -1,4 +1,5 @@
-//! What the world around does to an image: it may not be written, its clock goes backwards, processes come and go and are killed at once.
+//! Faults of the environment: an image without write permission, a clock that goes backwards, and
+//! processes that start, exit and are killed concurrently.
 
 use engine::{AttachOptions, Error};
 use posix::image::{Closed, Image, MakeOptions, OpenImage, make};
@@ -19,10 +20,10 @@ fn machine(clock: &'static Clock) -> Machine {
     Machine::new(IMAGE_BYTES, AttachOptions::default(), clock)
 }
 
-/// A furnished image that was left in order.
+/// A prepared image, cleanly detached.
 fn furnished(machine: &Machine) -> Vec<u8> {
     let (fs, _) = machine.attach().expect("a fresh image");
-    furnish(&Hand::new(&fs).expect("a slot")).expect("furnished");
+    furnish(&Hand::new(&fs).expect("a slot")).expect("prepared");
     fs.detach_last().expect("left");
     machine.bytes()
 }
@@ -31,24 +32,25 @@ fn operations() -> impl Iterator<Item = &'static Operation> {
     OPERATIONS.iter().filter(|operation| operation.act.is_some() && !operation.name.starts_with("p-"))
 }
 
-/// Runs something in a child process that may do only what everybody may; whether it returned true.
+/// Runs `work` in a child process without privileges; returns whether it returned true.
 fn as_nobody(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child uses what it inherits in its one thread, and ends without returning.
+    // SAFETY: the child uses inherited state in its only thread, and exits without returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: plain system calls of a process of one thread. Where they are refused, nobody is what it is already.
+        // SAFETY: plain system calls of a single-threaded process. They fail only where the process
+        // is already unprivileged.
         unsafe {
             libc::setgroups(0, std::ptr::null());
             libc::setresgid(65534, 65534, 65534);
             libc::setresuid(65534, 65534, 65534);
         }
         let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
-        // SAFETY: ends this process at once.
+        // SAFETY: exits this process immediately.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was just made.
+    // SAFETY: waits for the child that was just forked.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     status == 0
 }
@@ -78,7 +80,7 @@ fn an_image_that_may_only_be_read_serves_every_read_and_refuses_every_change() {
             for operation in operations() {
                 match operation.act.expect("an operation")(&hand) {
                     Err(Error::ReadOnly) => {}
-                    // What changes nothing, or would be refused anyway.
+                    // Operations that change nothing, or that are refused anyway.
                     other => assert!(
                         ["recycle", "sync", "rename-to-its-link"].contains(&operation.name) || other.is_err(),
                         "{}: {other:?}",
@@ -92,7 +94,7 @@ fn an_image_that_may_only_be_read_serves_every_read_and_refuses_every_change() {
         image.close().expect("left") == Closed::ReadOnly
     };
     assert!(as_nobody(reads));
-    assert!(std::fs::read(&path).expect("read") == bytes, "not a byte is changed");
+    assert!(std::fs::read(&path).expect("read") == bytes, "no byte changed");
 }
 
 #[test]
@@ -120,12 +122,12 @@ fn a_clock_that_goes_backwards_or_is_far_off_loses_nothing() {
             let hand = Hand::new(&fs).expect("a slot");
             let told = act(&hand);
             clock.rewind();
-            // What is lazy would be lost.
+            // A crash would lose lazily persisted changes.
             hand.thread.sync_all().expect("written back");
             let before = dump(&hand).expect("readable");
             drop(hand);
             drop(fs);
-            // A crash: the DRAM region is gone. And the clock has jumped.
+            // A crash loses the DRAM region. The clock jumps at the same time.
             let (fs, report) = machine.attach().expect("recovers");
             assert_eq!(report.damaged, 0, "{name}, {}", operation.name);
             let after = dump(&Hand::new(&fs).expect("a slot")).expect("readable");
@@ -143,13 +145,14 @@ fn a_clock_that_goes_backwards_or_is_far_off_loses_nothing() {
     }
 }
 
-// Processes that come and go. Each visitor is this program once more, told by an environment variable what to do.
+// Processes that start and exit. Each visitor is this program again with its role in an environment
+// variable.
 
 const VISIT: &str = "TORTURE_VISIT";
 const VISITED_BYTES: u64 = 8 << 20;
 const VISITORS: usize = 5;
 const ROUNDS: u64 = 30;
-/// Files that a visitor makes at most.
+/// Maximum number of files that a visitor creates.
 const FILES: u64 = 12;
 
 /// A small deterministic generator (splitmix).
@@ -165,19 +168,20 @@ fn options(path: &Path) -> OpenImage {
     OpenImage { dram_directory, recovery_threads: 1, patience: Duration::from_secs(60), ..OpenImage::default() }
 }
 
-/// What a visitor does: comes, makes files, says so, removes some, and leaves, or ends without leaving.
+/// A visitor: attaches, creates files and reports them, removes some, and detaches or exits without
+/// detaching.
 #[test]
-#[ignore = "what the visitors of another test run"]
+#[ignore = "run by the visitors of another test"]
 fn visitor() {
     let Ok(told) = std::env::var(VISIT) else { return };
     let (path, seed) = told.rsplit_once(' ').expect("path and seed");
     let seed: u64 = seed.parse().expect("a seed");
     let path = Path::new(path);
     let machine = Machine::new(VISITED_BYTES, AttachOptions::default(), Clock::leaked());
-    let image = Image::open_with(path, &options(path), || Arc::clone(&machine.watch)).expect("comes in");
+    let image = Image::open_with(path, &options(path), || Arc::clone(&machine.watch)).expect("attaches");
     let say = |what: &str, name: &str| {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "\n{what} {name}").and_then(|()| out.flush()).expect("is heard");
+        writeln!(out, "\n{what} {name}").and_then(|()| out.flush()).expect("the output is read");
     };
     {
         let hand = Hand::new(image.fs()).expect("a slot");
@@ -192,18 +196,18 @@ fn visitor() {
                 }
                 1 => {
                     say("removes", &name);
-                    // A name that all of them want.
+                    // A name that all visitors rename to.
                     hand.rename(&name, "/wanted").expect("renames");
                 }
                 _ => {}
             }
         }
         if mix(seed) % 4 == 1 {
-            // SAFETY: ends this process at once, inside.
+            // SAFETY: exits this process immediately, without a detach.
             unsafe { libc::_exit(0) };
         }
     }
-    image.close().expect("leaves");
+    image.close().expect("detaches");
 }
 
 fn come(path: &Path, seed: u64) -> Child {
@@ -212,10 +216,11 @@ fn come(path: &Path, seed: u64) -> Child {
         .env(VISIT, format!("{} {seed}", path.display()))
         .stdout(Stdio::piped())
         .spawn()
-        .expect("comes")
+        .expect("starts")
 }
 
-/// Listens to a visitor, and kills it when it has said so much. What it made and did not begin to remove; whether it was killed.
+/// Reads a visitor's output, and kills it after `patience` lines. Returns the files that it created
+/// and did not begin to remove, and whether it was killed.
 fn attend(mut visitor: Child, patience: u64) -> (BTreeSet<String>, bool) {
     let mut made = BTreeSet::new();
     let mut killed = false;
@@ -252,27 +257,27 @@ fn processes_that_come_and_go_and_are_killed_at_once_leave_a_clean_image() {
                     scope.spawn(move || attend(come(path, seed), mix(seed ^ 77) % 60))
                 })
                 .collect();
-            visits.into_iter().map(|visit| visit.join().expect("is attended")).collect::<Vec<_>>()
+            visits.into_iter().map(|visit| visit.join().expect("the visitor's thread ends")).collect::<Vec<_>>()
         });
         for (files, killed) in ended {
             made.extend(files);
             kills += usize::from(killed);
         }
     }
-    println!("{} visitors, {kills} of them killed; {} files stay", ROUNDS as usize * VISITORS, made.len());
+    println!("{} visitors, {kills} of them killed; {} files remain", ROUNDS as usize * VISITORS, made.len());
     assert!(kills > 3);
     let machine = Machine::new(VISITED_BYTES, AttachOptions::default(), Clock::leaked());
-    let image = Image::open_with(&path, &options(&path), || Arc::clone(&machine.watch)).expect("comes in");
+    let image = Image::open_with(&path, &options(&path), || Arc::clone(&machine.watch)).expect("attaches");
     {
         let hand = Hand::new(image.fs()).expect("a slot");
         let tree = dump(&hand).expect("readable");
         let lost: Vec<_> = made.iter().filter(|name| !tree.0.contains_key(*name)).collect();
         assert!(lost.is_empty() && !made.is_empty(), "of {} files {lost:?} are lost", made.len());
     }
-    assert_eq!(image.close().expect("leaves"), Closed::Last);
-    let alone = posix::image::Alone::open(&path).expect("nobody is there");
+    assert_eq!(image.close().expect("detaches"), Closed::Last);
+    let alone = posix::image::Alone::open(&path).expect("exclusive use");
     let mapping = alone.mapping();
-    // SAFETY: the mapping outlives the region, and nobody else looks.
+    // SAFETY: the mapping outlives the region, and nothing else uses it.
     let region = unsafe { pmem::Region::new(mapping.address(), mapping.length(), pmem::Direct) };
     let report = fsck::check(&region, &fsck::Options::default(), &mut |_| {});
     let findings: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();

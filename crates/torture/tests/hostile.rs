@@ -1,4 +1,5 @@
-//! Images whose words were changed and whose checksums match: nothing panics, nothing hangs, and what a repair calls sound can be read.
+//! Images with changed words and matching checksums: there is no panic and no hang, and an image
+//! that a repair made sound is readable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,14 +9,14 @@ use torture::hostile::{Arena, case};
 const SEED: u64 = 11;
 const CASES: u64 = 400;
 
-/// Ends the process with the number of the case, if one never ends: better than to wait for ever.
+/// Ends the process with the number of the case if one hangs.
 fn watch(at: Arc<AtomicU64>) {
     std::thread::spawn(move || {
         loop {
             let before = at.load(Relaxed);
             std::thread::sleep(Duration::from_secs(300));
             if at.load(Relaxed) == before {
-                eprintln!("case {before} of seed {SEED} does not end");
+                eprintln!("case {before} of seed {SEED} hangs");
                 std::process::abort();
             }
         }

@@ -1,11 +1,12 @@
-//! A kill storm over the library, for seconds. (`torture --only kills` storms mounts and `directfs run`, too, and as long as one likes.)
+//! A kill storm on the library for a few seconds. (`torture --only kills` also storms mounts and
+//! `directfs run`, for any duration.)
 
 use std::time::Duration;
 use torture::storm::{Front, Plan, run, take_part};
 
-/// What the storm's crew and workers run: this program once more.
+/// Run by the storm's crew and workers, which are this program again.
 #[test]
-#[ignore = "what those inside a storm run"]
+#[ignore = "run by the processes of a storm"]
 fn inside() {
     take_part();
 }

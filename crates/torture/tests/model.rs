@@ -1,10 +1,11 @@
-//! Random calls do what a small model of POSIX says, with detaches and crashes between.
+//! Random calls do what a small model of POSIX prescribes, with detaches and crashes between.
 
 use torture::model::{Counts, World, run};
 
-/// Calls that are made in all.
+/// Total number of calls.
 const CALLS: u64 = 100_000;
-/// Calls that are drawn for a sequence: more than half of them name nothing that is there (a slot without an open file), and are left out.
+/// Calls drawn for a sequence: more than half of them have no object (a slot without an open file)
+/// and are skipped.
 const DRAWN: usize = 25_000;
 
 #[test]

@@ -1,9 +1,9 @@
-//! A minute's part of what `torture races` does for hours.
+//! A short part of what `torture races` runs for hours.
 
 use std::time::Duration;
 use torture::races::{Races, races};
 
-/// One test: threads that are to meet need the processors for themselves.
+/// A single test, because the racing threads need the processors for themselves.
 #[test]
 fn what_racing_threads_are_told_has_an_order() {
     for (threads, seed) in [(2, 1), (4, 1_000_000)] {
@@ -11,7 +11,7 @@ fn what_racing_threads_are_told_has_an_order() {
         let outcome = races(&plan, &mut |_| {}).unwrap();
         assert!(outcome.violations.is_empty(), "{}", outcome.violations.join("\n"));
         assert!(outcome.images >= 1);
-        // How much of it raced is the machine's business.
-        println!("seed {seed}: of {} histories {} had calls at once", outcome.histories, outcome.overlapping);
+        // The amount of overlap depends on the machine.
+        println!("seed {seed}: of {} histories {} had overlapping calls", outcome.histories, outcome.overlapping);
     }
 }

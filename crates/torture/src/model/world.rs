@@ -1,4 +1,4 @@
-//! The real thing beside the model: does the same calls, and compares.
+//! The engine next to the model: runs the same calls on both, and compares the results.
 
 use super::{ATTRIBUTES, At, Content, Counts, File, Kind, Model, Op, SLOTS, USERS};
 use crate::machine::{Clock, Machine, Watched};
@@ -27,7 +27,7 @@ impl Default for World {
 
 type Thread<'f> = engine::Thread<'f, Watched>;
 
-/// What is wrong, in words.
+/// A result, or a description of the failure.
 type Judged<T> = Result<T, String>;
 
 fn errno<T>(result: posix::Result<T>) -> Result<T, i32> {
@@ -40,7 +40,7 @@ fn caller<'t, 'f>(thread: &'t Thread<'f>, who: u8) -> Caller<'t, 'f, Watched> {
 }
 
 impl World {
-    /// Runs calls on an empty file system. What goes wrong, and at which call.
+    /// Runs calls on an empty file system. An error has the index of the failed call.
     pub fn run(&mut self, ops: &[Op]) -> Result<Counts, (usize, String)> {
         self.machine.restore(&self.empty);
         let mut model = Model::default();
@@ -71,14 +71,15 @@ impl World {
     }
 }
 
-/// From an attach to the next end.
+/// The time from an attach to the next detach or crash.
 struct Session<'t, 'f> {
     thread: &'t Thread<'f>,
     slots: [Option<OpenFile>; SLOTS],
 }
 
 impl<'t, 'f> Session<'t, 'f> {
-    /// Does calls from `start` on until one ends the session, and that one in the model; where to go on.
+    /// Runs calls from `start` on, up to and including one that ends the session, which runs in the
+    /// model only. Returns the index at which to continue.
     fn run(
         &mut self,
         model: &mut Model,
@@ -101,10 +102,11 @@ impl<'t, 'f> Session<'t, 'f> {
             let before = Paths::of(model, op);
             let Some(expected) = model.apply(op) else { continue };
             let found = self.perform(op, &before, model).map_err(|what| (index, what))?;
-            // A rename may be refused for several reasons at once; which one is told is left open.
+            // A rename may be refused for several reasons at once; which error it returns is
+            // unspecified.
             let both_refused = matches!(op, Op::Rename { .. }) && found.is_err() && expected.is_err();
             if found != expected && !both_refused {
-                return Err((index, format!("it returns {found:?} and should return {expected:?}")));
+                return Err((index, format!("it returns {found:?}, expected {expected:?}")));
             }
             counts.calls += 1;
             counts.refused += found.is_err() as u64;
@@ -125,7 +127,7 @@ impl<'t, 'f> Session<'t, 'f> {
         }
     }
 
-    /// The node that a path leads to. With a reference.
+    /// The node at a path, with a reference.
     fn walk(&self, path: &[&str]) -> Judged<Node> {
         let mut node = self.thread.root().map_err(|error| format!("root: {error}"))?;
         for name in path {
@@ -251,7 +253,7 @@ impl<'t, 'f> Session<'t, 'f> {
         | Op::Allocate { slot, .. }
         | Op::Read { slot, .. }) = *op
         else {
-            return Err(format!("{op:?} is no call"));
+            return Err(format!("{op:?} is not a call on an open file"));
         };
         let Some(file) = &self.slots[slot as usize] else { return Err("the file is not open".to_owned()) };
         Ok(match *op {
@@ -273,7 +275,7 @@ impl<'t, 'f> Session<'t, 'f> {
                 let expected = model.files[&number].content.read(offset as u64, length as u64);
                 match count {
                     Ok(count) if bytes[..count] != expected[..] => {
-                        return Err(format!("reading at {offset} gives other bytes ({count} of {})", expected.len()));
+                        return Err(format!("reading at {offset} returns wrong bytes ({count} of {})", expected.len()));
                     }
                     count => count.map(drop),
                 }
@@ -286,7 +288,7 @@ impl<'t, 'f> Session<'t, 'f> {
         })
     }
 
-    /// Compares everything that can be reached, and the open files.
+    /// Compares everything that is reachable, and the open files.
     fn compare(&self, model: &Model) -> Judged<()> {
         let root = self.walk(&[])?;
         let mut seen = BTreeSet::new();
@@ -297,7 +299,7 @@ impl<'t, 'f> Session<'t, 'f> {
             match (slot, number) {
                 (Some(file), Some(number)) => self.compare_file(file.node(), &model.files[&number])?,
                 (None, None) => {}
-                _ => return Err("a file is open here and not there".to_owned()),
+                _ => return Err("a file is open on one side only".to_owned()),
             }
         }
         Ok(())
@@ -343,7 +345,7 @@ impl<'t, 'f> Session<'t, 'f> {
         done.map_err(|error| format!("readdir: {error}"))?;
         names.sort_unstable();
         let expected: Vec<&str> = file.entries.keys().copied().collect();
-        if names == expected { Ok(()) } else { Err(format!("it lists {names:?} and should list {expected:?}")) }
+        if names == expected { Ok(()) } else { Err(format!("it lists {names:?}, expected {expected:?}")) }
     }
 
     fn compare_file(&self, node: Node, file: &File) -> Judged<()> {
@@ -356,7 +358,7 @@ impl<'t, 'f> Session<'t, 'f> {
                 let mut target = vec![0; 4096];
                 let length = errno(root.readlink(node, &mut target)).map_err(|errno| format!("readlink: {errno}"))?;
                 if target[..length] != file.content.read(0, 4096)[..] {
-                    return Err("it has another target".to_owned());
+                    return Err("its target differs".to_owned());
                 }
             }
             _ => {}
@@ -373,7 +375,7 @@ impl<'t, 'f> Session<'t, 'f> {
     }
 
     fn compare_content(&self, node: Node, content: &Content) -> Judged<()> {
-        // Far parts are compared at their edges.
+        // Blocks far apart are compared at their edges.
         let mut at = 0;
         let mut bytes = vec![0; 64 << 10];
         while at < content.size {
@@ -404,14 +406,14 @@ fn compare_stat(stat: &engine::Attributes, file: &File) -> Judged<()> {
         Kind::Symlink => FileKind::Symlink,
         Kind::Fifo => FileKind::Fifo,
     };
-    // How long a directory is, is its file system's affair.
+    // The size of a directory is unspecified.
     let size = if file.kind == Kind::Directory { 0 } else { stat.size_bytes };
     let found = (stat.kind, stat.mode & 0o7777, stat.uid, stat.gid, stat.links, size);
     let expected = (kind, file.mode, file.uid, file.gid, file.links, file.content.size);
-    if found == expected { Ok(()) } else { Err(format!("stat says {found:?} and should say {expected:?}")) }
+    if found == expected { Ok(()) } else { Err(format!("stat returns {found:?}, expected {expected:?}")) }
 }
 
-/// Paths of the directories that a call names, as they are before it.
+/// Paths of a call's directories, as they are before the call.
 struct Paths(Vec<&'static str>, Vec<&'static str>);
 
 impl Paths {

@@ -1,30 +1,32 @@
-//! Whether a history can be explained by doing its calls one after the other.
+//! The linearizability check: whether a history can be explained by executing its calls one after
+//! the other.
 
 use super::model::{Answer, Do, Model};
 use std::collections::HashSet;
 
-/// A call that was made.
+/// A call of a history.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// By which thread.
+    /// The calling thread.
     pub thread: usize,
-    /// What.
+    /// The call.
     pub what: Do,
-    /// What it answered.
+    /// Its answer.
     pub answer: Answer,
-    /// When it began; any clock that runs the same for all threads.
+    /// Start time; any clock that is the same for all threads.
     pub began: u64,
-    /// When it had ended.
+    /// End time.
     pub ended: u64,
 }
 
-/// Calls that a history may have: they are bits of a word.
+/// Maximum number of calls in a history: they are bits of a word.
 pub const CALLS_MAX: usize = 32;
 
-/// Whether the calls of a history, from state `before` to one that `is_end` accepts, can be put in order.
+/// Whether the calls of a history can be ordered such that they lead from state `before` to a state
+/// that `is_end` accepts.
 ///
-/// By search: among the calls that nothing still to be done precedes, one must come next (Wing and Gong). States that were
-/// reached before with the same calls done are not looked at again.
+/// Searches as Wing and Gong do: the next call must be one that no remaining call precedes. States
+/// that were reached before with the same set of completed calls are skipped.
 pub fn is_linearizable(before: &Model, calls: &[Call], is_end: &dyn Fn(&Model) -> bool) -> bool {
     assert!(calls.len() <= CALLS_MAX, "a history of {} calls", calls.len());
     let mut seen = HashSet::new();
@@ -45,7 +47,7 @@ fn search(
         let done = done | 1 << index;
         let mut fits = next.allows(call.what, call.answer);
         if !fits && finds_it_dying(calls, call) {
-            // It changed nothing.
+            // The call changed nothing.
             next.clone_from(state);
             fits = true;
         }
@@ -53,8 +55,8 @@ fn search(
     })
 }
 
-/// Whether a call was refused because the directory that it names, or the file to be linked, was being removed: that may come before the name
-/// is gone.
+/// Whether a call was refused because its directory, or the file to be linked, was being removed.
+/// The refusal may come before the name is removed.
 fn finds_it_dying(calls: &[Call], call: &Call) -> bool {
     let may_be_dying = match call.what {
         Do::Make((directory, _), _) | Do::Rename(_, (directory, _), _) => directory == 1,

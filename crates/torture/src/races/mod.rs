@@ -1,14 +1,19 @@
-//! Races: real threads do calls on the same few names at once, and what they were told is checked for linearizability.
+//! Races: threads make concurrent calls on the same few names, and their answers are checked for
+//! linearizability.
 //!
-//! A history is what a few threads did between two quiet moments: each call with the moments of its beginning and its end, and its answer.
-//! It passes if the calls can be put in an order that contradicts none of these moments and in which a small [`model`] of a file system gives the same
-//! answers. After the history the names are listed, which pins down what the calls left.
+//! A history consists of the calls of a few threads between two quiescent points: each call with
+//! its start time, its end time and its answer. It passes if the calls can be ordered consistently
+//! with these times such that a small [`model`] of a file system gives the same answers. Afterwards
+//! the names are listed, which determines the final state.
 //!
-//! Two things are as on Linux, which is not linearizable in them either. While a name is being made, a file may have one link more than names that
-//! can be found: numbers of links are looked at afterwards only. And while a name is being removed, the file that loses its last one gets no new one,
-//! and in the directory nothing can be made, although the name can still be found: see [`check`].
+//! Two things are not linearizable, as on Linux:
+//! - While a name is being created, a file may have one link more than names that can be found.
+//!   Link counts are therefore checked only afterwards.
+//! - While a name is being removed, the name can still be found, but its file gets no new name if
+//!   this was its last one, and nothing can be created in its directory: see [`check`].
 //!
-//! The schedule is the machine's own, so a history does not come back by its seed; but a history that failed says all that is to know.
+//! The schedule is the machine's, so a seed does not reproduce a history; the report of a failed
+//! history contains everything about it.
 
 pub mod check;
 pub mod model;

@@ -1,8 +1,9 @@
-//! What a file system with two directories of a few names would answer if it did one call after the other.
+//! A sequential model of a file system with two directories of a few names.
 //!
-//! The first directory is there for good. The second one begins as name [`SECOND_AT`] of the first and may be moved or removed. File [`Model::file`] is open in
-//! all threads, so it may lose all its names. All other files and directories are what calls made; whoever made one keeps it open to the end, so a number means
-//! one thing throughout.
+//! The first directory always exists. The second one begins as name [`SECOND_AT`] of the first and
+//! may be moved or removed. File [`Model::file`] is open in all threads, so it may lose all its
+//! names. All other files and directories are created by calls; the creator keeps them open to the
+//! end, so that a number always refers to the same file.
 
 use engine::Error;
 use engine::format::FileKind;
@@ -18,9 +19,9 @@ pub type Place = (usize, usize);
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Do {
-    /// Makes a file, or a directory.
+    /// Creates a file or a directory.
     Make(Place, FileKind),
-    /// Gives the open file another name.
+    /// Adds a name to the open file.
     Link(Place),
     /// Removes a name of a file.
     Unlink(Place),
@@ -30,43 +31,43 @@ pub enum Do {
     Rename(Place, Place, How),
     /// Looks a name up.
     Lookup(Place),
-    /// Asks how many names the open file has.
+    /// Reads the link count of the open file.
     Links,
     /// Fills the open file with copies of one byte.
     Write(u8),
     /// Reads the open file.
     Read,
-    /// Uses many other files, so that what is in memory must make room.
+    /// Uses many other files, so that cached ones are evicted.
     Crowd(u64),
 }
 
 /// How a rename treats the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// It replaces what is there.
+    /// It replaces an existing name.
     Replace,
-    /// It refuses if anything is there.
+    /// It refuses an existing name.
     Keep,
     /// It swaps the two.
     Exchange,
 }
 
-/// What a call answered.
+/// The answer of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It was done.
+    /// Success.
     Done,
-    /// Inode number and kind of what was made or found.
+    /// Inode number and kind of the file created or found.
     File(u64, FileKind),
-    /// Number of names.
+    /// Link count.
     Links(u32),
-    /// All bytes of the file; none if they were not all the same.
+    /// The byte of the file; none if not all bytes are the same.
     Bytes(Option<u8>),
-    /// It was not done.
+    /// Failure.
     Refused(Error),
 }
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// Inode number.
@@ -80,11 +81,11 @@ pub struct Entry {
 pub struct Model {
     /// The names of both directories.
     pub names: [[Option<Entry>; NAMES]; 2],
-    /// The file that all have open.
+    /// The file that all threads have open.
     pub file: u64,
     /// The number of the second directory.
     pub second: u64,
-    /// What the open file is full of.
+    /// The byte that fills the open file.
     pub byte: u8,
     /// The second directory is removed.
     pub is_gone: bool,
@@ -126,7 +127,7 @@ impl Model {
         }
     }
 
-    /// Does a call, if `answer` is what it would answer; whether it is.
+    /// Applies a call if the model gives the same `answer`; returns whether it does.
     pub fn allows(&mut self, what: Do, answer: Answer) -> bool {
         let done = |change: Change| change.map_or_else(Answer::Refused, |()| Answer::Done) == answer;
         match what {
@@ -169,7 +170,7 @@ impl Model {
         if self.get(at).is_some() {
             return answer == Answer::Refused(Error::Exists);
         }
-        // Which number it gets is the file system's choice.
+        // The file system chooses the number.
         let Answer::File(number, made) = answer else { return false };
         self.names[at.0][at.1] = Some(Entry { number, is_directory: kind == FileKind::Directory });
         made == kind
@@ -179,7 +180,7 @@ impl Model {
         if self.get(at).is_some() {
             return Err(Error::Exists);
         }
-        // What has no name any more does not get a new one.
+        // A file without a name does not get a new one.
         if self.links() == 0 || self.is_gone(at.0) {
             return Err(Error::NotFound);
         }
@@ -224,7 +225,7 @@ impl Model {
             (Some(target), _) if target.number == source.number => return Ok(()),
             _ => {}
         }
-        // What is above comes before what kind it is.
+        // The check for ancestors comes before that for kinds.
         let is_above = |entry: Entry, directory: usize| entry.number == self.second && directory == 1;
         let takes_parent = target.is_some_and(|target| is_above(target, from.0));
         if is_above(source, to.0) || (how == How::Exchange && takes_parent) {

@@ -1,4 +1,4 @@
-//! Makes histories: threads that wait for each other, then make their calls at once.
+//! Runs histories: threads wait for each other, then make their calls concurrently.
 
 use super::check::{CALLS_MAX, Call, is_linearizable};
 use super::model::{Answer, Do, How, Model, NAMES, Place, SECOND_AT};
@@ -15,51 +15,52 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const IMAGE_BYTES: u64 = 64 << 20;
-/// Histories on one image before it is left, checked and made anew.
+/// Histories on one image before it is detached, checked and replaced.
 const HISTORIES_PER_IMAGE: u64 = 4000;
-/// Histories in one directory: enough for its log to be compacted while others use it.
+/// Histories in one directory: enough for its log to be compacted during use.
 const HISTORIES_PER_DIRECTORY: u64 = 500;
 /// Calls of a thread in a history.
 const CALLS_PER_THREAD: u64 = 5;
-/// Bytes of the open file: several blocks, so that a write of all is more than one word.
+/// Length of the open file: several blocks, so that a full write changes more than one word.
 const FILE_BYTES: usize = 9000;
-/// Directories that only a crowd uses, and files in each: more than fit into memory together with the rest.
+/// Directories that only the crowd uses, and files in each: together with the rest more than fit
+/// into memory.
 const CROWDS: u64 = 40;
 const CROWD_FILES: u64 = 120;
-/// The least that the engine keeps in memory, so that the crowd drives out what nobody uses.
+/// The engine's minimum, so that the crowd evicts unused files.
 const CACHED_FILES_MAX: u64 = 1;
-/// Names, the last of them long enough for several lines.
+/// Names; the last one needs several lines.
 const NAME: [&[u8]; NAMES] = [b"a", b"another name of some length", b"second"];
 
-/// What to do.
+/// The parameters of races.
 #[derive(Debug, Clone, Copy)]
 pub struct Races {
-    /// When to stop.
+    /// Maximum duration.
     pub duration: Duration,
-    /// And after so many histories; 0: no limit.
+    /// Maximum number of histories; 0: no limit.
     pub histories_max: u64,
-    /// Draws the calls.
+    /// Random seed.
     pub seed: u64,
     /// Threads of a history: 2 to 6.
     pub threads: usize,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Histories.
     pub histories: u64,
-    /// Those in which calls of several threads overlapped.
+    /// Histories in which calls of several threads overlapped.
     pub overlapping: u64,
     /// Calls in them.
     pub calls: u64,
     /// Images that were checked afterwards.
     pub images: u64,
-    /// What went wrong, in words.
+    /// The violations, as text.
     pub violations: Vec<String>,
 }
 
-/// Numbers that look random; the same for the same seed.
+/// Pseudorandom numbers, the same for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -97,7 +98,7 @@ impl Random {
     }
 }
 
-/// Where threads wait for each other, briefly: they are to begin at the same moment.
+/// A spinning barrier: the threads start at the same time.
 struct Meeting {
     threads: usize,
     arrived: AtomicUsize,
@@ -120,7 +121,7 @@ impl Meeting {
     }
 }
 
-/// What all threads of a history know.
+/// The state that all threads of a history share.
 #[derive(Debug, Clone, Copy)]
 struct Scene {
     directories: [Node; 2],
@@ -140,7 +141,7 @@ fn new_node(kind: FileKind) -> NewNode<'static> {
 struct Actor<'t, 'f> {
     thread: &'t Thread<'f>,
     scene: Scene,
-    /// What it made: open to the end, so that no number gets a second meaning.
+    /// The files that it created, open to the end, so that no number is reused.
     made: RefCell<Vec<Node>>,
 }
 
@@ -210,7 +211,7 @@ impl Actor<'_, '_> {
         let mut random = Random::new(self.scene.seed * 31 + index as u64);
         let calls = (0..1 + random.below(CALLS_PER_THREAD)).map(|_| {
             let what = random.call();
-            // A counter, and not a clock: what it orders did happen in that order.
+            // A counter instead of a clock: its order is the real order of events.
             let began = clock.fetch_add(1, SeqCst);
             let answer = self.act(what);
             Call { thread: index, what, answer, began, ended: clock.fetch_add(1, SeqCst) }
@@ -231,7 +232,7 @@ struct Stage<'f> {
     made: Mutex<Vec<Node>>,
 }
 
-/// Makes histories until the time is over or something goes wrong. `tell` hears of progress now and then.
+/// Runs histories until the time is up or a violation is found. `tell` receives the progress.
 pub fn races(plan: &Races, tell: &mut dyn FnMut(&Outcome)) -> Result<Outcome> {
     let begun = Instant::now();
     let threads = plan.threads.clamp(2, CALLS_MAX / CALLS_PER_THREAD as usize);
@@ -254,7 +255,8 @@ fn on_an_image(
     tell: &mut dyn FnMut(&Outcome),
 ) -> Result<()> {
     let image = Mapping::anonymous(IMAGE_BYTES).map_err(|_| Error::NoMemory)?;
-    // SAFETY: the mapping outlives all regions, which end with this function; nobody else knows it.
+    // SAFETY: the mapping outlives all regions, which end with this function; nothing else knows
+    // it.
     let region = || unsafe { Region::new(image.address(), image.length(), Direct) };
     mkfs(&region(), &make_options())?;
     let options = AttachOptions { cached_files_max: CACHED_FILES_MAX, ..AttachOptions::default() };
@@ -306,7 +308,7 @@ fn crowd_name(index: u64) -> String {
     format!("crowd {index}")
 }
 
-/// Directories full of files that have nothing to do with the histories.
+/// Creates directories full of files that are unrelated to the histories.
 fn make_crowd(fs: &Fs) -> Result<()> {
     let thread = fs.enter()?;
     let root = thread.root()?;
@@ -350,7 +352,7 @@ impl<'f> Stage<'f> {
         }
     }
 
-    /// The thread that sets the scene, takes part, and looks at what came of it.
+    /// The thread that sets up the histories, takes part, and checks the results.
     fn lead(
         &self,
         outcome: &mut Outcome,
@@ -412,7 +414,7 @@ impl<'f> Stage<'f> {
         if outcome.violations.is_empty() {
             let cleaned = clean(thread, &scene);
             if let Err(error) = cleaned {
-                outcome.violations.push(describe(seed, &format!("cannot be cleaned up: {error:?}"), &calls));
+                outcome.violations.push(describe(seed, &format!("cleaning up fails: {error:?}"), &calls));
             }
         }
         let made = std::mem::take(&mut *locked(&self.made));
@@ -421,14 +423,14 @@ impl<'f> Stage<'f> {
     }
 }
 
-/// Whether calls of different threads were under way at the same time.
+/// Whether calls of different threads overlapped in time.
 fn overlaps(calls: &[Call]) -> bool {
     let at_once = |a: &Call, b: &Call| a.thread != b.thread && a.began < b.ended && b.began < a.ended;
     calls.iter().any(|call| calls.iter().any(|other| at_once(call, other)))
 }
 
 impl Actor<'_, '_> {
-    /// Looks at what a history left, and whether its calls and that can be explained.
+    /// Checks the final state of a history, and whether the calls and this state can be explained.
     fn look(&self, calls: &[Call]) -> std::result::Result<(), String> {
         let mut names = [[None; NAMES]; 2];
         for (directory, names) in names.iter_mut().enumerate() {
@@ -436,7 +438,7 @@ impl Actor<'_, '_> {
                 *number = match self.act(Do::Lookup((directory, name))) {
                     Answer::File(number, _) => Some(number),
                     Answer::Refused(Error::NotFound) => None,
-                    other => return Err(format!("afterwards looking up {directory}/{name} says {other:?}")),
+                    other => return Err(format!("afterwards the lookup of {directory}/{name} returns {other:?}")),
                 };
             }
             self.compare_listing(directory, names)?;
@@ -444,7 +446,7 @@ impl Actor<'_, '_> {
         let links = names.iter().flatten().flatten().filter(|number| **number == self.scene.file.number).count();
         let said = self.act(Do::Links);
         if said != Answer::Links(links as u32) {
-            return Err(format!("afterwards the file has {links} names, but it is said: {said:?}"));
+            return Err(format!("afterwards the file has {links} names, but the link count is {said:?}"));
         }
         let byte = self.act(Do::Read);
         let before = Model::new(self.scene.file.number, self.scene.directories[1].number);
@@ -454,11 +456,11 @@ impl Actor<'_, '_> {
         };
         match is_linearizable(&before, calls, &is_end) {
             true => Ok(()),
-            false => Err(format!("no order explains the answers; afterwards there are {names:?} and {byte:?}")),
+            false => Err(format!("the answers are not linearizable; the final state is {names:?} and {byte:?}")),
         }
     }
 
-    /// A listing shows the same names as lookups.
+    /// Checks that a listing shows the same names as lookups.
     fn compare_listing(&self, directory: usize, names: &[Option<u64>; NAMES]) -> std::result::Result<(), String> {
         let mut listed = [None; NAMES];
         let node = self.scene.directories[directory];
@@ -482,7 +484,7 @@ impl Actor<'_, '_> {
 
 /// Removes all names of a history.
 fn clean(thread: &Thread<'_>, scene: &Scene) -> Result<()> {
-    // The second directory may be anywhere in the first: what is in it goes first.
+    // The second directory may be anywhere in the first, so its content is removed first.
     for directory in [scene.directories[1], scene.directories[0]] {
         for name in NAME {
             let removed = match thread.stat_name(directory, name) {

@@ -1,5 +1,6 @@
-//! Those inside a storm: workers, and the crew that starts, kills and replaces them. Both are this program once more, told by an environment variable what to
-//! do, so that a test can be one, too.
+//! The processes inside a storm: workers, and the crew, which starts, kills and replaces them. Both
+//! are this program again with their role in an environment variable, so that a test binary can be
+//! one, too.
 
 use super::files::{ByLibrary, BySystem, Files};
 use super::work::{CALLS_MAX, Chapter, Random, disturbance, told};
@@ -15,24 +16,24 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What to do, for a program that takes part.
+/// The role of a participating process.
 pub(super) const ROLE: &str = "TORTURE_STORM";
-/// How a program that takes part starts itself again: its arguments, with spaces between.
+/// The arguments with which a participating process starts this program again, separated by spaces.
 pub(super) const ARGUMENTS: &str = "TORTURE_STORM_ARGUMENTS";
-/// How a worker ends when the server of its mount is gone.
+/// Exit status of a worker whose mount's server is dead.
 pub(super) const GONE: i32 = 3;
-/// How it ends when something is wrong, which it has said.
+/// Exit status of a worker that has reported a violation.
 const WRONG: i32 = 4;
-/// Calls of all workers between two kills, at most; and how long a kill waits for them, at most.
+/// Maximum number of calls of all workers between two kills, and the maximum wait for them.
 pub(super) const CALLS_BETWEEN: u64 = 60;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// How often the crew looks at the ledger.
+/// Interval between readings of the ledger.
 const LOOK: Duration = Duration::from_micros(300);
-/// A worker that does nothing for so long stands still.
+/// A worker without progress for this long hangs.
 const STILL: Duration = Duration::from_secs(60);
-/// Between the things that a program which takes part is told: no path of ours contains it.
+/// Separates the fields of a role; none of the paths contains it.
 const BETWEEN: char = '\n';
-/// The directory that all share.
+/// The directory that all workers share.
 const SHARED: &str = "shared";
 
 /// A worker's directory.
@@ -40,20 +41,21 @@ pub(super) fn own(worker: usize) -> String {
     format!("w{worker}")
 }
 
-/// Where workers say how many of their calls have returned: outside, so that it outlives whatever is killed.
+/// The file in which workers record how many of their calls have returned. It is outside the image,
+/// so that it outlives every killed process.
 pub(super) struct Ledger(File);
 
-/// How far a worker is.
+/// The progress of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     /// The chapter.
     pub chapter: u64,
-    /// Calls of it that have returned.
+    /// Its calls that have returned.
     pub returned: usize,
 }
 
 impl Place {
-    /// About how many calls this is from the beginning.
+    /// The approximate number of calls since the beginning.
     pub(super) fn calls(self) -> u64 {
         self.chapter * CALLS_MAX + self.returned as u64
     }
@@ -77,14 +79,14 @@ impl Ledger {
     }
 }
 
-/// What everybody inside is told.
+/// The instructions for a participating process.
 #[derive(Debug, Clone)]
 pub(super) struct Orders {
     pub front: Front,
     pub seed: u64,
     pub workers: usize,
     pub kills: u64,
-    /// The image for the library; the directory of the mount for others.
+    /// For the library the image; for the other fronts the mount's directory.
     pub place: PathBuf,
     pub ledger: PathBuf,
 }
@@ -109,11 +111,11 @@ impl Orders {
     }
 }
 
-/// If this process was started to take part in a storm, does that, and ends.
+/// If this process has a role in a storm, plays it and exits.
 pub fn take_part() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let (who, orders) = role.split_once(BETWEEN).expect("who, and orders");
-    let orders = Orders::parse(orders).expect("orders");
+    let (who, orders) = role.split_once(BETWEEN).expect("a role and its orders");
+    let orders = Orders::parse(orders).expect("valid orders");
     let code = match who {
         "crew" => crew(&orders),
         worker => {
@@ -131,14 +133,14 @@ pub fn take_part() {
     std::process::exit(code);
 }
 
-/// This program once more.
+/// Prepares a command to play a role.
 pub(super) fn once_more(mut command: Command, role: &str, orders: &Orders, arguments: &str) -> Command {
     command.args(arguments.split(' ').filter(|argument| !argument.is_empty()));
     command.env(ROLE, format!("{role}{BETWEEN}{}", orders.text())).env(ARGUMENTS, arguments).stdin(Stdio::null());
     command
 }
 
-/// The program that takes part: by its path, since /proc may be another one's.
+/// This program, by its path, because /proc may be another one's.
 fn program() -> PathBuf {
     std::env::current_exe().expect("this program has a path")
 }
@@ -149,7 +151,7 @@ fn start(orders: &Orders, worker: usize) -> Child {
     command.stdout(Stdio::null()).spawn().expect("a worker starts")
 }
 
-/// Kills workers and starts others, as often as it is told. Says how many it killed.
+/// Kills and replaces workers until the requested number of kills; prints the number of kills.
 fn crew(orders: &Orders) -> i32 {
     let mut crew = Crew::new(orders);
     let mut random = Random(orders.seed ^ u64::from(std::process::id()));
@@ -166,7 +168,7 @@ fn crew(orders: &Orders) -> i32 {
     code
 }
 
-/// Workers at work, and how far each was when it was last seen to move.
+/// Running workers, with the place and time of the last progress of each.
 struct Crew<'o> {
     orders: &'o Orders,
     ledger: Ledger,
@@ -183,7 +185,8 @@ impl<'o> Crew<'o> {
         Crew { orders, ledger, workers, moved, kills: 0 }
     }
 
-    /// Waits until the workers have made so many calls, however slow the machine is; but not for ever, since they may all be at their beginnings.
+    /// Waits until the workers have made this many calls, at most [`PAUSE_MAX`]: they may all be
+    /// starting.
     fn wait(&self, calls: u64) {
         let made = || (0..self.orders.workers).map(|worker| self.ledger.place(worker).calls()).sum::<u64>();
         let (begun, before) = (Instant::now(), made());
@@ -192,7 +195,7 @@ impl<'o> Crew<'o> {
         }
     }
 
-    /// Kills a worker; another one may take its place. A code, as of [`verdict`].
+    /// Kills a worker and optionally replaces it. Returns a code of [`verdict`].
     fn kill(&mut self, worker: usize, replace: bool) -> i32 {
         self.workers[worker].kill().expect("is ours to kill");
         let status = self.workers[worker].wait().expect("ends");
@@ -210,7 +213,7 @@ impl<'o> Crew<'o> {
             if now != *seen {
                 (*seen, *since) = (now, Instant::now());
             } else if since.elapsed() > STILL {
-                eprintln!("VIOLATION worker {worker} stands still. This is what all of them do:");
+                eprintln!("VIOLATION worker {worker} hangs. Stacks of all workers:");
                 self.workers.iter().for_each(|child| tell_stack(child.id()));
                 return WRONG;
             }
@@ -219,23 +222,24 @@ impl<'o> Crew<'o> {
     }
 }
 
-/// Where a process is, if this machine has the means to see it.
+/// Prints the stacks of a process, if gdb is available.
 fn tell_stack(process: u32) {
     let number = process.to_string();
     let told = Command::new("gdb").args(["-p", &number, "-batch", "-ex", "thread apply all backtrace"]).output();
     match told {
         Ok(told) => eprintln!("process {process}:\n{}", String::from_utf8_lossy(&told.stdout)),
-        Err(error) => eprintln!("process {process}: gdb does not start: {error}"),
+        Err(error) => eprintln!("process {process}: gdb cannot be started: {error}"),
     }
 }
 
-/// 0 for a death by our hand, or the code with which a worker ended; what is wrong outweighs a server that is gone.
+/// 0 for a killed worker, otherwise its exit status. A violation takes precedence over a dead
+/// server.
 fn verdict(status: ExitStatus, worker: usize) -> i32 {
     match (status.signal(), status.code()) {
         (Some(libc::SIGKILL), _) | (_, Some(0)) => 0,
         (_, Some(code)) if code == GONE || code == WRONG => code,
         _ => {
-            eprintln!("VIOLATION worker {worker} ended with {status}");
+            eprintln!("VIOLATION worker {worker} exited with {status}");
             WRONG
         }
     }
@@ -246,7 +250,8 @@ enum Trouble {
     Wrong(String),
 }
 
-/// Looks what the last one in this place has left, and goes on from there until somebody ends it.
+/// Checks what the previous worker in this place has left, and continues its work until it is
+/// killed.
 fn work(orders: &Orders, worker: usize) -> Result<(), Trouble> {
     if orders.front != Front::Library {
         return go_on(&BySystem(orders.place.clone()), orders, worker);
@@ -254,26 +259,27 @@ fn work(orders: &Orders, worker: usize) -> Result<(), Trouble> {
     let watch = Arc::new(Watch::new(IMAGE_BYTES));
     let image = Image::open_with(&orders.place, &library(&orders.place), || Arc::clone(&watch))
         .map_err(|error| Trouble::Wrong(format!("the image cannot be opened: {error}")))?;
-    // Whoever has seen a death puts the work of the dead in order: until then a link that one was making is counted. (Under `directfs run` a new process does.)
-    image.fs().settle_dead().map_err(|error| Trouble::Wrong(format!("putting the dead in order: {error:?}")))?;
+    // A process that detects a death recovers the work of the dead thread; until then a link that
+    // it was creating is counted. (Under `directfs run` a new process does this.)
+    image.fs().settle_dead().map_err(|error| Trouble::Wrong(format!("recovering dead threads: {error:?}")))?;
     let hand = Hand::new(image.fs()).map_err(|error| Trouble::Wrong(format!("no slot: {error:?}")))?;
     go_on(&ByLibrary(&hand), orders, worker)
 }
 
 fn go_on(files: &dyn Files, orders: &Orders, worker: usize) -> Result<(), Trouble> {
     let failed = |what: String, error: i32| match error {
-        // What a mount says whose server is dead.
+        // The errors of a mount whose server is dead.
         libc::ENOTCONN | libc::ECONNABORTED if orders.front == Front::Mount => Trouble::Gone,
         _ => Trouble::Wrong(format!("{what}: {}", std::io::Error::from_raw_os_error(error))),
     };
     let ledger = Ledger::open(&orders.ledger).map_err(|error| Trouble::Wrong(format!("the ledger: {error}")))?;
     let directory = own(worker);
     for name in [&directory, SHARED] {
-        files.prepare(name).map_err(|error| failed(format!("making {name}"), error))?;
+        files.prepare(name).map_err(|error| failed(format!("creating {name}"), error))?;
     }
     let Place { mut chapter, returned } = ledger.place(worker);
     let mut calls = Chapter::new(orders.seed, worker, chapter);
-    let found = files.see(&directory).map_err(|error| failed(format!("looking at {directory}"), error))?;
+    let found = files.see(&directory).map_err(|error| failed(format!("reading {directory}"), error))?;
     let judged = calls.judge(returned, &found, orders.front.cuts_writes());
     let at = |chapter: u64, count: usize| format!("chapter {chapter}, call {count}");
     let mut done = judged.map_err(|what| Trouble::Wrong(format!("{}: {what}", at(chapter, returned))))?;
@@ -292,13 +298,13 @@ fn go_on(files: &dyn Files, orders: &Orders, worker: usize) -> Result<(), Troubl
         let other = disturbance(&mut random);
         match files.call(SHARED, &other) {
             Err(error) if !EXPECTED.contains(&error) => {
-                return Err(failed(format!("in what all share, {} fails", told(&other)), error));
+                return Err(failed(format!("in the shared directory, {} fails", told(&other)), error));
             }
             _ => {}
         }
     }
 }
 
-/// What names that others change at the same time may lead to.
+/// Expected errors on names that other workers change concurrently.
 const EXPECTED: [i32; 8] =
     [libc::ENOENT, libc::EEXIST, libc::ENOTEMPTY, libc::EISDIR, libc::ENOTDIR, libc::EINVAL, libc::EPERM, libc::EBUSY];

@@ -1,4 +1,5 @@
-//! The calls of a storm on a real file system: through the engine in this process, or as any program makes them.
+//! The calls of a storm on a real file system: through the engine in this process, or by system
+//! calls.
 
 use super::work::{Call, Names, Seen};
 use crate::hand::Hand;
@@ -10,13 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 
-/// A way to make calls; errors are numbers of errno.
+/// A way to make calls; errors are errno values.
 pub trait Files {
     /// Makes a call in a directory of the root.
     fn call(&self, directory: &str, call: &Call) -> Result<(), i32>;
-    /// What is in a directory of the root.
+    /// The content of a directory of the root.
     fn see(&self, directory: &str) -> Result<Names, i32>;
-    /// Makes a directory in the root, unless it is there.
+    /// Creates a directory in the root unless it exists.
     fn prepare(&self, directory: &str) -> Result<(), i32>;
 }
 
@@ -32,7 +33,7 @@ impl Files for ByLibrary<'_, '_> {
             Call::Create(name) => hand.create(&at(name)),
             Call::Write(name, offset, bytes) => {
                 hand.with(&at(name), |node| hand.thread.write(node, *offset, bytes)).and_then(|count| {
-                    // There is room, and it is one call.
+                    // There is room, and the write is one call.
                     if count == bytes.len() { Ok(()) } else { Err(Error::NoSpace) }
                 })
             }
@@ -90,7 +91,7 @@ impl ByLibrary<'_, '_> {
     }
 }
 
-/// Calls of the system on paths below a directory.
+/// System calls on paths below a directory.
 pub struct BySystem(pub PathBuf);
 
 fn number(error: &io::Error) -> i32 {
@@ -143,8 +144,8 @@ impl Files for BySystem {
     }
 }
 
-/// There is room, so a write that comes short has met something else: what, the next one tells. (The kernel may pass a write on in pieces, and a server die
-/// between two of them.)
+/// There is room, so a short write was interrupted by an error, which the next write returns. (The
+/// kernel may pass a write on in pieces, and the server may die between two of them.)
 fn write(file: &fs::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let count = file.write_at(bytes, offset)?;
     if count == bytes.len() {
@@ -158,7 +159,7 @@ fn exchange(one: PathBuf, two: PathBuf) -> io::Result<()> {
     let [one, two] = [one, two].map(|path| std::ffi::CString::new(path.as_os_str().as_bytes()));
     let (one, two) = (one?, two?);
     let here = libc::AT_FDCWD;
-    // SAFETY: two strings that end with zero.
+    // SAFETY: two strings that end in zero.
     let done = unsafe { libc::renameat2(here, one.as_ptr(), here, two.as_ptr(), libc::RENAME_EXCHANGE) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,11 +1,19 @@
-//! Kill storms: processes that work on one image at once are killed at random moments, and others take their places.
+//! Kill storms: processes that work concurrently on one image are killed at random points and
+//! replaced.
 //!
-//! A storm goes over one of three fronts: the library (every worker has the image inside), a mount (whose server is killed, too), or `directfs run`. It
-//! consists of rounds. In each a *crew* of workers is let loose, of which one is killed after every few calls. A worker makes calls with names of its own, and
-//! notes outside of the image how many have returned ([`work`]). Whoever takes the place of a dead one first compares what is there with what must be: what the
-//! calls that had returned left, with or without the next one, and nothing else. Between, all make calls with names that all want. After the
-//! round `fsck` looks at the image as it is: what deaths left may be there as notes, but no error. Then it is opened by the library, every worker's names are
-//! compared again, and when it has been left `fsck` must find neither an error nor a warning. What fails is kept: the image, and what everybody said.
+//! A storm uses one of three fronts: the library (every worker attaches the image), a mount (whose
+//! server is killed, too), or `directfs run`. It consists of rounds.
+//!
+//! In each round a *crew* of workers runs, one of which is killed after every few calls. A worker
+//! makes calls with its own names, and records outside the image how many have returned ([`work`]).
+//! The replacement of a killed worker first checks its names: they must be as the completed calls
+//! left them, with or without the next call's effect. Between these calls, all workers make calls
+//! on shared names.
+//!
+//! After the round `fsck` checks the image as it is: it may report notes about the deaths, but no
+//! error. Then the library opens it, every worker's names are checked again, and after a clean
+//! detach `fsck` must find neither an error nor a warning. On a failure the image and all output
+//! are kept.
 
 mod crew;
 mod files;
@@ -28,16 +36,16 @@ use std::time::{Duration, Instant};
 use work::{Chapter, Random};
 
 const IMAGE_BYTES: u64 = 64 << 20;
-/// Where programs see the image under `directfs run`.
+/// The path of the image's files under `directfs run`.
 const INSIDE: &str = "/mnt/directfs";
-/// How long a mount may take.
+/// Maximum time for a mount.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(60);
-/// Rounds on an image; then another one is made.
+/// Rounds on an image before it is replaced.
 const ROUNDS_OF_AN_IMAGE: u64 = 50;
-/// After so many failures there is no need for more.
+/// Maximum number of failures; the run stops then.
 const VIOLATIONS_MAX: usize = 20;
 
-/// By what road workers come to the image.
+/// The way in which workers access the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub enum Front {
     /// The engine in their own process.
@@ -49,15 +57,16 @@ pub enum Front {
 }
 
 impl Front {
-    /// All.
+    /// All fronts.
     pub const ALL: [Front; 3] = [Front::Library, Front::Mount, Front::Run];
 
-    /// Whether a write may reach the file system in pieces: the kernel hands it over page by page, and stops when the writer is killed.
+    /// Whether a write may reach the file system in pieces: the kernel passes it on page by page,
+    /// and stops when the writer is killed.
     fn cuts_writes(self) -> bool {
         self == Front::Mount
     }
 
-    /// For people.
+    /// For display.
     pub fn name(self) -> &'static str {
         match self {
             Front::Library => "library",
@@ -67,28 +76,28 @@ impl Front {
     }
 }
 
-/// What is to be done.
+/// The parameters of a storm.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// For how long; at least `rounds_min` rounds of each front.
+    /// Duration; at least `rounds_min` rounds of each front.
     pub duration: Duration,
-    /// See there.
+    /// Minimum number of rounds of each front.
     pub rounds_min: u64,
-    /// Kills of a round.
+    /// Kills in a round.
     pub kills: u64,
-    /// Draws what is drawn.
+    /// Random seed.
     pub seed: u64,
-    /// Workers at a time.
+    /// Concurrent workers.
     pub workers: usize,
-    /// Over which fronts, in turn.
+    /// The fronts, used in turn.
     pub fronts: Vec<Front>,
     /// The program `directfs`, for all fronts but the library.
     pub directfs: Option<PathBuf>,
-    /// How this program is started to take part in the storm: arguments, with spaces between.
+    /// The arguments with which this program takes part in the storm, separated by spaces.
     pub arguments: String,
 }
 
-/// What came of it over one front.
+/// The results of one front.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct Counts {
     /// Rounds.
@@ -97,11 +106,11 @@ pub struct Counts {
     pub kills: u64,
     /// Servers of mounts that were killed.
     pub servers: u64,
-    /// Calls with names of their own that workers made.
+    /// Calls of workers with their own names.
     pub calls: u64,
-    /// Rounds that did not pass.
+    /// Rounds that failed.
     pub violations: u64,
-    /// How long they took.
+    /// Duration of the rounds.
     pub seconds: f64,
 }
 
@@ -116,24 +125,24 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// What came of a plan.
+/// The results of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// By front.
     pub lines: Vec<(Front, Counts)>,
-    /// What did not pass, and where the image is.
+    /// The violations, with the paths of the images.
     pub violations: Vec<String>,
 }
 
 impl Outcome {
-    /// The lines together.
+    /// The sum of all lines.
     pub fn total(&self) -> Counts {
         let mut total = Counts::default();
         self.lines.iter().for_each(|(_, line)| total += *line);
         total
     }
 
-    /// A table for people.
+    /// A table for display.
     pub fn table(&self) -> String {
         let mut text = String::new();
         let titles = ["rounds", "workers killed", "servers killed", "calls", "violations", "time, s"];
@@ -160,7 +169,7 @@ fn library(image: &Path) -> OpenImage {
     OpenImage { dram_directory, recovery_threads: 1, patience: Duration::from_secs(60), ..OpenImage::default() }
 }
 
-/// A directory of a storm's own, which goes with it.
+/// A storm's directory, which is removed with it.
 struct Stage {
     directory: PathBuf,
     keep: bool,
@@ -170,7 +179,7 @@ impl Stage {
     fn new(front: Front, seed: u64) -> Result<Stage> {
         let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
         let directory = base.join(format!("torture-{}-{}-{seed}", std::process::id(), front.name()));
-        fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
+        fs::create_dir(&directory).with_context(|| format!("creating {}", directory.display()))?;
         let stage = Stage { directory, keep: false };
         fs::create_dir(stage.point())?;
         let options = MakeOptions { length: IMAGE_BYTES, sparse: true, permissions: 0o777, ..MakeOptions::default() };
@@ -190,7 +199,7 @@ impl Stage {
         self.directory.join("ledger")
     }
 
-    /// What a crew and its workers, or a server, said in this round.
+    /// The output of a crew and its workers, or of a server, in this round.
     fn said(&self) -> PathBuf {
         self.directory.join("said")
     }
@@ -217,21 +226,21 @@ impl Drop for Stage {
     }
 }
 
-/// A storm over one front.
+/// A storm on one front.
 struct Storm<'p> {
     plan: &'p Plan,
     front: Front,
     seed: u64,
     stage: Stage,
     random: Random,
-    /// Rounds on this image, the present one included.
+    /// Rounds on this image, including the present one.
     rounds: u64,
-    /// Of the present round.
+    /// Counts of the present round.
     counts: Counts,
 }
 
 impl<'p> Storm<'p> {
-    /// A fresh image, nobody inside. The seed is for this image.
+    /// Starts with a fresh image. The seed belongs to this image.
     fn new(plan: &'p Plan, front: Front, seed: u64) -> Result<Storm<'p>> {
         let stage = Stage::new(front, seed)?;
         let random = Random(seed ^ (front as u64) << 32);
@@ -239,14 +248,15 @@ impl<'p> Storm<'p> {
     }
 
     fn directfs(&self) -> Result<Command> {
-        let program = self.plan.directfs.as_ref().context("the program directfs is needed, and not known")?;
+        let program =
+            self.plan.directfs.as_ref().context("this front needs the directfs program: specify it with --directfs")?;
         Ok(Command::new(program))
     }
 
     fn orders(&self) -> Orders {
         Orders {
             front: self.front,
-            // The same for all rounds: the calls of a chapter follow from it.
+            // The same for all rounds: the calls of a chapter depend on it.
             seed: self.seed,
             workers: self.plan.workers,
             kills: self.plan.kills,
@@ -259,7 +269,7 @@ impl<'p> Storm<'p> {
         }
     }
 
-    /// One round. An error is a violation, or something that this machine lacks.
+    /// Runs one round. An error is a violation, or a missing facility of this machine.
     fn round(&mut self) -> (Counts, Result<()>) {
         let begun = Instant::now();
         self.counts = Counts { rounds: 1, ..Counts::default() };
@@ -288,9 +298,9 @@ impl<'p> Storm<'p> {
             }
             Front::Mount => self.mount_round()?,
         }
-        self.look(false).context("as it was left")?;
+        self.look(false).context("as the round left the image")?;
         self.compare()?;
-        self.look(true).context("after it was opened and left once more")
+        self.look(true).context("after a clean attach and detach")
     }
 
     fn places(&self) -> Vec<Place> {
@@ -315,11 +325,15 @@ impl<'p> Storm<'p> {
         let kills = text.lines().find_map(|line| line.strip_prefix("kills ")?.parse::<u64>().ok());
         self.counts.kills += kills.unwrap_or(0);
         let said = fs::read_to_string(self.stage.said()).unwrap_or_default();
-        ensure!(output.status.success() && kills.is_some(), "the crew ended with {}, and said: {said}", output.status);
+        ensure!(
+            output.status.success() && kills.is_some(),
+            "the crew exited with {}; its output: {said}",
+            output.status
+        );
         Ok(())
     }
 
-    /// A round over a mount: every other time its server is killed.
+    /// A round on a mount: in every second one its server is killed.
     fn mount_round(&mut self) -> Result<()> {
         let mut server = self.serve()?;
         let mut crew = self.crew(Command::new(std::env::current_exe()?))?;
@@ -331,7 +345,7 @@ impl<'p> Storm<'p> {
         }
         let output = crew.wait_with_output()?;
         let noted = self.note_crew(&output);
-        // Those whose server is gone end, and so does their crew.
+        // Workers without a server exit, and so does their crew.
         let gone = kills_server && output.status.code() == Some(crew::GONE);
         let lazily: &[&str] = if kills_server { &["umount", "--lazy"] } else { &["umount"] };
         let unmounted = self.directfs()?.args(lazily).arg(self.stage.point()).output()?;
@@ -340,12 +354,12 @@ impl<'p> Storm<'p> {
             noted?;
         }
         let told = String::from_utf8_lossy(&unmounted.stderr);
-        ensure!(unmounted.status.success(), "umount ended with {}: {told}", unmounted.status);
-        ensure!(kills_server || ended.success(), "the server ended with {ended}");
+        ensure!(unmounted.status.success(), "umount exited with {}: {told}", unmounted.status);
+        ensure!(kills_server || ended.success(), "the server exited with {ended}");
         Ok(())
     }
 
-    /// Waits until workers have made some of the calls of a round, or all.
+    /// Waits until workers have made some of the calls of a round, or until the crew has ended.
     fn wait_for_calls(&mut self, crew: &mut Child) -> Result<()> {
         let made = |storm: &Storm| storm.places().into_iter().map(Place::calls).sum::<u64>();
         let calls = made(self) + self.random.below(crew::CALLS_BETWEEN / 2 * self.plan.kills);
@@ -355,7 +369,7 @@ impl<'p> Storm<'p> {
         Ok(())
     }
 
-    /// Mounts the image; its server, once the mount stands.
+    /// Mounts the image; returns the server once the mount is ready.
     fn serve(&self) -> Result<Child> {
         let mut command = self.directfs()?;
         command.args(["mount", "--foreground"]).arg(self.stage.image()).arg(self.stage.point());
@@ -368,19 +382,19 @@ impl<'p> Storm<'p> {
         let begun = Instant::now();
         while !self.stage.is_mounted() {
             if let Some(status) = server.try_wait()? {
-                bail!("directfs mount ended with {status}");
+                bail!("directfs mount exited with {status}");
             }
             if begun.elapsed() > MOUNT_PATIENCE {
                 let _ = server.kill();
                 let _ = server.wait();
-                bail!("the mount does not come to stand");
+                bail!("the mount is not ready in time");
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(server)
     }
 
-    /// Compares the names of all workers, when nobody is inside any more.
+    /// Checks the names of all workers after all processes have ended.
     fn compare(&self) -> Result<()> {
         let path = self.stage.image();
         let watch = Arc::new(Watch::new(IMAGE_BYTES));
@@ -390,29 +404,29 @@ impl<'p> Storm<'p> {
             for (worker, place) in self.places().into_iter().enumerate() {
                 let found = match ByLibrary(&hand).see(&own(worker)) {
                     Err(libc::ENOENT) if place == (Place { chapter: 0, returned: 0 }) => continue,
-                    found => found.map_err(|error| anyhow!("looking at w{worker}: error {error}"))?,
+                    found => found.map_err(|error| anyhow!("reading w{worker}: error {error}"))?,
                 };
                 let Place { chapter, returned } = place;
                 let judged = Chapter::new(self.seed, worker, chapter).judge(returned, &found, self.front.cuts_writes());
                 judged.map_err(|what| anyhow!("worker {worker}, chapter {chapter}, call {returned}: {what}"))?;
             }
         }
-        image.close().map(drop).context("leaving the image")
+        image.close().map(drop).context("closing the image")
     }
 
-    /// Lets `fsck` look at the image: as deaths left it, or in order.
+    /// Runs `fsck` on the image: as the deaths left it, or after a clean detach.
     fn look(&self, in_order: bool) -> Result<()> {
-        let alone = Alone::open(self.stage.image()).context("opening the image alone")?;
+        let alone = Alone::open(self.stage.image()).context("opening the image exclusively")?;
         let mapping = alone.mapping();
-        // SAFETY: the mapping outlives the region, and nobody else is there.
+        // SAFETY: the mapping outlives the region, and nothing else uses it.
         let region = unsafe { pmem::Region::new(mapping.address(), mapping.length(), pmem::Direct) };
         let report = fsck::check(&region, &fsck::Options::default(), &mut |_| {});
         let findings: Vec<_> = report.findings.iter().map(|finding| finding.to_string()).collect();
-        ensure!(report.is_sound() && (report.clean || !in_order), "fsck finds {findings:#?}");
+        ensure!(report.is_sound() && (report.clean || !in_order), "fsck reports {findings:#?}");
         Ok(())
     }
 
-    /// Keeps what a violation left, and tells of it.
+    /// Keeps the files of a violation; returns its description.
     fn keep(&mut self, error: &anyhow::Error) -> String {
         self.stage.keep = true;
         let (front, round, seed) = (self.front.name(), self.rounds, self.seed);
@@ -423,7 +437,8 @@ impl<'p> Storm<'p> {
     }
 }
 
-/// Storms over the fronts of a plan in turn until its time is over. `tell` hears after each round, `found` of violations at once.
+/// Runs storms on the fronts of a plan in turn until its time is up. `tell` is called after each
+/// round, `found` immediately for each violation.
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Outcome), found: &dyn Fn(&str)) -> Result<Outcome> {
     let begun = Instant::now();
     let lines = plan.fronts.iter().map(|front| (*front, Counts::default())).collect();

@@ -1,23 +1,24 @@
-//! What a worker of a storm does: calls with names of its own, of which it is known what each leaves; and beside them calls with names that all
-//! workers want.
+//! The calls of a storm's worker: calls with its own names, whose results are known, and calls with
+//! names that all workers share.
 //!
-//! The calls on its own names come in chapters. Each begins with an empty directory and follows from the seed, the worker and its number, and so does what is
-//! there after each call. So whoever comes after a death knows what to find: what the calls that had returned left, or that and the next one's effect, and
-//! nothing else.
+//! The calls on its own names come in chapters. Each chapter begins with an empty directory. The
+//! seed, the worker and the chapter's number determine its calls and the state after each. After a
+//! death the expected state is therefore known: that of the completed calls, with or without the
+//! next call's effect.
 
 use engine::format::FileKind;
 use std::collections::BTreeMap;
 
-/// Calls of a chapter that change what is there; behind them what is left is removed.
+/// Calls of a chapter that change the directory; after them the remaining names are removed.
 const CALLS: usize = 150;
-/// Calls of a chapter, at most.
+/// Maximum number of calls in a chapter.
 pub const CALLS_MAX: u64 = CALLS as u64 + OWN;
-/// The longest write, and the longest file.
+/// Maximum length of a write and of a file.
 const WRITE_MAX: u64 = 12_000;
 const FILE_MAX: u64 = 40_000;
 const PAGE_BYTES: u64 = 4096;
 
-/// Names in a worker's directory, and in the one that all share.
+/// Names in a worker's directory, and in the shared one.
 const OWN: u64 = 8;
 const SHARED: u64 = 6;
 
@@ -44,7 +45,7 @@ impl Random {
 /// One call, by names in one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
-    /// Makes an empty file.
+    /// Creates an empty file.
     Create(String),
     /// Writes bytes at an offset.
     Write(String, u64, Vec<u8>),
@@ -52,34 +53,34 @@ pub enum Call {
     Truncate(String, u64),
     /// Sets the permissions.
     Mode(String, u32),
-    /// Gives a file another name.
+    /// Adds a name to a file.
     Link(String, String),
-    /// Renames, replacing what has the name.
+    /// Renames, replacing an existing name.
     Rename(String, String),
     /// Exchanges two names.
     Exchange(String, String),
     /// Removes a file's name.
     Unlink(String),
-    /// Makes a directory.
+    /// Creates a directory.
     MakeDirectory(String),
-    /// Removes one.
+    /// Removes a directory.
     RemoveDirectory(String),
 }
 
-/// What a name stands for, as far as it is compared.
+/// The compared properties of a name's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// A file or a directory.
     pub kind: FileKind,
     /// Permissions of a file.
     pub mode: u32,
-    /// Names of a file.
+    /// Link count of a file.
     pub links: u32,
     /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// A directory of a worker: what each name stands for.
+/// A worker's directory: the file of each name.
 pub type Names = BTreeMap<String, Seen>;
 
 /// A file in the model.
@@ -89,7 +90,7 @@ struct File {
     bytes: Vec<u8>,
 }
 
-/// What is there between two calls of a chapter: for each name its file, or none for a directory.
+/// The state between two calls of a chapter: for each name its file, or none for a directory.
 #[derive(Debug, Clone, Default)]
 struct Model {
     names: BTreeMap<String, Option<usize>>,
@@ -117,7 +118,7 @@ impl Model {
             Call::Mode(name, mode) => self.file(name).mode = *mode,
             Call::Link(name, other) => drop(self.names.insert(other.clone(), self.names[name])),
             Call::Rename(name, other) => {
-                // Of two names of one file nothing happens.
+                // A rename between two names of one file does nothing.
                 if self.names[name].is_none() || self.names.get(other) != self.names.get(name) {
                     let file = self.names.remove(name).expect("is there");
                     self.names.insert(other.clone(), file);
@@ -133,7 +134,7 @@ impl Model {
         }
     }
 
-    /// A call that works.
+    /// A call that succeeds.
     fn draw(&self, random: &mut Random) -> Call {
         let any = |random: &mut Random| format!("n{}", random.below(OWN));
         loop {
@@ -151,7 +152,7 @@ impl Model {
                 5 if is_file => Call::Truncate(name, random.below(FILE_MAX)),
                 6 if is_file => Call::Mode(name, 0o600 | random.below(0o200) as u32),
                 7 if is_file && two.is_none() => Call::Link(name, other),
-                // What is replaced is of the same kind.
+                // The replaced file is of the same kind.
                 8..=10 if one.is_some() && two.is_none_or(|two| two.is_some() == is_file) => Call::Rename(name, other),
                 11 if one.is_some() && two.is_some() => Call::Exchange(name, other),
                 12 if is_file => Call::Unlink(name),
@@ -201,15 +202,16 @@ impl Chapter {
         &self.calls
     }
 
-    /// What is there after so many of them.
+    /// The state after the first `count` calls.
     pub fn names_after(&self, count: usize) -> Names {
         let mut model = Model::default();
         self.calls[..count].iter().for_each(|call| model.apply(call));
         model.seen()
     }
 
-    /// How many calls have taken effect, if so many had returned when the worker died, and this is what is there; else what is wrong. `in_pieces`: whoever passes
-    /// writes on may have cut that of a dead writer short at the end of a page; then it is to be done once more.
+    /// The number of calls that have taken effect, given that `returned` had returned when the
+    /// worker died and that `found` is the state; the error is the difference. With `in_pieces`, a
+    /// dead writer's write may have been cut short at the end of a page; it must then be repeated.
     pub fn judge(&self, returned: usize, found: &Names, in_pieces: bool) -> Result<usize, String> {
         let before = self.names_after(returned);
         if *found == before {
@@ -224,10 +226,10 @@ impl Chapter {
             return Ok(returned);
         }
         let (before, after) = (differences(found, &before), differences(found, &after));
-        Err(format!("it is neither as before {} ({before}) nor as after it ({after})", told(call)))
+        Err(format!("the directory is neither as before {} ({before}) nor as after it ({after})", told(call)))
     }
 
-    /// Whether it is as if the call that had not returned were a shorter write, which ends with a page.
+    /// Whether the state is that of a shorter write which ends with a page.
     fn is_cut_short(&self, returned: usize, found: &Names) -> bool {
         let Call::Write(name, offset, bytes) = &self.calls[returned] else { return false };
         let ends = (offset / PAGE_BYTES + 1..).map(|page| page * PAGE_BYTES);
@@ -240,7 +242,7 @@ impl Chapter {
     }
 }
 
-/// A call without its bytes.
+/// A call without its bytes, for display.
 pub fn told(call: &Call) -> String {
     match call {
         Call::Write(name, offset, bytes) => format!("Write({name}, {offset}, {} bytes of {})", bytes.len(), bytes[0]),
@@ -251,22 +253,22 @@ pub fn told(call: &Call) -> String {
 fn differences(found: &Names, wanted: &Names) -> String {
     let missing = wanted.keys().filter(|name| !found.contains_key(*name)).map(|name| format!("{name} is missing"));
     let other = found.iter().filter_map(|(name, seen)| match wanted.get(name) {
-        None => Some(format!("{name} should not be there")),
+        None => Some(format!("{name} is unexpected")),
         Some(wanted) if wanted.bytes != seen.bytes => {
             let at = wanted.bytes.iter().zip(&seen.bytes).position(|(one, two)| one != two);
             let lengths = (seen.bytes.len(), wanted.bytes.len());
-            Some(format!("{name} has {} bytes, should have {}, and differs at {at:?}", lengths.0, lengths.1))
+            Some(format!("{name} has {} bytes, expected {}, and differs at {at:?}", lengths.0, lengths.1))
         }
         Some(wanted) if wanted != seen => {
             let told = |seen: &Seen| format!("{:?} {:o} with {} links", seen.kind, seen.mode, seen.links);
-            Some(format!("{name} is {}, should be {}", told(seen), told(wanted)))
+            Some(format!("{name} is {}, expected {}", told(seen), told(wanted)))
         }
         Some(_) => None,
     });
     missing.chain(other).collect::<Vec<_>>().join(", ")
 }
 
-/// A call with names that all workers want: whatever comes of it.
+/// A call on shared names, with any result.
 pub fn disturbance(random: &mut Random) -> Call {
     let any = |random: &mut Random| format!("s{}", random.below(SHARED));
     let (name, other) = (any(random), any(random));
