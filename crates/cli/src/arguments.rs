@@ -1,4 +1,4 @@
-//! The command line as people type it: commands, options, help and examples.
+//! The command line: commands, options, help and examples.
 
 use crate::units::parse_size;
 use clap::{Args, Parser, Subcommand};
@@ -10,8 +10,8 @@ use std::path::PathBuf;
 #[command(name = "directfs", version, about, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
-  directfs run                             a shell in a fresh file system in memory
-  directfs demo                            the whole of it on a real tree, beside tmpfs
+  directfs run                             a shell in a new file system in memory
+  directfs demo                            a tour on a real tree, compared with tmpfs
   directfs mkfs /dev/shm/work.img --size 4G
   directfs mount /dev/shm/work.img /mnt/work
   directfs umount /mnt/work
@@ -21,9 +21,9 @@ In /etc/fstab (with mount.directfs in /sbin, a link to this program):
 or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
   /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
 
-Exit codes: 0 done, 1 failed (the message says why and what to do), 2 wrong usage, 130 interrupted; fsck has its own.")]
+Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck has its own.")]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -31,25 +31,27 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make an image.
+    /// Create an image.
     Mkfs(Mkfs),
     /// Mount an image.
     Mount(Mount),
-    /// Run a program, and everything that it starts, with an image served inside it: no mount, no privileges.
+    /// Run a program and its children with an image served inside them: no mount, no privileges.
     Run(Run),
-    /// Unmount, and wait until the image is left clean.
+    /// Unmount, and wait until the image is closed cleanly.
     Umount(Umount),
-    /// Say what an image is, how full it is and what its medium guarantees. Changes nothing.
+    /// Show an image's properties, usage and persistence guarantee. Changes nothing.
     Info(Info),
-    /// Check every invariant of an image.
+    /// Check every invariant of an image, and repair it.
     Fsck(Fsck),
-    /// Show a file of an image in words: its names, inode, properties and log.
+    /// Print an image's structures in readable form: a file's names, inode, properties and log.
     Dump(Dump),
-    /// Measure calls, mixes and programs on DirectFS beside tmpfs, the disk and any directory.
+    /// Measure calls, workloads and programs on DirectFS, tmpfs, the disk and any directory.
     Bench(Bench),
-    /// Copy a real tree in, compare, search, remove, kill and recover it; each step beside tmpfs.
+    /// Copy a real tree in, compare, search, remove, crash and recover it; compare each step with
+    /// tmpfs.
     Demo(Demo),
-    /// Repeat the papers' experiments: the systems they compare, measured here, beside their numbers.
+    /// Repeat the papers' experiments: their systems, measured on this machine, next to the
+    /// published numbers.
     Lab(Lab),
     /// Print completions for a shell.
     Completions(Completions),
@@ -61,10 +63,11 @@ pub enum Command {
     /// Run workloads in a directory and report their times: the program that a benchmark measures.
     #[command(hide = true)]
     BenchWorker(BenchWorker),
-    /// Run a program whose file is in the mount; this is started by `run`, with the library in it.
+    /// Run a program whose file is in the mount; started by `run`, with the library loaded.
     #[command(hide = true)]
     RunInside(RunInside),
-    /// Run a program into which nothing can be loaded, with a mount of its own; this is started by `run` and by the library.
+    /// Run a program into which no library can be loaded, with a private mount; started by `run`
+    /// and by the library.
     #[command(hide = true)]
     RunStatic(RunInside),
 }
@@ -75,36 +78,38 @@ pub enum Command {
 Examples:
   directfs mkfs /dev/shm/work.img --size 4G
   directfs mkfs /var/lib/mail.img --size 1.5T --label mail --inodes 100000000
-  directfs mkfs /dev/dax0.0 --force          a device has its size already")]
+  directfs mkfs /dev/dax0.0 --force          a device needs no size")]
 pub struct Mkfs {
-    /// The file to make, or a /dev/dax* device.
+    /// The file to create, or a /dev/dax* device.
     pub image: PathBuf,
-    /// Size of the image: 512M, 4G, 1.5T. Needed for a new file.
+    /// Size of the image: 512M, 4G, 1.5T. Required for a new file.
     #[arg(long, short, value_parser = parse_size, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// A name for people, at most 64 bytes.
+    /// A label, at most 64 bytes.
     #[arg(long, short = 'L')]
     pub label: Option<String>,
-    /// How many files it may hold; one per 2 KiB unless given.
+    /// Maximum number of files [default: one per 2 KiB].
     #[arg(long, short = 'N', value_name = "N")]
     pub inodes: Option<u64>,
-    /// Make another file system, to compare with: nova, pmfs, soupfs, byvfs, cachelet, conventional.
+    /// Create another file system for comparisons: nova, pmfs, soupfs, byvfs, cachelet,
+    /// conventional.
     #[arg(long, value_name = "SYSTEM", value_parser = parse_system, conflicts_with_all = ["label", "inodes", "sparse", "json"])]
     pub system: Option<lab::mount::Kind>,
-    /// Overwrite what is there.
+    /// Overwrite existing content.
     #[arg(long, short)]
     pub force: bool,
-    /// Do not reserve the space now: the image takes it as it fills, and can run out of it.
+    /// Do not reserve the space: the image grows as it fills, and writes fail when the file system
+    /// is full.
     #[arg(long)]
     pub sparse: bool,
-    /// Print what was made as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// A system of the lab by its name.
+/// Parses the name of a system of the lab.
 fn parse_system(name: &str) -> Result<lab::mount::Kind, String> {
-    let unknown = || format!("there are {} (without --system it is DirectFS)", lab::mount::Kind::NAMES.join(", "));
+    let unknown = || format!("expected one of {} (without --system: DirectFS)", lab::mount::Kind::NAMES.join(", "));
     lab::mount::Kind::parse(name).ok_or_else(unknown)
 }
 
@@ -112,7 +117,7 @@ fn parse_system(name: &str) -> Result<lab::mount::Kind, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime, uid=N, gid=N, allow_other ...
-An image of another system (mkfs --system) takes front=conventional, front=byvfs or front=cachelet: how names are found.
+For an image of another system (mkfs --system), front=conventional, front=byvfs or front=cachelet selects how names are looked up.
 
 Examples:
   directfs mount /dev/shm/work.img /mnt/work
@@ -129,10 +134,10 @@ pub struct Mount {
     /// Stay in the foreground.
     #[arg(long, short)]
     pub foreground: bool,
-    /// Refuse all changes.
+    /// Mount read-only.
     #[arg(long, short)]
     pub read_only: bool,
-    /// The descriptor to write one byte to when the mount is ready.
+    /// File descriptor to which one byte is written when the mount is ready.
     #[arg(long, hide = true, value_name = "FD")]
     pub ready_fd: Option<i32>,
 }
@@ -140,31 +145,34 @@ pub struct Mount {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --image the files are in a fresh image in memory, which is gone when the last program of the run has ended. Without a command it runs your \
-shell ($SHELL), standing in the mount. Programs find the mount directory in DIRECTFS_MOUNT. Several runs, and mounts with -o cache=0, can use \
+Without --image the files are in a new image in memory, which is removed when the last program of the run exits. Without a command it starts your \
+shell ($SHELL) in the mount directory. DIRECTFS_MOUNT contains the mount directory. Several runs, and mounts with -o cache=0, can use \
 an image at the same time.
 
 Examples:
-  directfs run                                     a shell in a fresh file system in memory
+  directfs run                                     a shell in a new file system in memory
   directfs run -- sh -c 'cd $DIRECTFS_MOUNT && cp -r /usr/include . && du -sh .'
   directfs run --image /dev/shm/work.img -- make -C /mnt/directfs/project
   directfs run --image /dev/shm/work.img --at /work -C /work/project -- git status
 
-Exit codes: those of the command (ended by a signal: the same signal); 125 this command failed, 126 the command cannot be run, 127 it was not found.")]
+Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be executed, 127 it was not found.")]
 pub struct Run {
-    /// The image; without it, a fresh one in memory.
+    /// The image [default: a new one in memory].
     #[arg(long, short)]
     pub image: Option<PathBuf>,
-    /// Where programs see it: an absolute path, which need not exist. What the system has there is hidden from them.
+    /// Absolute path at which programs see the image; it need not exist. Existing files there are
+    /// hidden from the programs.
     #[arg(long, default_value = "/mnt/directfs", value_name = "DIR")]
     pub at: PathBuf,
-    /// Start the command in this directory, which may be in the mount, instead of the current one.
+    /// Start the command in this directory, which may be in the image.
     #[arg(long, short = 'C', value_name = "DIR")]
     pub chdir: Option<PathBuf>,
-    /// Size of the image in memory, which takes memory only as it fills; half of what is available unless given.
+    /// Maximum size of the image in memory, which uses memory only as it fills [default: half of
+    /// the available memory].
     #[arg(long, short, value_parser = parse_size, value_name = "SIZE", conflicts_with = "image")]
     pub size: Option<u64>,
-    /// Flush cache lines even where nothing is behind them that would outlive a power failure: so calls cost what they would on persistent memory.
+    /// Flush cache lines even on media that do not survive a power failure, so that calls cost what
+    /// they do on persistent memory.
     #[arg(long)]
     pub always_flush: bool,
     /// The command and its arguments.
@@ -175,12 +183,13 @@ pub struct Run {
 /// Arguments of the hidden `run-inside` and `run-static`.
 #[derive(Debug, Args)]
 pub struct RunInside {
-    /// The command and its arguments; for `run-static` its path, and the arguments from the zeroth on.
+    /// The command and its arguments; for `run-static` its path, and the arguments from the zeroth
+    /// on.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
 }
 
-/// How mount(8) calls its helpers: `mount.directfs IMAGE DIR [-sfnv] [-o OPTIONS]`.
+/// The command line of a mount(8) helper: `mount.directfs IMAGE DIR [-sfnv] [-o OPTIONS]`.
 #[derive(Debug, Parser)]
 #[command(name = "mount.directfs", version, about = "Mount a DirectFS image, as mount(8) asks for it.")]
 pub struct MountHelper {
@@ -191,25 +200,25 @@ pub struct MountHelper {
     /// Options of mount(8).
     #[arg(short, value_name = "OPTIONS", action = clap::ArgAction::Append)]
     pub options: Vec<String>,
-    /// Ignore options that are not known.
+    /// Ignore unknown options.
     #[arg(short)]
     pub sloppy: bool,
-    /// Check everything, mount nothing.
+    /// Check everything without mounting.
     #[arg(short)]
     pub fake: bool,
-    /// Do not write /etc/mtab (nobody does any more).
+    /// Do not write /etc/mtab (accepted and ignored).
     #[arg(short)]
     pub no_mtab: bool,
-    /// Say what is done.
+    /// Print what is done.
     #[arg(short)]
     pub verbose: bool,
-    /// Read-only.
+    /// Mount read-only.
     #[arg(short)]
     pub read_only: bool,
-    /// Read-write.
+    /// Mount read-write.
     #[arg(short = 'w')]
     pub writable: bool,
-    /// The type that mount(8) was given.
+    /// The file system type given to mount(8).
     #[arg(short = 't', value_name = "TYPE")]
     pub kind: Option<String>,
 }
@@ -219,11 +228,11 @@ pub struct MountHelper {
 #[command(after_help = "\
 Examples:
   directfs umount /mnt/work
-  directfs umount --lazy /mnt/work       detach now, end when the last user has gone")]
+  directfs umount --lazy /mnt/work       detach now, end with the last user")]
 pub struct Umount {
-    /// Where the image is mounted.
+    /// The mount point.
     pub directory: PathBuf,
-    /// Detach even if files are open; does not wait.
+    /// Detach even if files are open; do not wait.
     #[arg(long, short)]
     pub lazy: bool,
 }
@@ -245,27 +254,27 @@ pub struct Info {
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without -n, -p or -y it asks about each repair, if it runs on a terminal; else it only checks. Files whose name is lost get one in
-/lost+found. A repair that is interrupted is finished by the next one. What a crash left is no error: any mount recovers it.
+Without -n, -p or -y it asks before each repair if it runs on a terminal, else it only checks. Files without names get one in
+/lost+found. The next repair completes an interrupted one. Traces of a crash are not errors: the next use recovers them.
 
-Exit codes, as fsck(8) has them, added up: 0 no errors, 1 errors were repaired, 4 errors are left, 8 the check could not be done, 16 wrong
-usage, 32 interrupted.
+Exit codes, as for fsck(8), added up: 0 no errors, 1 errors were repaired, 4 errors remain, 8 the check failed, 16 usage
+error, 32 interrupted.
 
 Examples:
   directfs fsck -n /dev/shm/work.img
-  directfs fsck -p /dev/shm/work.img     repair what is certain, report the rest
-  directfs fsck -y /dev/shm/work.img     repair everything that can be (copy the image first)
+  directfs fsck -p /dev/shm/work.img     make safe repairs, report the rest
+  directfs fsck -y /dev/shm/work.img     make all repairs (copy the image first)
   directfs fsck -n /dev/shm/work.img --json")]
 pub struct Fsck {
-    /// The image; nobody may have it mounted.
+    /// The image, which must not be in use.
     pub image: PathBuf,
-    /// Check only, change nothing.
+    /// Only check, change nothing.
     #[arg(short = 'n', conflicts_with_all = ["yes", "preen"])]
     pub check_only: bool,
-    /// Repair everything that can be.
+    /// Repair everything that is repairable.
     #[arg(short = 'y')]
     pub yes: bool,
-    /// Repair only what is certain and takes nothing away.
+    /// Make only repairs that are certain and remove nothing.
     #[arg(short = 'p', short_alias = 'a')]
     pub preen: bool,
     /// Print JSON.
@@ -278,17 +287,18 @@ pub struct Fsck {
 #[command(after_help = "\
 Examples:
   directfs dump /dev/shm/work.img /usr/include/stdio.h
-  directfs dump /dev/shm/work.img 1             the inode of that number
-  directfs dump /dev/shm/work.img ./1           the file of that name in the root
+  directfs dump /dev/shm/work.img 1             the inode with this number
+  directfs dump /dev/shm/work.img ./1           the file with this name in the root directory
   directfs dump /dev/shm/work.img superblock    or journal
-  directfs dump /dev/shm/work.img @0x8000       whatever is at that offset")]
+  directfs dump /dev/shm/work.img @0x8000       the structure at this offset")]
 pub struct Dump {
     /// The image.
     pub image: PathBuf,
-    /// A path from the image's root, an inode number, `superblock`, `journal`, or `@` and an offset.
+    /// A path from the image's root, an inode number, `superblock`, `journal`, or `@` and an
+    /// offset.
     #[arg(value_name = "PATH|INODE")]
     pub what: String,
-    /// Show the words that it consists of, too.
+    /// Also print the raw words.
     #[arg(long)]
     pub raw: bool,
 }
@@ -296,102 +306,105 @@ pub struct Dump {
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same measured program runs under `directfs run`, on tmpfs and on the disk, in turn. With DIR it runs in those (empty) directories instead of on the disk: \
-any file system can be set beside the others so. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk; --quick about two minutes on a quiet machine.
+The same program is measured under `directfs run`, on tmpfs and on the disk, in turn. With DIR it runs in these (empty) directories instead of on the disk: \
+this compares any file system with the others. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk; --quick takes about two minutes on an idle machine.
 
-Everything that is made is removed again, also after an interrupt. Times are worse while other programs work: the report says how busy the machine was.
+All created files are removed again, also after an interrupt. Other running programs make times worse; the report contains the load of the machine.
 
 Examples:
   directfs bench --quick                         the first look
-  directfs bench --html bench.html               all of it, and a page with plots
+  directfs bench --html bench.html               everything, with a page of plots
   directfs bench --only calls --sizes 10000      each call over 10,000 files
   directfs bench --only threads,small --threads 1,2,8 --repeat 9
-  directfs bench --only tree --tree ~/linux      du, find, tar, git ... on a tree of yours
-  directfs bench /mnt/nfs/empty                  a directory beside DirectFS and tmpfs
+  directfs bench --only tree --tree ~/linux      du, find, tar, git ... on your own tree
+  directfs bench /mnt/nfs/empty                  a directory compared with DirectFS and tmpfs
   directfs bench /mnt/work/empty --beside none   a directory alone
   directfs bench --only engine                   the engine in this process: multiples of a flush, lines written, recovery
   directfs bench --quick --json > bench.json
 
-Exit codes: 0 measured, 1 failed (the message says why and what to do), 2 wrong usage, 130 interrupted.")]
+Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted.")]
 pub struct Bench {
     /// Empty directories to measure.
     #[arg(value_name = "DIR")]
     pub directories: Vec<PathBuf>,
-    /// What they are set beside; without DIR what is measured. All three without DIR, directfs and tmpfs with it.
+    /// Systems to compare with; without DIR the systems to measure [default: all three without DIR,
+    /// directfs and tmpfs with it].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     pub beside: Vec<BenchSubject>,
-    /// What is measured; everything unless given.
+    /// What to measure [default: everything].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<BenchGroup>,
-    /// Files in a directory, from 16 on; several numbers separated by commas. 10000,100000,1000000 unless given. Nothing has more files than the largest.
+    /// Files in a directory, at least 16; several numbers separated by commas [default:
+    /// 10000,100000,1000000]. The largest also bounds all other workloads.
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u64).range(16..=50_000_000))]
     pub sizes: Vec<u64>,
-    /// Threads (and processes) that work at the same time, at most 256; several numbers separated by commas. 1, 2 and the number of processors unless given.
+    /// Concurrent threads (and processes), at most 256; several numbers separated by commas
+    /// [default: 1, 2 and the number of processors].
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Vec<u32>,
-    /// Repeats, whose median is shown: 5 unless given, and at most 3 of what takes long.
+    /// Repeats, of which the median is shown [default: 5, and at most 3 for long measurements].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
-    /// Fewer files, repeats and members: about two minutes.
+    /// Fewer files, repeats and threads: about two minutes.
     #[arg(long)]
     pub quick: bool,
-    /// The tree that is copied in; /usr/include unless given, /usr/include/linux with --quick.
+    /// The tree to copy [default: /usr/include; /usr/include/linux with --quick].
     #[arg(long, value_name = "DIR")]
     pub tree: Option<PathBuf>,
-    /// Where the image of DirectFS is made: a directory in memory, or on a DAX file system.
+    /// Directory for the image of DirectFS: in memory, or on a DAX file system.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     pub image_in: PathBuf,
-    /// Flush changes also where that makes nothing safer, as they are flushed on persistent memory.
+    /// Flush changes even on media that do not survive a power failure, as on persistent memory.
     #[arg(long)]
     pub always_flush: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Write a page with plots, which needs no other file.
+    /// Write a self-contained page with plots.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
 
-/// What can be measured beside directories that are named.
+/// Systems that can be measured in addition to directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum BenchSubject {
-    /// DirectFS, by `directfs run`.
+    /// DirectFS, with `directfs run`.
     Directfs,
-    /// tmpfs, in /dev/shm or another place.
+    /// tmpfs, in /dev/shm or another directory.
     Tmpfs,
     /// The file system of the disk, in the directory for temporary files.
     Disk,
-    /// Nothing.
+    /// No other system.
     None,
 }
 
-/// What can be measured.
+/// Groups of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BenchGroup {
-    /// Each call by one thread, over each size.
+    /// Each call by one thread, for each size.
     Calls,
-    /// Each call by several threads, in one directory and each in its own.
+    /// Each call by several threads, in one shared directory and in separate ones.
     Threads,
     /// The same by processes.
     Processes,
-    /// stat of paths 1 to 8 names long.
+    /// stat of paths with 1 to 8 components.
     Depth,
     /// Small files of 1, 8 and 32 KiB.
     Small,
-    /// The first calls of a program.
+    /// The first calls of a new process.
     Cold,
-    /// Phases like mdtest's.
+    /// The phases of mdtest.
     Mdtest,
-    /// A mix like filebench's varmail.
+    /// A workload like filebench's varmail.
     Varmail,
-    /// A mix like filebench's fileserver.
+    /// A workload like filebench's fileserver.
     Fileserver,
-    /// A mix like PostMark's.
+    /// A workload like PostMark's.
     Postmark,
     /// cp, du, find, ls, tar, git and rm on a real tree.
     Tree,
-    /// Large reads and writes beside memcpy.
+    /// Large reads and writes, compared with memcpy.
     Data,
     /// The engine in this process: no system calls, paths or permissions.
     Engine,
@@ -419,33 +432,34 @@ impl BenchGroup {
 /// Arguments of the hidden `bench-worker`.
 #[derive(Debug, Args)]
 pub struct BenchWorker {
-    /// What to remove if the benchmark ends without a word.
+    /// The directory to remove if the benchmark dies.
     #[arg(long)]
     pub owned: PathBuf,
-    /// Where to work.
+    /// The working directory.
     pub directory: PathBuf,
 }
 
 /// Arguments of `lab`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-All systems run in this process, on images in memory that vanish with it. Numbers mean something only on a machine with nothing else to do.
+All systems run in this process, on images in memory that end with it. The numbers are meaningful only on an idle machine.
 
 Examples:
   directfs lab list
   directfs lab directfs-table2
-  directfs lab all --quick --out report      every experiment, in small sizes
+  directfs lab all --quick --out report      all experiments, in small sizes
   directfs lab all --out report              the papers' sizes")]
 pub struct Lab {
     /// An experiment, `all`, or `list`.
     pub experiment: String,
-    /// Where to write a report (index.html), the numbers and the plots.
+    /// Directory for the report (index.html), the numbers and the plots.
     #[arg(long, value_name = "DIR", required_if_eq("experiment", "all"))]
     pub out: Option<PathBuf>,
-    /// Smaller sizes, fewer rounds: all experiments within a minute. What is looked at fits into the processor's caches then.
+    /// Smaller sizes and fewer rounds: all experiments within a minute. The data then fits into the
+    /// processor's caches.
     #[arg(long)]
     pub quick: bool,
-    /// Overwrite a report.
+    /// Overwrite an existing report.
     #[arg(long, short)]
     pub force: bool,
 }
@@ -456,15 +470,16 @@ pub struct Lab {
 Examples:
   directfs demo
   directfs demo /usr/share/doc
-  directfs demo --through library        even where a mount would work")]
+  directfs demo --through library        even if a mount is possible")]
 pub struct Demo {
     /// The tree to copy.
     #[arg(default_value = "/usr/include")]
     pub tree: PathBuf,
-    /// Which way calls go: the kernel's mount where /dev/fuse opens, else the library in this process.
+    /// How to access the image: through a kernel mount if /dev/fuse is available, else through the
+    /// library in this process.
     #[arg(long, value_enum, default_value_t = Through::Auto)]
     pub through: Through,
-    /// Where to make the image and the copies to compare with: a directory in memory.
+    /// Directory for the image and for the copies to compare with; in memory.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     pub scratch: PathBuf,
     /// Print JSON.
@@ -472,10 +487,10 @@ pub struct Demo {
     pub json: bool,
 }
 
-/// Which way the demonstration's calls go.
+/// How the demonstration accesses the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Through {
-    /// The mount if it works here, else the library.
+    /// The mount if possible, else the library.
     Auto,
     /// A mount.
     Mount,
@@ -500,7 +515,7 @@ Examples:
   directfs man | man -l -
   directfs man --to /usr/share/man/man8")]
 pub struct Man {
-    /// Write a page for each command into this directory, instead of one to standard output.
+    /// Write a page for each command into this directory, instead of one page to standard output.
     #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,
 }

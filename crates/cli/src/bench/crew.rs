@@ -1,8 +1,9 @@
-//! The members of a crew, threads or processes, through the phases of a workload: all begin a phase together, and none goes on before all have
-//! ended it.
+//! Workers (threads or processes) that run the phases of a workload in lockstep: all begin a phase
+//! together, and none continues before all have ended it.
 //!
-//! The barrier lies in memory that processes share, so that both kinds run the same code. It waits by yielding: members may outnumber processors.
-//! Whoever fails, or dies, breaks it, and everybody ends.
+//! The barrier is in memory shared between processes, so both kinds run the same code. It waits by
+//! yielding, because members may outnumber processors. A failure or death of one member breaks the
+//! barrier, and all end.
 
 use super::measure::{Latencies, Stopwatch, now_ns};
 use super::task::{Crew, CrewKind, Outcome, What};
@@ -14,11 +15,11 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// One member: its part of the work is by its number.
+/// One member. Its number determines its part of the work.
 pub struct Member<'b> {
     /// Its number, from zero.
     pub index: u32,
-    /// Of how many.
+    /// The number of members.
     pub of: u32,
     timer_ns: u64,
     barrier: &'b Barrier,
@@ -26,50 +27,50 @@ pub struct Member<'b> {
     phases: Vec<Phase>,
 }
 
-/// Somebody who is told of the phases of a member that is alone, to count what goes on in them.
+/// Observes the phases of a single member, to count events in them.
 pub trait Probe {
-    /// A phase begins.
+    /// Begins a phase.
     fn begin(&self);
-    /// It has ended.
+    /// Ends the phase.
     fn end(&self, what: &What, calls: u64);
 }
 
-/// A phase as one member saw it.
+/// A phase as measured by one member.
 #[derive(Serialize, Deserialize)]
 struct Phase {
     what: What,
     calls: u64,
     batch: u64,
     started_ns: u64,
-    /// What reading the clock took is off already.
+    /// Without the time for reading the clock.
     ended_ns: u64,
     latencies: Latencies,
     user_ns: Option<f64>,
     refused: Option<String>,
 }
 
-/// What a phase did.
+/// The work done in a phase.
 #[derive(Debug, Clone, Default)]
 pub struct Done {
     /// Calls.
     pub calls: u64,
-    /// Calls in each sample; one, if not said.
+    /// Calls in each sample; zero means one.
     pub batch: u64,
-    /// Processor time of a program outside the kernel.
+    /// For programs: processor time outside the kernel.
     pub user_ns: Option<f64>,
-    /// That there is no such call here, and why.
+    /// The reason why the file system does not have this call.
     pub refused: Option<String>,
 }
 
 impl Done {
-    /// So many calls.
+    /// This number of calls.
     pub fn calls(calls: u64) -> Done {
         Done { calls, ..Done::default() }
     }
 }
 
 impl Member<'_> {
-    /// Runs a phase together with the others.
+    /// Runs a phase together with the other members.
     pub fn phase(&mut self, what: What, run: impl FnOnce(&mut Stopwatch) -> Result<Done>) -> Result<()> {
         let mut watch = Stopwatch::new(self.timer_ns);
         self.meet()?;
@@ -89,17 +90,17 @@ impl Member<'_> {
         Ok(())
     }
 
-    /// Waits for all others.
+    /// Waits for all other members.
     pub fn meet(&self) -> Result<()> {
         self.barrier.wait(self.of)
     }
 
-    /// This member's share of so many things: from, to.
+    /// This member's range of `of` items.
     pub fn share(&self, of: u64) -> std::ops::Range<u64> {
         share(of, self.index, self.of)
     }
 
-    /// The share of the next member, round in a circle.
+    /// The range of the next member, cyclically.
     pub fn neighbours_share(&self, of: u64) -> std::ops::Range<u64> {
         share(of, (self.index + 1) % self.of, self.of)
     }
@@ -110,7 +111,7 @@ fn share(total: u64, index: u32, of: u32) -> std::ops::Range<u64> {
     at(index)..at(index + 1)
 }
 
-/// Runs `work` in this thread, the only member.
+/// Runs `work` in this thread, as the only member.
 pub fn alone(
     timer_ns: u64,
     probe: Option<&dyn Probe>,
@@ -122,7 +123,7 @@ pub fn alone(
     merge(vec![member.phases])
 }
 
-/// Runs `work` in every member; the outcome of each phase.
+/// Runs `work` in every member; returns the outcome of each phase.
 pub fn run(crew: Crew, timer_ns: u64, work: &(impl Fn(&mut Member) -> Result<()> + Sync)) -> Result<Vec<Outcome>> {
     let barrier = Barrier::make()?;
     let member = |index: u32| -> Result<Vec<Phase>> {
@@ -135,7 +136,8 @@ pub fn run(crew: Crew, timer_ns: u64, work: &(impl Fn(&mut Member) -> Result<()>
         result.map(|()| member.phases)
     };
     let phases = match (crew.members, crew.kind) {
-        // In this thread: a process with a second one is another, slower kind of process, to the kernel and to DirectFS.
+        // Runs in this thread: a process with a second thread is slower in the kernel and in
+        // DirectFS.
         (1, CrewKind::Threads) => vec![member(0)],
         (members, CrewKind::Threads) => run_threads(members, &member),
         (members, CrewKind::Processes) => run_processes(members, &barrier, &member)?,
@@ -153,7 +155,7 @@ fn run_threads(members: u32, member: &(impl Fn(u32) -> Result<Vec<Phase>> + Sync
     })
 }
 
-/// A process that runs a member, and the pipe on which its result comes.
+/// A process that runs a member, and the pipe for its result.
 struct Process {
     pid: libc::pid_t,
     result: File,
@@ -183,7 +185,7 @@ fn run_processes(
         }
         for process in ready(&mut processes)? {
             process.receive()?;
-            // One that died without a word leaves the others waiting for it.
+            // A member that died silently leaves the others waiting.
             if !process.open && process.received.is_empty() {
                 barrier.break_it();
             }
@@ -193,17 +195,19 @@ fn run_processes(
     Ok(processes.iter().map(Process::outcome).collect())
 }
 
-/// Starts a member as a process of its own. This one has one thread, so the new one may do whatever this one may.
+/// Starts a member as a separate process. This process has one thread, so the child may call any
+/// function.
 fn fork(index: u32, member: &impl Fn(u32) -> Result<Vec<Phase>>) -> Result<Process> {
     let (result, mut teller) = std::io::pipe().context("cannot make a pipe")?;
     let parent = std::process::id();
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error())
-            .context("cannot start another process; measure with fewer (--threads) or end other programs"),
+            .context("cannot start another process; use fewer (--threads) or stop other programs"),
         0 => {
             drop(result);
-            // SAFETY: asks to be ended with the parent, and looks whether that has happened already.
+            // SAFETY: requests the child's death with its parent, and checks whether the parent has
+            // already died.
             let orphaned = unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::getppid() as u32 != parent
@@ -213,7 +217,7 @@ fn fork(index: u32, member: &impl Fn(u32) -> Result<Vec<Phase>>) -> Result<Proce
                 false => member(index).map_err(|error| format!("{error:#}")),
             };
             let written = serde_json::to_vec(&said).is_ok_and(|text| teller.write_all(&text).is_ok());
-            // SAFETY: ends this process; what the parent has registered for its own end is not repeated.
+            // SAFETY: exits this process without running the exit handlers of the parent.
             unsafe { libc::_exit(i32::from(!written)) }
         }
         pid => {
@@ -224,7 +228,7 @@ fn fork(index: u32, member: &impl Fn(u32) -> Result<Vec<Phase>>) -> Result<Proce
     }
 }
 
-/// Those that have something to say or have ended; none, when a signal came or some time has passed.
+/// The processes with output, or that have ended; none after a signal or a timeout.
 fn ready(processes: &mut [Process]) -> Result<Vec<&mut Process>> {
     const LOOK_MS: libc::c_int = 100;
     let open: Vec<&mut Process> = processes.iter_mut().filter(|process| process.open).collect();
@@ -232,7 +236,7 @@ fn ready(processes: &mut [Process]) -> Result<Vec<&mut Process>> {
         .iter()
         .map(|process| libc::pollfd { fd: process.result.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
-    // SAFETY: a list with its length.
+    // SAFETY: an array with its length.
     let count = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, LOOK_MS) };
     let interrupted = count < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
     ensure!(count >= 0 || interrupted, "cannot wait for processes: {}", std::io::Error::last_os_error());
@@ -242,7 +246,7 @@ fn ready(processes: &mut [Process]) -> Result<Vec<&mut Process>> {
 impl Process {
     fn receive(&mut self) -> Result<()> {
         let mut buffer = [0; 65536];
-        let length = self.result.read(&mut buffer).context("cannot read what a process measured")?;
+        let length = self.result.read(&mut buffer).context("cannot read a process's measurements")?;
         self.received.extend_from_slice(&buffer[..length]);
         self.open = length > 0;
         Ok(())
@@ -250,7 +254,7 @@ impl Process {
 
     fn wait(&mut self) {
         let mut status = 0;
-        // SAFETY: a child of this process that was not waited for.
+        // SAFETY: a child of this process that has not been waited for.
         unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
     }
 
@@ -262,7 +266,7 @@ impl Process {
     }
 }
 
-/// The results of all; or the error of the one that failed first, not of those that only learned of it.
+/// The results of all members, or the first failure itself rather than those that it caused.
 fn first_cause(results: Vec<Result<Vec<Phase>>>) -> Result<Vec<Vec<Phase>>> {
     let (good, bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let mut errors: Vec<anyhow::Error> = bad.into_iter().filter_map(Result::err).collect();
@@ -273,16 +277,16 @@ fn first_cause(results: Vec<Result<Vec<Phase>>>) -> Result<Vec<Vec<Phase>>> {
     }
 }
 
-/// Puts the members' phases together.
+/// Merges the members' phases.
 fn merge(members: Vec<Vec<Phase>>) -> Result<Vec<Outcome>> {
     let count = members.len() as u32;
     let phases = members.first().map_or(0, Vec::len);
-    ensure!(members.iter().all(|member| member.len() == phases), "the members of a crew went through different phases");
+    ensure!(members.iter().all(|member| member.len() == phases), "the workers ran different phases");
     let mut members: Vec<_> = members.into_iter().map(Vec::into_iter).collect();
     let mut outcomes = Vec::new();
     for _ in 0..phases {
         let parts: Vec<Phase> = members.iter_mut().filter_map(Iterator::next).collect();
-        let Some(first) = parts.first() else { bail!("a crew without members") };
+        let Some(first) = parts.first() else { bail!("no workers") };
         let mut latencies = Latencies::default();
         parts.iter().for_each(|part| latencies.merge(&part.latencies));
         let started = parts.iter().map(|part| part.started_ns).min().unwrap_or(0);
@@ -301,9 +305,9 @@ fn merge(members: Vec<Vec<Phase>>) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-const BROKEN: &str = "another member of the crew has failed";
+const BROKEN: &str = "another worker has failed";
 
-/// In memory that is shared with processes that this one starts.
+/// A barrier in memory that is shared with child processes.
 struct Barrier {
     shared: *mut BarrierWords,
 }
@@ -315,20 +319,20 @@ struct BarrierWords {
     broken: AtomicBool,
 }
 
-// SAFETY: what it points to are atomics, mapped until the value is dropped.
+// SAFETY: the pointer leads to atomics that stay mapped until the value is dropped.
 unsafe impl Sync for Barrier {}
 
 impl Barrier {
     fn make() -> Result<Barrier> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, of zeros, which are the atomics' initial values.
+        // SAFETY: a new mapping of zeros, which are the atomics' initial values.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<BarrierWords>(), protection, flags, -1, 0) };
         ensure!(address != libc::MAP_FAILED, "cannot map memory: {}", std::io::Error::last_os_error());
         Ok(Barrier { shared: address.cast() })
     }
 
     fn words(&self) -> &BarrierWords {
-        // SAFETY: mapped as long as this value lives, and only ever used as atomics.
+        // SAFETY: mapped as long as this value lives, and only used as atomics.
         unsafe { &*self.shared }
     }
 
@@ -355,7 +359,7 @@ impl Barrier {
 
 impl Drop for Barrier {
     fn drop(&mut self) {
-        // SAFETY: mapped by `make` with that length; nobody has a reference any more.
+        // SAFETY: mapped by `make` with this length; no reference is left.
         unsafe { libc::munmap(self.shared.cast(), size_of::<BarrierWords>()) };
     }
 }

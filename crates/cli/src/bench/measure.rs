@@ -1,29 +1,31 @@
-//! Time: the clock and what it costs, single calls timed among many, and their distribution.
+//! Time measurement: the clock and its cost, samples of single calls, and their distribution.
 //!
-//! A phase is a run of calls. Its cost per call is the time of the whole phase divided by their number; only one call in [`EVERY`] is timed by
-//! itself, for the distribution, so that reading the clock does not become what is measured. What the readings cost is measured when a worker
-//! starts, and taken off both.
+//! A phase is a run of calls. Its cost per call is the time of the whole phase divided by the
+//! number of calls. Only one call in [`EVERY`] is also timed by itself, for the distribution, so
+//! that reading the clock does not dominate the measurement. The cost of the readings is measured
+//! when a worker starts, and subtracted from both.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// One call in so many is timed by itself. A prime, lest it falls in step with what a file system does every so many calls.
+/// One call in this many is timed by itself. It is a prime, to avoid synchronising with periodic
+/// work of a file system.
 pub const EVERY: u32 = 5;
-/// Longest latency that is told apart from longer ones.
+/// Latencies above this are not distinguished.
 const LONGEST_NS: u64 = 100_000_000_000;
-/// Readings for the timer's cost.
+/// Readings for measuring the timer's cost.
 const READINGS: usize = 4001;
 
 /// The monotonic clock, which all threads and processes share.
 #[inline]
 pub fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer; this clock always exists.
+    // SAFETY: a valid pointer for the result; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What a pair of readings with nothing between them shows: the median of many.
+/// The time between two consecutive readings: the median of many.
 pub fn timer_ns() -> u64 {
     let mut pairs: Vec<u64> = (0..READINGS)
         .map(|_| {
@@ -43,7 +45,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// For a clock that costs so much.
+    /// For a clock with this cost.
     pub fn new(timer_ns: u64) -> Stopwatch {
         Stopwatch { timer_ns, until_timed: EVERY, latencies: Latencies::default() }
     }
@@ -68,7 +70,7 @@ impl Stopwatch {
         result
     }
 
-    /// What reading the clock has cost so far.
+    /// The total cost of reading the clock so far.
     pub fn overhead_ns(&self) -> u64 {
         self.latencies.count() * self.timer_ns
     }
@@ -79,14 +81,14 @@ impl Stopwatch {
     }
 }
 
-/// A distribution of latencies. On its way between processes it is the list of its values with their counts.
+/// A distribution of latencies. It is serialised as the list of its values with their counts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(into = "Vec<(u64, u64)>", from = "Vec<(u64, u64)>")]
 pub struct Latencies(Histogram<u64>);
 
 impl Default for Latencies {
     fn default() -> Latencies {
-        Latencies(Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds that are in order"))
+        Latencies(Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("valid bounds"))
     }
 }
 
@@ -95,17 +97,18 @@ impl Latencies {
         self.0.saturating_record(ns);
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// Adds another one's.
+    /// Adds another distribution.
     pub fn merge(&mut self, other: &Latencies) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
-    /// The latency that so great a share of the calls does not exceed, if there were enough calls to say so: at least two beyond it.
+    /// The latency that this share of the calls does not exceed; none unless at least two calls lie
+    /// beyond it.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let beyond = self.count() as f64 * (1.0 - share);
         (beyond >= 2.0).then(|| self.0.value_at_quantile(share))

@@ -9,14 +9,17 @@
 //!  +-------------------------------+ outcomes  +---------------------------------------------+
 //! ```
 //!
-//! The worker is this program once more ([`worker`]), started as it is for directories of the kernel's file systems and under `directfs run` for
-//! DirectFS: every subject runs the same machine code. Subjects take turns within each repeat, so that what else the machine does hits all.
-//! [`engine`] measures the engine in this process, without a worker.
+//! The worker is this program again ([`worker`]): started directly for directories of the kernel's
+//! file systems, and under `directfs run` for DirectFS. Every subject therefore runs the same
+//! machine code. Subjects take turns within each repeat, so that other load on the machine affects
+//! all of them. [`engine`] measures the engine in this process, without a worker.
 //!
 //! Invariants:
 //!
-//! - What cannot be done (no room, not writable, not empty) is refused before anything is measured.
-//! - Whatever ends the benchmark, what it made is removed: by this process, or by the workers where this one was killed.
+//! - Impossible requests (no room, not writable, not empty) are refused before anything is
+//!   measured.
+//! - However the benchmark ends, its files are removed: by this process, or by the workers if this
+//!   one was killed.
 
 mod crew;
 mod engine;
@@ -66,7 +69,7 @@ pub fn run(arguments: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Everything that was asked for. What is made for it is gone when this comes back.
+/// Measures everything requested. All files are removed on return.
 fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     let started = Instant::now();
     let needs = plan.needs()?;
@@ -107,7 +110,7 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     })
 }
 
-/// What is measured, and what would be if the machine had it.
+/// The available subjects, and the reasons for those that the machine does not have.
 fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     let mut wanted = arguments.beside.clone();
     if wanted.is_empty() {
@@ -117,18 +120,14 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
         }
     }
     let (mut subjects, mut absent) = (Vec::new(), Vec::new());
-    // Those first whose refusal the user can do something about.
+    // Subjects whose refusal the user can fix come first.
     let named = arguments.directories.iter().map(|path| Subject::named(path)).collect::<Result<Vec<_>>>()?;
     if wanted.contains(&BenchSubject::Directfs) {
         subjects.push(Subject::directfs(&arguments.image_in, arguments.always_flush)?);
     }
     for (kind, found, what) in [
-        (
-            BenchSubject::Tmpfs,
-            Subject::tmpfs as fn() -> Option<Result<Subject>>,
-            "tmpfs: there is none that this user may write",
-        ),
-        (BenchSubject::Disk, Subject::disk, "the disk: there is no directory on one that this user may write"),
+        (BenchSubject::Tmpfs, Subject::tmpfs as fn() -> Option<Result<Subject>>, "tmpfs: no writable tmpfs was found"),
+        (BenchSubject::Disk, Subject::disk, "the disk: no writable directory on a disk was found"),
     ] {
         if wanted.contains(&kind) {
             match found() {
@@ -138,23 +137,23 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
         }
     }
     subjects.extend(named);
-    ensure!(!subjects.is_empty(), "there is nothing to measure: name a directory, or what else with --beside");
+    ensure!(!subjects.is_empty(), "there is nothing to measure: specify a directory or --beside");
     Ok((subjects, absent))
 }
 
-/// Runs the tasks of a section on all subjects, in turn, as often as it says.
+/// Runs the tasks of a section on all subjects in turn, for the requested number of repeats.
 fn measure_section(section: &Section, subjects: &mut [Subject], meter: &mut Meter) -> Result<SectionReport> {
     meter.describe(&section.title);
     let mut measured = Vec::new();
     for task in &section.tasks {
-        // A new worker for each: one that has had threads is slower from then on.
+        // A new worker for each task: a worker that has had threads stays slower.
         subjects.iter_mut().try_for_each(Subject::end)?;
         measured.push(measure_task(section, task, subjects, meter)?);
     }
     Ok(SectionReport::new(section, subjects, &measured))
 }
 
-/// Runs a task on all subjects, in turn; for each of them the repeats.
+/// Runs a task on all subjects in turn; returns the repeats of each.
 fn measure_task(
     section: &Section,
     task: &Task,
@@ -171,7 +170,7 @@ fn measure_task(
             } else {
                 let outcomes = subject.perform(task, &mut || meter.tick());
                 let outcomes = outcomes.with_context(|| format!("{}, on {}", section.title, subject.name))?;
-                // Where one takes too long already, the one to warm up is all that there is.
+                // Where a round takes too long, the warm-up is the only result.
                 if !warms_up || too_long(subject).is_some() {
                     measured.add(&outcomes);
                 }
@@ -184,15 +183,15 @@ fn measure_task(
 
 fn too_slow(expected: Duration, patience: Duration) -> String {
     let told = |time: Duration| crate::units::duration(time.as_nanos() as f64);
-    format!("a round takes about {}, and more than {} are not waited for (again)", told(expected), told(patience))
+    format!("a round takes about {}; rounds above {} are not repeated", told(expected), told(patience))
 }
 
-/// Processor, memory and kernel, to set figures in relation.
+/// Processor, memory and kernel, as context for figures.
 pub fn machine() -> String {
     Machine::look().words()
 }
 
-/// How far the measuring has come.
+/// The progress of the measurements.
 struct Meter {
     progress: Progress,
     done: u64,
@@ -217,15 +216,15 @@ impl Meter {
     }
 }
 
-/// An error unless a file can be written there: better now than when all is measured.
+/// An error unless a file can be written there; checked before measuring.
 fn require_writable(file: &Path) -> Result<()> {
     let shown = file.display();
-    ensure!(!file.is_dir(), "{shown} is a directory; name a file for the page");
+    ensure!(!file.is_dir(), "{shown} is a directory; specify a file for the page");
     let directory = match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     let place = if file.exists() { file } else { directory };
     rustix::fs::access(place, rustix::fs::Access::WRITE_OK)
-        .with_context(|| format!("cannot write {shown}; name a file in a directory that you may write"))
+        .with_context(|| format!("cannot write {shown}; specify a file in a directory that you may write"))
 }

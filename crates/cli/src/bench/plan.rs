@@ -1,4 +1,5 @@
-//! What is measured in a run: the sections of the report with their tasks, sizes and repeats, from what the user asked for; and what they need.
+//! The plan of a run, from the user's request: the sections of the report with their tasks, sizes
+//! and repeats, and the room that they need.
 
 use super::engine;
 use super::scratch::Room;
@@ -12,67 +13,68 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Repeats over so many files take minutes; more than three add nothing but waiting.
+/// Repeats with this many files take minutes, and more than three add little accuracy.
 const LARGE_FILES: u64 = 100_000;
 const REPEATS_MAX_LARGE: u32 = 3;
-/// Files of which crews of several members are measured, if no size is asked for.
+/// Default number of files for workloads with several members.
 const CREW_FILES: u64 = 10_000;
-/// Fewest files for each member of a crew.
+/// Minimum number of files per member.
 const MEMBER_FILES: u64 = 16;
 const DEPTH_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_QUICK: Duration = Duration::from_secs(3);
-/// Trees that are copied unless the user names one; a full run, a quick one.
+/// Default trees to copy: for a full run and for a quick one.
 const TREES: [&str; 2] = ["/usr/include", "/usr/include/linux"];
-/// Bytes that a name costs: on a disk at most (a directory takes a block), in memory, in an image (with one that was removed and is not recycled yet), and
-/// in the memory beside an image.
+/// Bytes per name: on a disk at most (a directory takes a block), in memory, in an image (including
+/// a removed name that is not recycled yet), and in the memory of an image's region.
 const NAME_DISK_BYTES: u64 = 4600;
 const NAME_MEMORY_BYTES: u64 = 1300;
 const NAME_IMAGE_BYTES: u64 = 2048;
 const NAME_REGION_BYTES: u64 = 512;
-/// What everything needs beside.
+/// Additional room for everything else.
 const BESIDE_BYTES: u64 = 128 << 20;
 
 /// A table of the report.
 pub struct Section {
-    /// What it belongs to.
+    /// Its group.
     pub group: Group,
     /// Its heading.
     pub title: String,
-    /// What a reader must know of it.
+    /// An explanation for the reader.
     pub note: Option<String>,
-    /// Files in the directory, where that is what distinguishes it.
+    /// Files in the directory, where that distinguishes the section.
     pub files: Option<u64>,
-    /// Whether the rows of several members are set beside those of one.
+    /// Whether rows of several members are compared with those of one.
     pub scaling: bool,
-    /// Each workload in it.
+    /// Its workloads.
     pub tasks: Vec<Task>,
-    /// How many times.
+    /// Number of repeats.
     pub repeats: u32,
-    /// Whether it is run once before, uncounted.
+    /// Whether an uncounted run comes first.
     pub warm_up: bool,
-    /// Longest round over a directory that is waited for again where it is known how long it takes: some disks take milliseconds for a call.
+    /// Longest round in a directory that is repeated, where the duration is known: some disks take
+    /// milliseconds per call.
     pub patience: Duration,
 }
 
 /// Everything that is measured.
 pub struct Plan {
-    /// By workers, on all subjects.
+    /// Measured by workers, on all subjects.
     pub sections: Vec<Section>,
-    /// In this process: numbers of files; empty: not at all.
+    /// Measured in this process: numbers of files; empty means not at all.
     pub engine_sizes: Vec<u64>,
     repeats: u32,
 }
 
-/// Room for what a plan does.
+/// The room that a plan needs.
 #[derive(Debug, Clone, Default)]
 pub struct Needs {
-    /// Names and bytes of data of each task. They follow each other, so the largest counts.
+    /// Names and bytes of data of each task. Tasks run one after the other, so the maximum counts.
     tasks: Vec<(u64, u64)>,
     engine_bytes: u64,
 }
 
-/// How much of everything is done.
+/// The amount of each workload.
 struct Scale {
     depth_files: u64,
     small_files: u64,
@@ -110,20 +112,21 @@ const QUICK: Scale = Scale {
 };
 
 impl Plan {
-    /// The most members that are set beside one; zero if nothing is.
+    /// The maximum number of members in a comparison with one; zero without comparisons.
     pub fn members_max(&self) -> u32 {
         let scaled = self.sections.iter().filter(|section| section.scaling);
         scaled.flat_map(|section| &section.tasks).map(|task| task.crew.members).max().unwrap_or(0)
     }
 
-    /// From what the user asked for. What cannot be done is refused here, before anything is measured.
+    /// Makes the plan of a request. Impossible requests are refused here, before anything is
+    /// measured.
     pub fn make(arguments: &Bench) -> Result<Plan> {
         let mut maker = Maker::new(arguments);
         let is_wanted = |group: Group| arguments.only.is_empty() || arguments.only.contains(&group);
         ensure!(
             arguments.directories.is_empty()
                 || Group::ALL.into_iter().any(|group| group != Group::Engine && is_wanted(group)),
-            "the engine is measured in this process, not in a directory: leave {} away, or measure something else in it (--only)",
+            "the engine is measured in this process, not in a directory: leave {} out, or add other measurements (--only)",
             arguments.directories[0].display()
         );
         for group in Group::ALL.into_iter().filter(|&group| is_wanted(group)) {
@@ -133,12 +136,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How many times so many files are measured.
+    /// The number of repeats for this many files.
     pub fn repeats(&self, files: u64) -> u32 {
         repeats_over(self.repeats, files)
     }
 
-    /// Room for all of it.
+    /// The room for the whole plan.
     pub fn needs(&self) -> Result<Needs> {
         let largest = self.engine_sizes.last().copied();
         let engine_bytes = largest.map_or(0, |files| engine::image_bytes(files) + files * NAME_REGION_BYTES);
@@ -147,7 +150,7 @@ impl Plan {
         Ok(Needs { tasks, engine_bytes })
     }
 
-    /// Steps of the progress bar: each task on each subject, each time.
+    /// Steps of the progress bar: each task on each subject, for each repeat.
     pub fn steps(&self, subjects: usize) -> u64 {
         let of =
             |section: &Section| section.tasks.len() as u64 * u64::from(section.repeats + u32::from(section.warm_up));
@@ -183,7 +186,8 @@ impl Maker<'_> {
         maker
     }
 
-    /// Nothing has more files than the user asked for, or fewer than its members need.
+    /// Limits all workloads to the requested number of files, but to no fewer than their members
+    /// need.
     fn bound(&mut self) {
         let most = self.arguments.sizes.iter().copied().max().unwrap_or(u64::MAX);
         let fewest = self.fewest_files();
@@ -242,12 +246,12 @@ impl Maker<'_> {
         let fewest = self.fewest_files();
         ensure!(
             files >= fewest,
-            "{files} files are too few for so many {who}, which want {MEMBER_FILES} each: ask for {fewest} (--sizes) or for fewer {who} (--threads)"
+            "{files} files are too few for so many {who}, which need {MEMBER_FILES} each: use {fewest} files (--sizes) or fewer {who} (--threads)"
         );
         for private in [false, true] {
-            let wheres = if private { "each in a directory of its own" } else { "in one shared directory" };
+            let wheres = if private { "each in its own directory" } else { "in one shared directory" };
             let title = format!("{who} {wheres}, {} files in all", count(files));
-            // One member is measured here, too: scaling is told within one table.
+            // One member is measured here, too, so that scaling is relative to the same table.
             let members = [1].into_iter().chain(self.members.iter().copied().filter(|&members| members > 1));
             let crew = |members| Crew { members, kind, private };
             let tasks = members.map(|members| Task { work: Work::Calls { files }, crew: crew(members) }).collect();
@@ -259,7 +263,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Enough for every member of the largest crew.
+    /// Enough for every member of the largest workload.
     fn fewest_files(&self) -> u64 {
         u64::from(self.members.last().copied().unwrap_or(1)) * MEMBER_FILES
     }
@@ -270,7 +274,7 @@ impl Maker<'_> {
         let title = format!("stat by path depth, {} files", count(files));
         let section = self.section(Group::Depth, title, vec![Task { work, crew: Crew::ONE }]);
         section.note = Some(
-            "depth 1 is a name in the current directory; what a further level adds is told by medians of single calls"
+            "depth 1 is a name in the current directory; the cost of a further level is computed from medians of single calls"
                 .into(),
         );
     }
@@ -302,7 +306,7 @@ impl Maker<'_> {
             Group::Mdtest => (
                 Work::Mdtest { files: mdtest_files },
                 format!("mdtest-like: {} files in one shared directory", count(mdtest_files)),
-                "each member works on what its neighbour has made",
+                "each member works on its neighbour's files",
             ),
             Group::Varmail => (
                 Work::Varmail { files: mail_files, run_ms },
@@ -331,7 +335,7 @@ impl Maker<'_> {
         let section = self.section(group, title, tasks);
         section.note = Some(note.into());
         section.scaling = true;
-        // Each repeat makes its files anew, which warms what there is to warm.
+        // Each repeat creates its files again, which is a sufficient warm-up.
         section.warm_up = false;
         section.repeats = repeats.min(REPEATS_MAX_LARGE);
     }
@@ -345,33 +349,33 @@ impl Maker<'_> {
         let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
         let section = self.section(Group::Tree, title, vec![Task { work: Work::Tree { source }, crew: Crew::ONE }]);
         section.note = Some(
-            "whole programs, started each time; \"beyond own\": without the program's own time, which is its time outside the kernel on tmpfs".into(),
+            "whole programs, started each time; \"beyond own\": without the program's own time (its time outside the kernel on tmpfs)".into(),
         );
         section.repeats = repeats;
         section.warm_up = false;
         Ok(())
     }
 
-    /// The tree to copy: the user's; else one that most machines have, or none.
+    /// The tree to copy: the user's, else a common one, or none.
     fn tree(&self) -> Result<Option<PathBuf>> {
         let Some(named) = &self.arguments.tree else {
             let tree = Path::new(TREES[usize::from(self.arguments.quick)]);
             let asked_for = self.arguments.only.contains(&Group::Tree);
-            ensure!(!asked_for || tree.is_dir(), "there is no {} here; name a tree with --tree", tree.display());
+            ensure!(!asked_for || tree.is_dir(), "{} does not exist; specify a tree with --tree", tree.display());
             return Ok(tree.is_dir().then(|| tree.to_owned()));
         };
         let tree = named
             .canonicalize()
-            .with_context(|| format!("cannot find the tree {}; name another with --tree", named.display()))?;
-        ensure!(tree.is_dir(), "{} is not a directory; name another with --tree", named.display());
+            .with_context(|| format!("cannot find the tree {}; specify another with --tree", named.display()))?;
+        ensure!(tree.is_dir(), "{} is not a directory; specify another with --tree", named.display());
         Ok(Some(tree))
     }
 
     fn add_data(&mut self) {
         let bytes = self.scale.data_bytes;
-        let title = format!("data: one file of {}, beside memcpy", crate::units::size(bytes));
+        let title = format!("data: one file of {}, compared with memcpy", crate::units::size(bytes));
         let section = self.section(Group::Data, title, vec![Task { work: Work::Data { bytes }, crew: Crew::ONE }]);
-        section.note = Some("the project aims at 90 % of memcpy by 1 MiB; it has no aim for random access".into());
+        section.note = Some("the goal is 90 % of memcpy for 1 MiB; there is none for random access".into());
         section.warm_up = false;
     }
 }
@@ -382,7 +386,7 @@ fn sorted<T: Ord>(mut numbers: Vec<T>) -> Vec<T> {
     numbers
 }
 
-/// Files and directories in a tree, and their bytes in blocks.
+/// Files and directories in a tree, and their bytes in whole blocks.
 fn size_of_tree(root: &Path) -> Result<(u64, u64)> {
     let (mut names, mut bytes) = (0, 0);
     tree::walk(root, &mut |_, metadata| {
@@ -394,7 +398,7 @@ fn size_of_tree(root: &Path) -> Result<(u64, u64)> {
 }
 
 impl Work {
-    /// Names and bytes of data that it has at a time, at most.
+    /// The maximum of names and bytes of data at a time.
     fn size(&self) -> Result<(u64, u64)> {
         Ok(match self {
             Work::Calls { files } | Work::Mdtest { files } => (*files, 0),
@@ -418,19 +422,20 @@ impl Work {
 }
 
 impl Needs {
-    /// Of a directory of the kernel's file systems.
+    /// In a directory of the kernel's file systems.
     pub fn kernel(&self, in_memory: bool) -> Room {
         let name_bytes = if in_memory { NAME_MEMORY_BYTES } else { NAME_DISK_BYTES };
         Room { bytes: self.most(|names, data| data + names * name_bytes), files: self.most(|names, _| names) }
     }
 
-    /// Of the image.
+    /// In the image.
     pub fn image(&self) -> Room {
         let bytes = self.most(|names, data| data * 5 / 4 + names * NAME_IMAGE_BYTES);
         Room { bytes: bytes + BESIDE_BYTES, files: self.most(|names, _| names) * 3 + 4096 }
     }
 
-    /// Of memory, beside what is in file systems: what the engine has in this process, and workers in theirs; with an image, its region.
+    /// In memory outside file systems: for the engine in this process and for the workers, and for
+    /// the region of an image.
     pub fn memory(&self, with_image: bool) -> u64 {
         let region = if with_image { self.most(|names, _| names) * NAME_REGION_BYTES } else { 0 };
         self.engine_bytes + region + BESIDE_BYTES * 4
@@ -441,7 +446,7 @@ impl Needs {
     }
 }
 
-/// How many times faster than tmpfs the project wants this to be.
+/// The project's goal: how many times faster than tmpfs.
 pub fn times_wanted(group: Group, what: &What, crew: Crew) -> Option<f64> {
     let several = crew.members > 1;
     match (group, what) {
@@ -464,7 +469,7 @@ mod tests {
         let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
             Cli::try_parse_from(["directfs", "bench"].into_iter().chain(words.split_whitespace()))
         else {
-            panic!("{words} is no use of bench")
+            panic!("{words} is not a bench command line")
         };
         Plan::make(&arguments).unwrap()
     }
@@ -491,7 +496,7 @@ mod tests {
         let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
             Cli::try_parse_from("directfs bench --only threads --sizes 100 --threads 64".split(' '))
         else {
-            panic!("a use of bench")
+            panic!("a bench command line")
         };
         let error = Plan::make(&arguments).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("--sizes") && error.contains("1024"), "{error}");

@@ -1,51 +1,51 @@
-//! Directories that the benchmark makes and removes again, and whether they have room for what it does in them.
+//! Directories that the benchmark creates and removes again, and checks of the room in them.
 
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 
-/// What is made in a directory that the user named.
+/// The directory created in a directory of the user.
 const INNER: &str = ".directfs-bench";
 
-/// A directory of the benchmark's, removed with all that is in it when dropped.
+/// A directory of the benchmark, removed with its content when dropped.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes one inside a directory that the user named, which must be empty and writable.
+    /// Creates one inside a directory of the user, which must be empty and writable.
     pub fn in_empty(parent: &Path) -> Result<Scratch> {
         let shown = parent.display();
         let mut names = std::fs::read_dir(parent)
-            .with_context(|| format!("cannot read {shown}; name an existing directory that you may read and write"))?;
+            .with_context(|| format!("cannot read {shown}; use an existing directory that you may read and write"))?;
         if let Some(name) = names.next() {
             let name = name.with_context(|| format!("cannot read {shown}"))?.file_name();
             bail!(
-                "{shown} is not empty (it holds {name:?}); name an empty directory, for example a new one made with mkdir"
+                "{shown} is not empty (it contains {name:?}); specify an empty directory, for example a new one (mkdir)"
             );
         }
         Scratch::make(parent, INNER)
     }
 
-    /// Makes one of a name of its own beside whatever is in a directory.
+    /// Creates one with a unique name in a directory that may have other content.
     pub fn beside_others(parent: &Path, what: &str) -> Result<Scratch> {
         Scratch::make(parent, &format!("directfs-bench.{}.{what}", std::process::id()))
     }
 
     fn make(parent: &Path, name: &str) -> Result<Scratch> {
         let shown = parent.display();
-        // Found again from whatever directory a worker stands in.
+        // An absolute path, because a worker may be in any directory.
         let path = parent.canonicalize().with_context(|| format!("cannot find {shown}"))?.join(name);
         std::fs::create_dir(&path).with_context(|| {
             format!(
-                "cannot write to {shown}; name a directory that you may write, on a file system that is not read-only"
+                "cannot write to {shown}; specify a directory that you may write, on a file system that is not read-only"
             )
         })?;
         Ok(Scratch { path })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -53,16 +53,16 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A worker that was left alone may have removed it.
+        // An orphaned worker may have removed it.
         if let Err(error) = std::fs::remove_dir_all(&self.path)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            eprintln!("warning: cannot remove {} ({error}); remove it by hand", self.path.display());
+            eprintln!("warning: cannot remove {} ({error}); remove it manually", self.path.display());
         }
     }
 }
 
-/// What a workload needs where it works.
+/// The room that a workload needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes.
@@ -72,27 +72,26 @@ pub struct Room {
 }
 
 impl Room {
-    /// Enough for both at a time.
+    /// The room for both at a time.
     pub fn and(self, other: Room) -> Room {
         Room { bytes: self.bytes + other.bytes, files: self.files + other.files }
     }
 
-    /// An error unless a directory's file system has it.
+    /// An error unless a directory's file system has the room.
     pub fn require(self, directory: &Path) -> Result<()> {
         let shown = directory.display();
-        let space =
-            rustix::fs::statvfs(directory).with_context(|| format!("cannot learn how much room {shown} has"))?;
+        let space = rustix::fs::statvfs(directory).with_context(|| format!("cannot read the free space of {shown}"))?;
         let free = space.f_bavail * space.f_frsize;
         ensure!(
-            // Zero of all: a file system that does not count, or needs no room for names.
+            // Totals of zero: a file system that does not count, or that needs no room for names.
             space.f_blocks == 0 || free >= self.bytes,
-            "{shown} has {} free and the benchmark needs about {} there; make room, name another directory, or measure less (--sizes, --only, --quick)",
+            "{shown} has {} free but the benchmark needs about {} there; make room, specify another directory, or measure less (--sizes, --only, --quick)",
             units::size(free),
             units::size(self.bytes)
         );
         ensure!(
             space.f_files == 0 || space.f_favail > self.files,
-            "{shown} has {} inodes free and {} are needed; name another directory or measure fewer files (--sizes)",
+            "{shown} has {} inodes free but {} are needed; specify another directory or measure fewer files (--sizes)",
             units::count(space.f_favail),
             units::count(self.files)
         );
@@ -100,13 +99,13 @@ impl Room {
     }
 }
 
-/// An error unless that much memory can be had without pressing others out.
+/// An error unless that much memory is available.
 pub fn require_memory(needed: u64) -> Result<()> {
-    // Where nobody knows, running out of it is an error of its own.
+    // If the available memory is unknown, running out of it is a separate error.
     let available = available_memory().unwrap_or(u64::MAX);
     ensure!(
         needed <= available,
-        "the benchmark needs about {} of memory and {} are available; measure less (--sizes, --only, --quick) or end other programs",
+        "the benchmark needs about {} of memory but {} are available; measure less (--sizes, --only, --quick) or stop other programs",
         units::size(needed),
         units::size(available)
     );

@@ -1,6 +1,8 @@
-//! A worker as the benchmark sees it: started, asked, waited for, and ended in order, whatever happens to either of them.
+//! The benchmark's side of a worker: starting it, sending requests, receiving replies, and ending
+//! it cleanly after any failure of either side.
 //!
-//! The worker and all that it starts are a process group of their own: the terminal's interrupts reach the benchmark alone, which ends the group.
+//! The worker and its children are a process group of their own: the terminal's interrupts reach
+//! only the benchmark, which ends the group.
 
 use super::task::{Outcome, Reply, Request, Task};
 use crate::interrupt;
@@ -12,34 +14,34 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often progress is shown and interrupts are looked for while a worker works.
+/// Interval for showing progress and checking for interrupts while a worker runs.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long a worker may take to end in order: leaving an image of many files behind clean takes its time.
+/// Maximum time for a worker to exit cleanly: closing an image with many files takes time.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long it may take to stop and clean up after an interrupt or an error, before it is killed.
+/// Maximum time to stop and clean up after an interrupt or an error, before the worker is killed.
 const PATIENCE_STOPPED: Duration = Duration::from_secs(20);
 
 /// A running worker.
 pub struct Session {
     child: Child,
-    /// None when there is nothing more to ask.
+    /// None after the last request.
     requests: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
-    /// It was waited for.
+    /// The worker has been waited for.
     ended: bool,
-    /// What reading the clock costs in it.
+    /// The cost of reading the clock in the worker.
     pub timer_ns: u64,
 }
 
 impl Session {
-    /// Starts one.
+    /// Starts a worker.
     pub fn start(mut command: Command, tick: &mut dyn FnMut()) -> Result<Session> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let parent = std::process::id();
         // SAFETY: two plain system calls between fork and exec.
         unsafe {
             command.pre_exec(move || {
-                // Whoever kills the benchmark means its workers.
+                // The workers must not outlive a killed benchmark.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
                 if libc::getppid() as u32 != parent {
                     return Err(std::io::ErrorKind::Interrupted.into());
@@ -49,38 +51,38 @@ impl Session {
         }
         let mut child = command.spawn().context("cannot start the measured program")?;
         let requests = child.stdin.take();
-        let replies = BufReader::new(child.stdout.take().context("the worker has a pipe to answer on")?);
+        let replies = BufReader::new(child.stdout.take().context("the worker's output is a pipe")?);
         let mut session = Session { child, requests, replies, ended: false, timer_ns: 0 };
         match session.answer(tick)? {
             Reply::Ready { timer_ns } => session.timer_ns = timer_ns,
-            other => bail!("a worker began with {other:?}"),
+            other => bail!("a worker's first reply was {other:?}"),
         }
         Ok(session)
     }
 
-    /// Has a task done; `tick` is called while it goes on.
+    /// Runs a task in the worker; `tick` is called meanwhile.
     pub fn perform(&mut self, task: &Task, tick: &mut dyn FnMut()) -> Result<Vec<Outcome>> {
         self.ask(&Request::Run(task.clone()))?;
         match self.answer(tick)? {
             Reply::Done(outcomes) => Ok(outcomes),
             Reply::Failed(said) => bail!(said),
-            other => bail!("a worker answered {other:?}"),
+            other => bail!("a worker replied {other:?}"),
         }
     }
 
-    /// Ends it in order.
+    /// Ends the worker cleanly.
     pub fn end(mut self) -> Result<()> {
         self.ask(&Request::End)?;
         self.requests = None;
         let status = self.wait_for_end(PATIENCE, interrupt::check)?;
-        ensure!(status.success(), "the measured program ended badly ({status})");
+        ensure!(status.success(), "the measured program failed ({status})");
         Ok(())
     }
 
     fn ask(&mut self, request: &Request) -> Result<()> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        let requests = self.requests.as_mut().context("a session that has not ended")?;
+        let requests = self.requests.as_mut().context("an active session")?;
         requests.write_all(&line).or_else(|_| self.died())
     }
 
@@ -91,14 +93,14 @@ impl Session {
         }
         interrupt::check()?;
         let mut line = String::new();
-        self.replies.read_line(&mut line).context("cannot read what the measured program answers")?;
+        self.replies.read_line(&mut line).context("cannot read the measured program's replies")?;
         if line.is_empty() {
             self.died()?;
         }
-        serde_json::from_str(&line).with_context(|| format!("the measured program said {:?}", line.trim()))
+        serde_json::from_str(&line).with_context(|| format!("the measured program replied {:?}", line.trim()))
     }
 
-    /// Whether there is something to read, or the end; false after a while, or a signal.
+    /// Whether there is output, or its end; false after a timeout or a signal.
     fn is_readable(&self, timeout: &Timespec) -> Result<bool> {
         let mut fds = [PollFd::new(self.replies.get_ref(), PollFlags::IN)];
         match poll(&mut fds, Some(timeout)) {
@@ -107,19 +109,19 @@ impl Session {
         }
     }
 
-    /// It is gone: says how.
+    /// Reports how the worker ended.
     fn died(&mut self) -> Result<()> {
         self.requests = None;
         let status = self.wait_for_end(PATIENCE_STOPPED, || Ok(()))?;
         match status.signal() {
             Some(signal) => bail!(
-                "the measured program was killed by signal {signal}; if nobody did that, memory may have run out: measure fewer files (--sizes)"
+                "the measured program was killed by signal {signal}; unless a user did that, memory may be exhausted: measure fewer files (--sizes)"
             ),
-            None => bail!("the measured program ended ({status}); its message is above"),
+            None => bail!("the measured program exited ({status}); see its message above"),
         }
     }
 
-    /// Waits until all that hold the pipe have ended, for some time; then kills them.
+    /// Waits until every process that holds the pipe has exited; kills them after a timeout.
     fn wait_for_end(&mut self, patience: Duration, check: fn() -> Result<()>) -> Result<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < patience {
@@ -129,7 +131,7 @@ impl Session {
                 if left == 0 {
                     return self.reap();
                 }
-                // What it still says is not wanted any more.
+                // Its remaining output is discarded.
                 self.replies.consume(left);
             }
         }
@@ -148,11 +150,11 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// After an error or an interrupt: asks the group to stop, and waits until it has.
+    /// After an error or an interrupt: asks the group to stop, and waits for it.
     fn drop(&mut self) {
         if !self.ended {
             self.signal(Signal::TERM);
-            // Without it the worker would take itself to be left alone.
+            // Without this request the worker would consider itself orphaned.
             let _ = self.ask(&Request::End);
             self.requests = None;
         }

@@ -1,4 +1,4 @@
-//! Figures of repeats, and what is said of them.
+//! Statistics of repeats.
 
 use super::measure::Latencies;
 use super::task::{Outcome, What};
@@ -10,7 +10,7 @@ pub struct Rounds {
     values: Vec<f64>,
 }
 
-/// What is said of them.
+/// Their summary.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     /// The median.
@@ -27,14 +27,14 @@ impl Rounds {
         self.values.push(ns);
     }
 
-    /// The summary, if there was one.
+    /// The summary; none without figures.
     pub fn summary(&self) -> Option<Summary> {
         let [min_ns, median_ns, max_ns] = spread(&self.values)?;
         Some(Summary { median_ns, min_ns, max_ns })
     }
 }
 
-/// The least of some values, their median, and the greatest.
+/// Minimum, median and maximum of some values.
 pub fn spread(values: &[f64]) -> Option<[f64; 3]> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -47,7 +47,7 @@ pub fn spread(values: &[f64]) -> Option<[f64; 3]> {
 /// The repeats of one phase on one file system.
 #[derive(Debug, Clone)]
 pub struct Repeats {
-    /// Which phase.
+    /// The phase.
     pub what: What,
     rounds: Rounds,
     latencies: Latencies,
@@ -73,7 +73,7 @@ impl TaskRepeats {
         self.phases.iter_mut().zip(outcomes).for_each(|(repeats, outcome)| repeats.add(outcome));
     }
 
-    /// There are no more, for that reason.
+    /// Records why there are no more repeats.
     pub fn leave_out(&mut self, reason: String) {
         self.left_out = Some(reason);
     }
@@ -83,44 +83,46 @@ impl TaskRepeats {
         &self.phases
     }
 
-    /// Why there are fewer repeats than elsewhere, or none.
+    /// The reason for fewer repeats than elsewhere, or none.
     pub fn left_out(&self) -> Option<&str> {
         self.left_out.as_deref()
     }
 }
 
-/// What is said of a phase on one file system.
+/// The statistics of a phase on one file system.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// Nanoseconds per call (of a mix: per operation; of bandwidth: per byte) as a member sees it: whole phases, divided by their calls.
+    /// Nanoseconds per call (of a mix: per operation; of bandwidth: per byte) as one member sees
+    /// it: whole phases, divided by their calls.
     #[serde(flatten)]
     pub time: Summary,
     /// The distribution of single calls; of batches where calls are too short for the clock.
     pub latency: Option<Latency>,
-    /// Calls (operations, bytes) of all members in a second.
+    /// Calls (operations, bytes) per second of all members.
     pub per_second: f64,
-    /// Of a program: its processor time outside the kernel.
+    /// For a program: its processor time outside the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_ns: Option<f64>,
 }
 
-/// Quantiles; none where too few calls were timed to tell.
+/// Quantiles; none if too few calls were timed.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Latency {
-    /// Half of the calls took no longer.
+    /// Half of the calls took at most this long.
     pub p50_ns: Option<f64>,
     /// 99 of 100.
     pub p99_ns: Option<f64>,
     /// 999 of 1000.
     pub p999_ns: Option<f64>,
-    /// How many were timed.
+    /// Number of timed samples.
     pub timed: u64,
-    /// Calls that were timed together, each taken as their mean: 1, unless a call is too short for the clock.
+    /// Calls that were timed together, each counted as their mean: 1 unless a call is too short for
+    /// the clock.
     pub batch: u64,
 }
 
 impl Repeats {
-    /// Of that phase.
+    /// No repeats of this phase yet.
     pub fn new(what: What) -> Repeats {
         let (rounds, latencies, user) = (Rounds::default(), Latencies::default(), Rounds::default());
         Repeats { what, rounds, latencies, batch: 1, members: 1, user, refused: None }
@@ -141,7 +143,7 @@ impl Repeats {
         }
     }
 
-    /// What is said of them.
+    /// The statistics.
     pub fn figure(&self) -> Option<Figure> {
         let time = self.rounds.summary()?;
         let quantile = |share| self.latencies.quantile(share).map(|ns| ns as f64 / self.batch as f64);
@@ -156,7 +158,7 @@ impl Repeats {
         Some(Figure { time, latency, per_second, user_ns: self.user.summary().map(|user| user.median_ns) })
     }
 
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     pub fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }

@@ -1,5 +1,5 @@
-//! What is measured: DirectFS under `directfs run`, and directories of the machine's file systems. Each has a worker; all workers run the same
-//! workloads, in turn.
+//! The measured systems: DirectFS under `directfs run`, and directories of the machine's file
+//! systems. Each has a worker; all workers run the same workloads, in turn.
 
 use super::plan::Needs;
 use super::scratch::{Room, Scratch, require_memory};
@@ -15,51 +15,51 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Where programs see the image.
+/// The path at which programs see the image.
 const MOUNT: &str = "/mnt/directfs";
-/// Peers in memory.
+/// File systems in memory to compare with.
 const MEMORY_KINDS: [&str; 2] = ["tmpfs", "ramfs"];
-/// Peers on a disk.
+/// File systems on a disk to compare with.
 const DISK_KINDS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "ext2", "f2fs", "zfs", "bcachefs", "overlay"];
 
-/// One of them.
+/// A measured system.
 pub struct Subject {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub name: String,
-    /// What file system it is, and where.
+    /// Its file system type and location.
     pub place: String,
-    /// What the first calls of a program find there.
+    /// The state that the first calls of a program find there.
     pub cold: &'static str,
     front: Front,
     session: Option<Session>,
     timer_ns: u64,
-    /// What a file costs in a round of calls, as the last one showed it.
+    /// Time per file in a round of calls, from the last round.
     round_per_file: Option<Duration>,
-    // After the session, which works in it.
+    // Dropped after the session, which uses it.
     scratch: Scratch,
 }
 
-/// How the worker reaches it.
+/// How the worker accesses it.
 enum Front {
-    /// With an image inside it.
+    /// With an image inside the worker.
     Run { image: PathBuf, always_flush: bool },
-    /// By the kernel.
+    /// Through the kernel.
     Kernel { in_memory: bool },
 }
 
 impl Subject {
-    /// DirectFS, with an image in a directory in memory or wherever the user says.
+    /// DirectFS, with an image in this directory.
     pub fn directfs(at: &Path, always_flush: bool) -> Result<Subject> {
         ensure!(
             std::env::var_os("DIRECTFS_IMAGE").is_none(),
-            "this runs under directfs run already, and a program can have one image: start it outside, or measure without DirectFS (--beside)"
+            "this program already runs under directfs run, which allows one image: start it outside, or measure without DirectFS (--beside)"
         );
         let scratch = Scratch::beside_others(at, "image")?;
         let kind = kind_of(at);
         Ok(Subject {
             name: "directfs".into(),
             place: format!("directfs run, with its image on {kind} in {}", at.display()),
-            cold: "the image is attached anew: nothing is indexed or cached in DRAM",
+            cold: "the image is attached again: nothing is indexed or cached in DRAM",
             front: Front::Run { image: scratch.path().join("image"), always_flush },
             session: None,
             timer_ns: 0,
@@ -68,7 +68,7 @@ impl Subject {
         })
     }
 
-    /// tmpfs, where the machine has one.
+    /// tmpfs, if the machine has a writable one.
     pub fn tmpfs() -> Option<Result<Subject>> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let places = [PathBuf::from("/dev/shm")].into_iter().chain(runtime).chain([std::env::temp_dir()]);
@@ -76,7 +76,7 @@ impl Subject {
         Some(Subject::kernel("tmpfs", &place, Scratch::beside_others(&place, "tmpfs")))
     }
 
-    /// The disk, where there is a directory on one that everybody may write.
+    /// The disk, if a directory on one is writable.
     pub fn disk() -> Option<Result<Subject>> {
         let here = std::env::current_dir().ok();
         let places = [std::env::temp_dir(), PathBuf::from("/var/tmp")].into_iter().chain(here);
@@ -86,7 +86,7 @@ impl Subject {
         Some(Subject::kernel(&name, &place, Scratch::beside_others(&place, "disk")))
     }
 
-    /// A directory that the user named.
+    /// A directory given by the user.
     pub fn named(directory: &Path) -> Result<Subject> {
         Subject::kernel(&directory.display().to_string(), directory, Scratch::in_empty(directory))
     }
@@ -96,7 +96,7 @@ impl Subject {
         let kind = kind_of(at);
         let in_memory = MEMORY_KINDS.contains(&kind.as_str());
         let cold = match in_memory {
-            true => "a new process; what is in memory has no colder state",
+            true => "a new process; files in memory have no colder state",
             false => {
                 "a new process, after sync; pages of files are dropped by posix_fadvise, names and attributes stay in the kernel's caches, which an \
                  ordinary user cannot empty"
@@ -127,7 +127,7 @@ impl Subject {
         }
     }
 
-    /// The room that it takes on the file system that it is on.
+    /// The room that it needs on its file system.
     fn room(&self, needs: &Needs) -> Room {
         match self.front {
             Front::Run { .. } => Room { bytes: needs.image().bytes, files: 1 },
@@ -135,7 +135,8 @@ impl Subject {
         }
     }
 
-    /// Makes the image, if it has one, as mkfs would: it has all its blocks, as persistent memory has. Says whether changes are flushed there.
+    /// Creates the image, if it has one, with all blocks allocated as mkfs does it and as on
+    /// persistent memory. Adds to the description whether changes are flushed.
     pub fn prepare(&mut self, needs: &Needs) -> Result<()> {
         if let Front::Run { image, always_flush } = &self.front {
             let Room { bytes, files } = needs.image();
@@ -145,22 +146,22 @@ impl Subject {
                 inodes_max: files,
                 ..MakeOptions::default()
             };
-            let made = make_shown(image, &options).context("cannot make an image to measure")?;
+            let made = make_shown(image, &options).context("cannot create an image to measure")?;
             if made.reserved {
-                self.place += ", its blocks set aside before as mkfs does";
+                self.place += ", its blocks allocated in advance as by mkfs";
             }
             self.place += match *always_flush || made.backing.needs_flushes() {
                 true => "; changes are flushed from the processor's caches",
-                false => "; nothing is flushed there, since that would make nothing safer (--always-flush)",
+                false => "; nothing is flushed, because flushes add no safety there (--always-flush)",
             };
         }
         Ok(())
     }
 
-    /// Starts its worker, if there is none, and has it do a task.
+    /// Runs a task in the worker, which is started if necessary.
     pub fn perform(&mut self, task: &Task, tick: &mut dyn FnMut()) -> Result<Vec<Outcome>> {
         if let Work::Cold { files } = task.work {
-            // Made in one life of the program, found in the next.
+            // One process creates the files, the next one finds them.
             let prepare = Task { work: Work::Prepare { files }, crew: Crew::ONE };
             self.in_session(&prepare, tick)?;
             self.end()?;
@@ -168,7 +169,8 @@ impl Subject {
         self.in_session(task, tick)
     }
 
-    /// How long a task will take on a disk or what else is not memory, if an earlier one showed it: some take milliseconds for a call.
+    /// The expected time of a task outside memory, if an earlier one showed it: some disks take
+    /// milliseconds per call.
     pub fn expected(&self, task: &Task) -> Option<Duration> {
         if self.is_in_memory() {
             return None;
@@ -196,7 +198,7 @@ impl Subject {
         self.session.take().map_or(Ok(()), Session::end)
     }
 
-    /// What reading the clock costs in its worker.
+    /// The cost of reading the clock in its worker.
     pub fn timer_ns(&self) -> u64 {
         self.timer_ns
     }
@@ -206,7 +208,8 @@ impl Drop for Subject {
     fn drop(&mut self) {
         if let (Some(session), Front::Run { image, .. }) = (self.session.take(), &self.front) {
             drop(session);
-            // The launcher may have been killed with its programs; then the memory that they shared is still there. The last one out removes it.
+            // If the launcher was killed with its programs, their shared memory is still there. The
+            // last close removes it.
             if let Ok(left) = Image::open(image, &OpenImage::default()) {
                 let _ = left.close();
             }
@@ -217,7 +220,7 @@ impl Drop for Subject {
 impl Front {
     /// The command that starts a worker.
     fn command(&self, scratch: &Path) -> Result<Command> {
-        let own = std::env::current_exe().context("cannot find this program's own file; is /proc mounted?")?;
+        let own = std::env::current_exe().context("cannot find this program's file; is /proc mounted?")?;
         let mut command = Command::new(&own);
         let place = match self {
             Front::Run { image, always_flush } => {
@@ -239,7 +242,7 @@ impl Front {
     }
 }
 
-/// An error unless there is room for all of them: better before an hour of measuring than after it.
+/// An error unless there is room for all of them; checked before measuring.
 pub fn require_room(subjects: &[Subject], needs: &Needs) -> Result<()> {
     let mut by_device: BTreeMap<u64, (PathBuf, Room)> = BTreeMap::new();
     let mut memory = needs.memory(subjects.iter().any(Subject::is_directfs));
@@ -260,7 +263,7 @@ pub fn require_room(subjects: &[Subject], needs: &Needs) -> Result<()> {
     require_memory(memory)
 }
 
-/// Files of work that makes, uses and removes them by single calls.
+/// The number of files of work that creates, uses and removes them by single calls.
 fn round_files(work: &Work) -> Option<u64> {
     match work {
         Work::Calls { files } | Work::Mdtest { files } => Some(*files),
@@ -268,7 +271,7 @@ fn round_files(work: &Work) -> Option<u64> {
     }
 }
 
-/// The type of the file system that a directory is on, as the mount table names it.
+/// The type of a directory's file system in the mount table.
 fn kind_of(directory: &Path) -> String {
     crate::mounts::covering(directory).map_or_else(|| "unknown file system".into(), |mount| mount.kind)
 }

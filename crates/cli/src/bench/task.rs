@@ -1,58 +1,58 @@
-//! What a worker is asked to do and what it answers: the language between the benchmark and its measured programs, a line of JSON each.
+//! The protocol between the benchmark and its workers: requests and replies, one line of JSON each.
 
 use super::measure::Latencies;
 use super::workloads::calls::Call;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// One workload with all that it depends on.
+/// One workload with all its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// What is done.
+    /// The work.
     pub work: Work,
-    /// By whom.
+    /// The members that do it.
     pub crew: Crew,
 }
 
-/// What is done.
+/// A workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Work {
-    /// Each call over so many files.
+    /// Each call with this many files.
     Calls { files: u64 },
-    /// stat of files that lie so many directories deep, 1 to `depth`.
+    /// stat of files at each depth from 1 to `depth`.
     Depth { depth: u32, files: u64 },
     /// Files that are created, written, closed, opened, read and closed.
     SmallFiles { bytes: u64, files: u64 },
-    /// Makes what [`Work::Cold`] finds, in another life of the program.
+    /// Creates the files for [`Work::Cold`], in another process.
     Prepare { files: u64 },
-    /// The first calls of a program on files that it has not made.
+    /// The first calls of a process on files of another one.
     Cold { files: u64 },
-    /// mdtest's phases: each member works on what its neighbour made.
+    /// The phases of mdtest: each member works on its neighbour's files.
     Mdtest { files: u64 },
     /// A mail server.
     Varmail { files: u64, run_ms: u64 },
     /// A file server.
     Fileserver { files: u64, run_ms: u64 },
-    /// A mail and news server of many short-lived files.
+    /// A mail and news server with many short-lived files.
     Postmark { files: u64, transactions: u64 },
-    /// Large files, beside memcpy.
+    /// Large files, compared with memcpy.
     Data { bytes: u64 },
     /// Programs on a real tree.
     Tree { source: PathBuf },
 }
 
-/// Who does it: so many threads or processes, in one directory or each in its own.
+/// The members: threads or processes, in one directory or each in its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crew {
-    /// How many.
+    /// Their number.
     pub members: u32,
-    /// As what.
+    /// Their kind.
     pub kind: CrewKind,
-    /// Each in a directory of its own.
+    /// Each in its own directory.
     pub private: bool,
 }
 
-/// What the members of a crew are.
+/// The kind of members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrewKind {
@@ -63,7 +63,7 @@ pub enum CrewKind {
 }
 
 impl Crew {
-    /// One thread alone.
+    /// A single thread.
     pub const ONE: Crew = Crew { members: 1, kind: CrewKind::Threads, private: false };
 
     /// Threads in one directory.
@@ -72,44 +72,44 @@ impl Crew {
     }
 }
 
-/// What a phase measured.
+/// The measurements of a phase.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Which phase.
+    /// The phase.
     pub what: What,
     /// Calls of all members.
     pub calls: u64,
     /// From the first member's start to the last one's end.
     pub elapsed_ns: f64,
-    /// Members that worked at the same time.
+    /// Concurrent members.
     pub members: u32,
     /// Single calls, or batches.
     pub latencies: Latencies,
-    /// Calls in each of these: more than one where a call is too short to be timed by itself.
+    /// Calls in each sample: more than one where a call is too short to be timed by itself.
     pub batch: u64,
-    /// Of a program: the processor time that it spent outside the kernel.
+    /// For a program: its processor time outside the kernel.
     pub user_ns: Option<f64>,
-    /// This file system has no such call; the reason.
+    /// The reason why this file system does not have the call.
     pub refused: Option<String>,
 }
 
-/// A phase's name, and how it is expressed.
+/// A phase's name, and the unit of its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// A call: time per call.
     Call(Call),
-    /// Something that is like a call: time for each.
+    /// Something like a call: time for each.
     Each(String),
     /// Work that is done once: its duration.
     Once(String),
-    /// Operations of a mix: how many in a second.
+    /// Operations of a mix: number per second.
     Rate(String),
-    /// Bytes that were moved, as `calls`: how many in a second.
+    /// Bytes moved, counted as `calls`: number per second.
     Bandwidth(String),
 }
 
 impl What {
-    /// In words.
+    /// For display.
     pub fn words(&self) -> &str {
         match self {
             What::Call(call) => call.words(),
@@ -118,22 +118,23 @@ impl What {
     }
 }
 
-/// To a worker.
+/// Sent to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Do that.
+    /// Runs a task.
     Run(Task),
-    /// There is nothing more to do. Without this a worker that is left alone removes what it had been given to work in.
+    /// There are no more tasks. An input that ends without this request means that the worker is
+    /// orphaned; it then removes its working directory.
     End,
 }
 
-/// From a worker.
+/// Sent by a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// It stands in its directory; reading the clock costs so much there.
+    /// The worker is in its directory; the cost of reading the clock there.
     Ready { timer_ns: u64 },
-    /// It is done.
+    /// The task is done.
     Done(Vec<Outcome>),
-    /// It could not be done; everything that was made for it is removed.
+    /// The task failed; all its files are removed.
     Failed(String),
 }

@@ -1,30 +1,31 @@
-//! What several threads gain that share nothing, to set beside what they gain in a file system: on a machine whose processors are halves of one core, or wanted by
-//! others, it is less than their number.
+//! The speedup of threads that share nothing, as a reference for their speedup in a file system. It
+//! is below their number on machines whose processors share cores or are used by other programs.
 
 use super::statistics::spread;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// Words that a thread walks through: more than the nearest cache holds, less than the second one does.
+/// Words that a thread walks through: more than the nearest cache holds, less than the second one
+/// does.
 const WORDS: usize = 16 << 10;
 const STEPS: u64 = 500_000;
 const ROUNDS: usize = 21;
 
-/// How many times as much several threads do as one.
+/// The speedup of several threads over one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Scaling {
-    /// How many threads.
+    /// Number of threads.
     pub threads: u32,
-    /// The median of some rounds.
+    /// The median of the rounds.
     pub median: f64,
-    /// The round in which they did least.
+    /// The minimum.
     pub least: f64,
-    /// The round in which they did most.
+    /// The maximum.
     pub most: f64,
 }
 
-/// Measures it, for one thread or more: in each round one works alone, then all do at once.
+/// Measures it for at least one thread: in each round one works alone, then all work at once.
 pub fn measure(threads: u32) -> Option<Scaling> {
     let barrier = Barrier::new(threads as usize);
     let rounds: Vec<Vec<[f64; 2]>> = std::thread::scope(|scope| {
@@ -51,7 +52,7 @@ pub fn measure(threads: u32) -> Option<Scaling> {
     Some(Scaling { threads, median, least, most })
 }
 
-/// Each word says which one comes next; all are on one way.
+/// Each word is the index of the next one; all words form one cycle.
 fn chain() -> Vec<u32> {
     // Odd and far from small multiples of a line: the next word is on another line.
     const STRIDE: usize = 5077;
@@ -62,7 +63,7 @@ fn chain() -> Vec<u32> {
     words
 }
 
-/// Walks, and computes a little at each step; how long that took, in nanoseconds.
+/// Walks, with a small computation at each step; returns the duration in nanoseconds.
 fn walk(words: &[u32]) -> f64 {
     let started = Instant::now();
     let (mut at, mut sum) = (0, 1u64);

@@ -1,8 +1,10 @@
-//! The measured program: `directfs bench-worker`, started as it is for the machine's file systems and under `directfs run` for DirectFS.
+//! The measured program: `directfs bench-worker`, started directly for the machine's file systems,
+//! and under `directfs run` for DirectFS.
 //!
-//! It takes requests from standard input, a line each, and answers on standard output. A workload finds an empty directory as the current one; what it
-//! leaves is removed whether it succeeds or not. When the benchmark ends without a word (it was killed), the worker stops what it does and
-//! removes what the benchmark had made.
+//! It reads requests from standard input, one per line, and replies on standard output. A workload
+//! runs in an empty current directory, whose content is removed whether it succeeds or not. If the
+//! benchmark ends without a final request (it was killed), the worker stops and removes the
+//! benchmark's files.
 
 use super::measure::timer_ns;
 use super::task::{Outcome, Reply, Request, Task, Work};
@@ -13,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 
-/// Runs until there is nothing more to do.
+/// Runs until the last request.
 pub fn run(arguments: &BenchWorker) -> Result<()> {
     interrupt::catch_each()?;
     let worker = Worker { root: arguments.directory.clone(), timer_ns: timer_ns() };
@@ -21,7 +23,7 @@ pub fn run(arguments: &BenchWorker) -> Result<()> {
     if !matches!(ended, Ok(Ended::Asked)) {
         let _ = std::env::set_current_dir("/");
         let _ = std::fs::remove_dir_all(&arguments.owned);
-        bail!("the benchmark has ended without its worker");
+        bail!("the benchmark ended before its worker");
     }
     Ok(())
 }
@@ -40,7 +42,7 @@ impl Worker {
     fn serve(&self) -> Result<Ended> {
         reply(&Reply::Ready { timer_ns: self.timer_ns })?;
         for line in std::io::stdin().lock().lines() {
-            match serde_json::from_str(&line?).context("a request of another version")? {
+            match serde_json::from_str(&line?).context("a request of another version of directfs")? {
                 Request::End => return Ok(Ended::Asked),
                 Request::Run(task) => reply(&match self.perform(&task) {
                     Ok(outcomes) => Reply::Done(outcomes),
@@ -52,7 +54,7 @@ impl Worker {
     }
 
     fn perform(&self, task: &Task) -> Result<Vec<Outcome>> {
-        // What is prepared is found by the next life of this program.
+        // Prepared files are found by the next process.
         let (name, stays) = match task.work {
             Work::Prepare { .. } => ("prepared", true),
             Work::Cold { .. } => ("prepared", false),
@@ -60,16 +62,16 @@ impl Worker {
         };
         let directory = self.root.join(name);
         if !matches!(task.work, Work::Cold { .. }) {
-            std::fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+            std::fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         }
         let result = enter(&directory).and_then(|()| workloads::run(task, self.timer_ns));
         enter(&self.root)?;
         if stays && result.is_ok() {
             return result;
         }
-        // An error of the workload says more than one of cleaning up behind it.
+        // An error of the workload takes precedence over one of the cleanup.
         let removed = std::fs::remove_dir_all(&directory)
-            .with_context(|| format!("cannot remove {}; remove it by hand", directory.display()));
+            .with_context(|| format!("cannot remove {}; remove it manually", directory.display()));
         let outcomes = result?;
         removed?;
         Ok(outcomes)

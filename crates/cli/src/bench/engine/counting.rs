@@ -1,4 +1,4 @@
-//! A memory that counts what leaves the cache: write amplification, which no clock shows.
+//! A memory that counts the lines that leave the cache: write amplification, which no clock shows.
 
 use crate::bench::crew::Probe;
 use crate::bench::task::What;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Counts lines flushed or streamed, and fences.
+/// Counts flushed or streamed lines, and fences.
 #[derive(Debug, Default)]
 pub struct Counting {
     lines: AtomicU64,
@@ -38,7 +38,7 @@ impl Memory for Counting {
     fn read(&self, _: u64, _: u64) {}
 }
 
-/// What one call writes on average, recycling behind it included.
+/// The average writes of one call, including the recycling that it causes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Written {
     /// Cache lines flushed or streamed.
@@ -54,12 +54,12 @@ pub struct CountingProbe {
 }
 
 impl CountingProbe {
-    /// On that memory.
+    /// A probe of this memory.
     pub fn new(memory: Arc<Counting>) -> CountingProbe {
         CountingProbe { memory, written: Mutex::default() }
     }
 
-    /// What a call of each kind wrote in its last phase.
+    /// The writes of each call in its last phase.
     pub fn written(self) -> Vec<(Call, Written)> {
         self.written.into_inner().unwrap_or_default()
     }
@@ -75,7 +75,7 @@ impl Probe for CountingProbe {
         let What::Call(call) = *what else { return };
         let each = |counter: &AtomicU64| counter.load(Relaxed) as f64 / calls as f64;
         let written = Written { lines: each(&self.memory.lines), fences: each(&self.memory.fences) };
-        let mut all = self.written.lock().expect("nobody panics while holding it");
+        let mut all = self.written.lock().expect("no thread panics while holding it");
         all.retain(|(known, _)| *known != call);
         all.push((call, written));
     }

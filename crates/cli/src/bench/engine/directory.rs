@@ -1,4 +1,5 @@
-//! A directory of the engine in this process, used as a path walk and an open file use it: by directory and name.
+//! A directory of the engine in this process. It is used as a path walk and an open file use it: by
+//! directory and name.
 
 use crate::bench::workloads::calls::Directory;
 use anyhow::{Result, bail};
@@ -15,7 +16,7 @@ pub struct EngineDirectory<'t, 'f, M: Memory> {
 }
 
 impl<'t, 'f, M: Memory> EngineDirectory<'t, 'f, M> {
-    /// The directory of that name in the root, made if it is not there.
+    /// The directory with this name in the root; created if missing.
     pub fn open(thread: &'t Thread<'f, M>, name: &CStr) -> Result<Self> {
         let root = thread.root()?;
         let directory = match thread.lookup(root, name.to_bytes()) {
@@ -52,12 +53,12 @@ impl<M: Memory> Directory for EngineDirectory<'_, '_, M> {
     fn stat_missing(&self, name: &CStr) -> Result<()> {
         match self.thread.stat_name(self.directory, name.to_bytes()) {
             Err(engine::Error::NotFound) => Ok(()),
-            found => bail!("stat of {name:?}, which is not there, gave {found:?}: this is a defect of the engine"),
+            found => bail!("stat of {name:?}, a missing name, returned {found:?}: this is a defect of the engine"),
         }
     }
 
     fn access(&self, name: &CStr) -> Result<()> {
-        // Whether it is allowed is decided above, by the same attributes.
+        // The POSIX layer checks permissions with the same attributes.
         self.stat(name)
     }
 

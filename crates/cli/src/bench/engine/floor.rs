@@ -1,4 +1,5 @@
-//! The floor P that every persistent call stands on: one store, one flush of its line, one fence.
+//! The floor P, the minimum cost of every persistent call: one store, one flush of its line, one
+//! fence.
 
 use crate::bench::statistics::{Rounds, Summary};
 use anyhow::{Context, Result};
@@ -6,7 +7,8 @@ use pmem::{Cell64, Direct, LINE_BYTES, Mapping, Pm};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Lines that are written in turn: all stay in the nearest cache, and none waits for its own flush before.
+/// Lines written in turn: all stay in the nearest cache, and no store waits for the previous flush
+/// of its line.
 const LINES: u64 = 64;
 const STORES: u64 = 20_000;
 const ROUNDS: usize = 21;
@@ -26,5 +28,5 @@ pub fn measure() -> Result<Summary> {
         }
         rounds.add(started.elapsed().as_nanos() as f64 / STORES as f64);
     }
-    rounds.summary().context("there were rounds")
+    rounds.summary().context("at least one round")
 }

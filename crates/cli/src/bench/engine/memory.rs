@@ -1,4 +1,5 @@
-//! A file system in memory that vanishes with this process, however it ends: image and DRAM region are files without a name.
+//! A file system in memory that ends with this process, however it ends: image and DRAM region are
+//! unnamed files.
 
 use anyhow::{Context, Result};
 use engine::{AttachOptions, Fs, MkfsOptions, Recovery, RecoveryReport, mkfs};
@@ -15,20 +16,21 @@ pub struct MemoryImage {
     pm: Arc<Mapping>,
 }
 
-/// An image in memory, attached with a DRAM region of its own. Dropping it is a crash: nothing is written back.
+/// An image in memory, attached with its own DRAM region. Dropping it is a crash: nothing is
+/// written back.
 pub struct Attached<M: Memory> {
     fs: Fs<M>,
     dram: Arc<Mapping>,
-    // After `fs`, which works on it.
+    // Dropped after `fs`, which uses it.
     _pm: Arc<Mapping>,
-    /// What recovery says.
+    /// The recovery report.
     pub report: RecoveryReport,
-    /// How long attaching took, mapping included.
+    /// Duration of the attach, including the mapping.
     pub attach_ns: f64,
 }
 
 impl MemoryImage {
-    /// Makes an image of `length` bytes for `inodes` files.
+    /// Creates an image of `length` bytes for `inodes` files.
     pub fn make(length: u64, inodes: u64) -> Result<MemoryImage> {
         let pm = memory_file("directfs-image", length)?;
         let options = MkfsOptions {
@@ -40,11 +42,11 @@ impl MemoryImage {
             now_ns: now_ns(),
             zeroed: true,
         };
-        mkfs(&region(&pm, Direct), &options).context("cannot make an image in memory")?;
+        mkfs(&region(&pm, Direct), &options).context("cannot create an image in memory")?;
         Ok(MemoryImage { pm })
     }
 
-    /// Attaches, with `threads` threads if there is something to recover.
+    /// Attaches; recovery uses `threads` threads.
     pub fn attach<M: Memory + Clone>(&self, memory: M, threads: usize) -> Result<Attached<M>> {
         let options = AttachOptions::default();
         let layout = Fs::dram_layout(&region(&self.pm, memory.clone()), &options)?;
@@ -70,13 +72,13 @@ impl<M: Memory> Attached<M> {
         &self.fs
     }
 
-    /// Bytes of memory that the DRAM region takes.
+    /// Bytes of memory that the DRAM region uses.
     pub fn dram_bytes(&self) -> Result<u64> {
         let file = self.dram.file().context("the DRAM region is a file")?;
         Ok(file.metadata()?.blocks() * 512)
     }
 
-    /// Leaves the image clean.
+    /// Detaches cleanly.
     pub fn leave(self) -> Result<()> {
         Ok(self.fs.detach_last()?)
     }
@@ -96,7 +98,7 @@ fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<
 fn memory_file(name: &str, length: u64) -> Result<Arc<Mapping>> {
     let what = || {
         format!(
-            "cannot set aside {} of memory for the benchmark; measure fewer files (--sizes)",
+            "cannot allocate {} of memory for the benchmark; measure fewer files (--sizes)",
             crate::units::size(length)
         )
     };
@@ -106,6 +108,7 @@ fn memory_file(name: &str, length: u64) -> Result<Arc<Mapping>> {
 }
 
 fn region<M: Memory>(mapping: &Arc<Mapping>, memory: M) -> Region<M> {
-    // SAFETY: mapped readable and writable; whoever gets a region here (`Attached`, or a function that ends before) holds the mapping longer.
+    // SAFETY: mapped readable and writable; the owners of regions (`Attached`, or functions that
+    // return earlier) keep the mapping longer.
     unsafe { Region::new(mapping.address(), mapping.length(), memory) }
 }

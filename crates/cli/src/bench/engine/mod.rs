@@ -1,7 +1,8 @@
-//! The engine in this process: what its calls cost without paths, permissions and descriptors around them, what they write, and what many files
-//! cost beside them.
+//! The engine in this process: the time of its calls without paths, permissions and descriptors,
+//! their writes, and the costs of many files.
 //!
-//! It runs the round of [`calls`](super::workloads::calls) on one thread, on an image in memory that vanishes with the process.
+//! It runs the round of [`calls`](super::workloads::calls) on one thread, on an image in memory
+//! that ends with the process.
 
 mod counting;
 mod directory;
@@ -28,17 +29,18 @@ use std::sync::Arc;
 /// Files for counting lines: the figures are averages of a mechanism, not of time.
 const COUNTED_FILES: u64 = 4096;
 
-/// What was measured.
+/// The results.
 pub struct Measured {
-    /// Over each number of files, each call's repeats.
+    /// For each number of files, the repeats of each call.
     pub calls: Vec<(u64, Vec<Repeats>)>,
-    /// What each call writes.
+    /// The writes of each call.
     pub written: Vec<(Call, Written)>,
     /// Footprints and recovery with the largest number of files.
     pub scale: Option<Scale>,
 }
 
-/// Bytes of an image that holds so many files twice over, with second names: what waits for recycling needs room, too.
+/// Length of an image with room for twice this many files with second names, because items that
+/// wait for recycling need room too.
 pub fn image_bytes(files: u64) -> u64 {
     (files * 2048).max(64 << 20).next_multiple_of(2 << 20)
 }
@@ -47,7 +49,7 @@ fn inodes(files: u64) -> u64 {
     files * 3 + 4096
 }
 
-/// Measures over each of these numbers of files; `repeats` says how many times.
+/// Measures with each of these numbers of files; `repeats` is the number of repeats for each.
 pub fn measure(sizes: &[u64], repeats: impl Fn(u64) -> u32, timer_ns: u64) -> Result<Measured> {
     let written = count_lines(timer_ns)?;
     let calls = sizes.iter().map(|&files| Ok((files, measure_calls(files, repeats(files), timer_ns)?)));
@@ -79,7 +81,7 @@ fn measure_calls(files: u64, repeats: u32, timer_ns: u64) -> Result<Vec<Repeats>
     Ok(measured)
 }
 
-/// Counts what each call writes, in a run of its own: counting costs time.
+/// Counts the writes of each call, in a separate run because counting costs time.
 fn count_lines(timer_ns: u64) -> Result<Vec<(Call, Written)>> {
     let memory = Arc::new(Counting::default());
     let image = MemoryImage::make(image_bytes(COUNTED_FILES), inodes(COUNTED_FILES))?;
@@ -88,14 +90,16 @@ fn count_lines(timer_ns: u64) -> Result<Vec<(Call, Written)>> {
     let directory = EngineDirectory::open(&thread, c"bench")?;
     let round = Round::new("", 0..COUNTED_FILES);
     let probe = CountingProbe::new(memory);
-    // The first round clears fresh segments of inodes, once in an image's life; the second counts.
+    // The first round clears new inode segments, which happens once in an image's life; the second
+    // one counts.
     for _ in 0..2 {
         crew::alone(timer_ns, Some(&probe), |member| round.run(member, &directory, COUNTED_FILES))?;
     }
     Ok(probe.written())
 }
 
-/// What the design aims at, in multiples of the floor: over 10,000 files, and twice that where the names no longer fit the caches.
+/// The design's goal in multiples of the floor: for 10,000 files, and twice that where the names no
+/// longer fit into the caches.
 pub fn floors_wanted(call: Call, files: u64) -> Option<f64> {
     let over_few = match call {
         Call::Stat => 1.5,
@@ -110,7 +114,7 @@ pub fn floors_wanted(call: Call, files: u64) -> Option<f64> {
     Some(if files > 100_000 { over_few * 2.0 } else { over_few })
 }
 
-/// How many lines a call may write.
+/// The maximum number of lines that a call may write.
 pub fn lines_wanted(call: Call) -> Option<f64> {
     match call {
         Call::Unlink => Some(1.0),

@@ -1,4 +1,5 @@
-//! What many files cost beside the calls: bytes on the image and in memory, recovery after a crash, the first access to a large directory.
+//! The costs of many files apart from the calls: bytes on the image and in memory, recovery after a
+//! crash, first access to a large directory.
 
 use super::directory::EngineDirectory;
 use super::memory::MemoryImage;
@@ -12,28 +13,28 @@ use pmem::{BLOCK_BYTES, Direct, Memory};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Figures of one directory full of empty files.
+/// Figures of one directory with many empty files.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Scale {
     /// Files in it.
     pub files: u64,
-    /// Bytes on the image for each, the name included.
+    /// Bytes on the image per file, including the name.
     pub pm_bytes_per_file: f64,
     /// Bytes of the name in that.
     pub name_bytes: u64,
-    /// Bytes of memory for each while it is cached.
+    /// Bytes of memory per cached file.
     pub dram_bytes_per_file: f64,
-    /// Recovery after a crash, attaching included.
+    /// Recovery after a crash, including the attach.
     pub recovery_ns: f64,
-    /// Threads that recovered.
+    /// Threads used for recovery.
     pub recovery_threads: usize,
-    /// Attaching when the image was left clean.
+    /// Attach after a clean detach.
     pub attach_ns: f64,
     /// The first access to the directory after that, on one thread.
     pub index_ns: f64,
 }
 
-/// Fills a directory, crashes, recovers, leaves, comes back.
+/// Fills a directory, crashes, recovers, detaches, attaches again.
 pub fn measure(round: &Round, length: u64) -> Result<Scale> {
     let files = round.files();
     let mut progress = Progress::start(&format!("crash and recovery with {} files", crate::units::count(files)), 4);
@@ -44,7 +45,7 @@ pub fn measure(round: &Round, length: u64) -> Result<Scale> {
     let empty = attached.dram_bytes()?;
     let pm_bytes = fill(&attached.fs().enter()?, round)?;
     let dram_bytes = attached.dram_bytes()? - empty;
-    // A crash: the DRAM region goes, the image stays as it is.
+    // A crash: the DRAM region is lost, the image stays as it is.
     drop(attached);
     progress.at(1);
 
@@ -70,18 +71,19 @@ pub fn measure(round: &Round, length: u64) -> Result<Scale> {
     })
 }
 
-/// That recovery has found everything. A flag alone would let one that does nothing pass as the fastest of all.
+/// Requires that recovery has found everything. With a flag alone, a recovery that does nothing
+/// would be the fastest.
 fn require_recovered(report: &RecoveryReport, files: u64) -> Result<()> {
     // The directory has a name, too.
     let names = files + 1;
     ensure!(
         report.scanned && report.names == names && report.damaged == 0,
-        "recovery should have scanned {names} names and says {report:?}: its time means nothing, and this is a defect of the engine"
+        "recovery should have scanned {names} names but reports {report:?}: its time is meaningless; this is a defect of the engine"
     );
     Ok(())
 }
 
-/// Makes the files; bytes of the image that they took.
+/// Creates the files; returns the bytes of the image that they use.
 fn fill<M: Memory>(thread: &Thread<'_, M>, round: &Round) -> Result<u64> {
     let directory = EngineDirectory::open(thread, c"many")?;
     let before = thread.space()?.blocks_free;
@@ -93,7 +95,7 @@ fn check_all<M: Memory>(thread: &Thread<'_, M>, round: &Round) -> Result<()> {
     let found = EngineDirectory::open(thread, c"many")?.read()?;
     ensure!(
         found == round.files(),
-        "{} files were made and {found} came back: this is a defect of the engine",
+        "{} files were created but {found} recovered: this is a defect of the engine",
         round.files()
     );
     Ok(())

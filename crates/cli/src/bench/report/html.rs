@@ -1,4 +1,5 @@
-//! The report as one page that needs no other file: plots, the same tables, and the whole report as JSON for programs that find only the page.
+//! The report as one self-contained page: plots, the same tables, and the whole report as JSON for
+//! programs.
 
 use super::svg::{Bars, Lines, bars, escape, lines};
 use super::table::told;
@@ -22,7 +23,7 @@ svg .g { stroke: var(--rule) } svg .c { stroke: var(--paper); stroke-width: 2 } 
 .met { color: var(--s0) } .missed { color: var(--s1) }
 ";
 
-/// The page.
+/// Renders the page.
 pub fn page(report: &Report) -> String {
     let mut body = head(report);
     body += &growth_by_size(report);
@@ -46,7 +47,7 @@ fn head(report: &Report) -> String {
     let mut text = format!("<h1>directfs {} bench</h1><p>{}</p>", report.version, escape(&report.machine.words()));
     let _ = write!(
         text,
-        "<p class=dim>floor P (store, flush, fence of one line) {}; reading the clock {}, taken off; took {}</p>",
+        "<p class=dim>floor P (store, flush, fence of one line) {}; reading the clock {}, subtracted; duration {}</p>",
         duration(report.floor.median_ns),
         duration(report.timer_ns as f64),
         duration(report.took_s * 1e9)
@@ -57,7 +58,7 @@ fn head(report: &Report) -> String {
     if let Some(load) = report.machine.load_before.filter(|&load| load > LOAD_QUIET) {
         let _ = write!(
             text,
-            "<p class=missed>The machine was busy before this run (load {load}): medians of single calls suffer least.</p>"
+            "<p class=missed>The machine was busy before this run (load {load}): medians of single calls are least affected.</p>"
         );
     }
     text += &key(report);
@@ -77,7 +78,7 @@ fn key(report: &Report) -> String {
     text + "</p>\n"
 }
 
-/// How each call's cost grows with the number of files, where several numbers were measured.
+/// The time of each call by the number of files, where several numbers were measured.
 fn growth_by_size(report: &Report) -> String {
     let sections: Vec<&SectionReport> =
         report.sections.iter().filter(|section| section.group == BenchGroup::Calls).collect();
@@ -127,7 +128,7 @@ fn bar_group(row: &Row) -> Bars {
     Bars { what: row.words(), values }
 }
 
-/// Calls of all members in a second, by the number of members.
+/// Calls per second of all members, by the number of members.
 fn by_members(section: &SectionReport) -> String {
     let mut plots =
         String::from("<p class=dim>all members' operations per second, by the number of members</p><div class=plots>");
@@ -147,7 +148,7 @@ fn by_members(section: &SectionReport) -> String {
 
 fn by_depth(section: &SectionReport) -> String {
     let Some(first) = section.rows.first() else { return String::new() };
-    // The last row is what a level adds.
+    // The last row is the difference of a level.
     let depths = &section.rows[..section.rows.len() - 1];
     let point = |(depth, row): (usize, &Row), subject: usize| {
         Some((depth as f64 + 1.0, row.cells.get(subject)?.figure.as_ref()?.latency?.p50_ns?))
@@ -229,7 +230,7 @@ fn engine_text(engine: &EngineReport) -> String {
     if let Some(scale) = &engine.scale {
         let _ = writeln!(
             text,
-            "<h2>The engine in this process, {} files</h2><p>{:.0} bytes of the image per empty file beside its name, {:.0} bytes of memory per cached file; attached in {}, first \
+            "<h2>The engine in this process, {} files</h2><p>{:.0} bytes of the image per empty file without its name, {:.0} bytes of memory per cached file; attach {}, first \
              access to the directory {}, recovery after a crash {} with {}.</p>",
             count(scale.files),
             scale.pm_bytes_per_file - scale.name_bytes as f64,

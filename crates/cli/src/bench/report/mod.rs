@@ -1,4 +1,5 @@
-//! What the benchmark says: one [`Report`], shown as tables ([`table`]), as JSON (its serialisation) and as a page with plots ([`html`]).
+//! The results of the benchmark: one [`Report`], shown as tables ([`table`]), as JSON (its
+//! serialisation) and as a page with plots ([`html`]).
 
 mod html;
 mod svg;
@@ -20,7 +21,7 @@ use crate::units::{counted, size};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Load above which a run says that it was disturbed.
+/// Load above which a run is reported as disturbed.
 pub const LOAD_QUIET: f64 = 0.5;
 
 /// Everything that was measured.
@@ -28,129 +29,130 @@ pub const LOAD_QUIET: f64 = 0.5;
 pub struct Report {
     /// Version of this program.
     pub version: &'static str,
-    /// Where it was measured.
+    /// The machine.
     pub machine: Machine,
     /// The floor P: one store, flush and fence.
     pub floor: Summary,
-    /// What several threads gain that share nothing, where several are measured: as many as there are processors at most.
+    /// The speedup of independent threads, if several threads are measured: at most as many as
+    /// processors.
     pub scaling: Option<Scaling>,
-    /// What reading the clock twice costs in this process: taken off.
+    /// The cost of reading the clock twice in this process; already subtracted.
     pub timer_ns: u64,
-    /// What was measured.
+    /// The measured systems.
     pub subjects: Vec<SubjectReport>,
-    /// What was not, for want of it.
+    /// Systems that could not be measured, with reasons.
     pub absent: Vec<String>,
-    /// Its tables.
+    /// The tables.
     pub sections: Vec<SectionReport>,
     /// The engine in this process.
     pub engine: Option<EngineReport>,
-    /// The load when all was done, this benchmark's own included.
+    /// The load after the run, including this benchmark's own.
     pub load_after: Option<f64>,
-    /// How long it took.
+    /// Duration in seconds.
     pub took_s: f64,
 }
 
 impl Report {
-    /// What several threads gain that share nothing, in words.
+    /// The speedup of independent threads, as text.
     fn scaling_words(&self) -> Option<String> {
         let Scaling { threads, median, least, most } = self.scaling?;
         Some(format!(
-            "{threads} threads that share nothing do {median:.2} times as much as one ({least:.2} to {most:.2}): what the machine gives"
+            "{threads} independent threads do {median:.2} times as much as one ({least:.2} to {most:.2}): the machine's own scaling"
         ))
     }
 }
 
-/// The machine, to set figures in relation.
+/// The machine, as context for figures.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// How many.
+    /// The number of processors.
     pub processors: u32,
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
     /// The kernel's version.
     pub kernel: String,
-    /// How many programs wanted a processor on average in the minute before: others' work makes figures worse.
+    /// Average load of the last minute before the run: other programs make figures worse.
     pub load_before: Option<f64>,
 }
 
-/// A file system that was measured.
+/// A measured file system.
 #[derive(Debug, Serialize)]
 pub struct SubjectReport {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub name: String,
-    /// What it is, and where.
+    /// Its type and location.
     pub place: String,
-    /// What cold means there.
+    /// The meaning of a cold state there.
     pub cold: &'static str,
-    /// What reading the clock costs in its worker: taken off.
+    /// The cost of reading the clock in its worker; already subtracted.
     pub timer_ns: u64,
 }
 
 /// A table.
 #[derive(Debug, Serialize)]
 pub struct SectionReport {
-    /// What it belongs to.
+    /// Its group.
     pub group: BenchGroup,
     /// Its heading.
     pub title: String,
-    /// What a reader must know of it.
+    /// An explanation for the reader.
     pub note: Option<String>,
-    /// Files in the directory, where that distinguishes it.
+    /// Files in the directory, where that distinguishes the section.
     pub files: Option<u64>,
-    /// Repeats of which the median is shown.
+    /// Number of repeats, of which the median is shown.
     pub repeats: u32,
-    /// Whether rows of several members are set beside those of one.
+    /// Whether rows of several members are compared with those of one.
     #[serde(skip)]
     pub scaling: bool,
     /// A row for each phase.
     pub rows: Vec<Row>,
-    /// What is missing.
+    /// Missing measurements.
     pub left_out: BTreeSet<LeftOut>,
 }
 
-/// Something that a subject was not, or not as often, measured by.
+/// A measurement that a subject lacks, in whole or in part.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct LeftOut {
     /// The subject.
     pub subject: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 /// One phase on all subjects.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// Which.
+    /// Its name.
     pub what: String,
-    /// Which of the calls, if it is one.
+    /// The call, if it is one.
     pub call: Option<Call>,
-    /// How it is told.
+    /// The unit of its figures.
     pub unit: Unit,
-    /// Members that worked at the same time.
+    /// Concurrent members.
     pub members: u32,
     /// As threads or processes.
     pub kind: CrewKind,
-    /// Each in a directory of its own.
+    /// Each in its own directory.
     pub private: bool,
     /// In the order of the subjects.
     pub cells: Vec<Cell>,
-    /// How many times faster DirectFS is than tmpfs.
+    /// DirectFS's speed as a multiple of tmpfs's.
     pub times_tmpfs: Option<f64>,
-    /// The same by the medians of single calls, which other programs' work hardly touches.
+    /// The same by medians of single calls, which other programs hardly affect.
     pub times_tmpfs_p50: Option<f64>,
-    /// DirectFS's bandwidth in that of memcpy in the same direction.
+    /// DirectFS's bandwidth as a fraction of memcpy's in the same direction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_memcpy: Option<f64>,
-    /// How many times faster without the program's own time: what it spends outside the kernel on tmpfs.
+    /// The multiple without the program's own time, which is its time outside the kernel on tmpfs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_beyond_own: Option<f64>,
-    /// How many times faster the project wants it to be.
+    /// The project's goal for the multiple.
     pub times_wanted: Option<f64>,
 }
 
-/// How a figure is told.
+/// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -158,9 +160,9 @@ pub enum Unit {
     Call,
     /// Duration.
     Duration,
-    /// Operations in a second.
+    /// Operations per second.
     Rate,
-    /// Bytes in a second.
+    /// Bytes per second.
     Bandwidth,
 }
 
@@ -169,15 +171,15 @@ pub enum Unit {
 pub struct Cell {
     /// The subject.
     pub subject: String,
-    /// What was measured.
+    /// The measurements.
     #[serde(flatten)]
     pub figure: Option<Figure>,
-    /// Calls of all members in a second, in those of one member.
+    /// Calls per second of all members, as a multiple of one member's.
     pub scaling: Option<f64>,
 }
 
 impl SubjectReport {
-    /// Of a subject.
+    /// The report of a subject.
     pub fn of(subject: &Subject) -> SubjectReport {
         let (name, place) = (subject.name.clone(), subject.place.clone());
         SubjectReport { name, place, cold: subject.cold, timer_ns: subject.timer_ns() }
@@ -185,7 +187,7 @@ impl SubjectReport {
 }
 
 impl Machine {
-    /// This one, now.
+    /// The present machine.
     pub fn look() -> Machine {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -200,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// In a line.
+    /// On one line.
     pub fn words(&self) -> String {
         let memory = self.memory_bytes.map_or_else(String::new, |bytes| format!("{} of memory, ", size(bytes)));
         let processors = counted(self.processors.into(), "processor");
@@ -214,7 +216,7 @@ pub fn load() -> Option<f64> {
 }
 
 impl SectionReport {
-    /// From what was measured: by task and subject, the repeats of each phase.
+    /// From the measurements: by task and subject, the repeats of each phase.
     pub fn new(section: &Section, subjects: &[Subject], measured: &[Vec<TaskRepeats>]) -> SectionReport {
         let find = |wanted: &dyn Fn(&Subject) -> bool| subjects.iter().position(wanted);
         let pair = find(&Subject::is_directfs).zip(find(&|subject| subject.name == "tmpfs"));
@@ -281,7 +283,7 @@ impl Row {
         }
     }
 
-    /// Sets DirectFS beside tmpfs.
+    /// Compares DirectFS with tmpfs.
     fn compare(&mut self, pair: Option<(usize, usize)>) {
         let figure = |at: usize| self.cells.get(at)?.figure.as_ref();
         let Some((ours, theirs)) = pair.and_then(|(ours, theirs)| figure(ours).zip(figure(theirs))) else { return };
@@ -289,13 +291,13 @@ impl Row {
         self.times_tmpfs = Some(their_ns / our_ns);
         let median = |figure: &Figure| figure.latency?.p50_ns.filter(|&ns| ns > 0.0);
         self.times_tmpfs_p50 = median(theirs).zip(median(ours)).map(|(theirs, ours)| theirs / ours);
-        // Where hardly anything is left the quotient means nothing.
+        // If hardly any time is left, the quotient is meaningless.
         let beyond = theirs.user_ns.map(|own| (their_ns - own, our_ns - own));
         self.times_beyond_own =
             beyond.filter(|(theirs, ours)| theirs.min(*ours) > their_ns / 50.0).map(|(theirs, ours)| theirs / ours);
     }
 
-    /// What it is called where rows of different crews stand below each other.
+    /// The name in a table with rows of different crews.
     pub fn words(&self) -> String {
         let kind = if self.kind == CrewKind::Threads { "thread" } else { "process" };
         match (self.members, self.kind) {
@@ -313,7 +315,8 @@ impl Cell {
     }
 }
 
-/// Sets rows of several members beside those of one, and puts rows of the same work next to each other.
+/// Compares rows of several members with those of one, and orders rows of the same work next to
+/// each other.
 fn scale(rows: &mut Vec<Row>) {
     let mut ordered: Vec<Row> = Vec::new();
     while !rows.is_empty() {
@@ -337,7 +340,7 @@ fn scale(rows: &mut Vec<Row>) {
     *rows = ordered;
 }
 
-/// Sets reads and writes beside memcpy, which is no file system's and so not compared itself.
+/// Compares reads and writes with memcpy, whose own row is not a file system's and is not compared.
 fn compare_with_memcpy(rows: &mut [Row], ours: usize) {
     let rate = |row: &Row| row.cells.get(ours)?.figure.as_ref().map(|figure| figure.per_second);
     let copied = |rows: &[Row], what: &str| rows.iter().find(|row| row.what == what).and_then(rate);
@@ -352,7 +355,8 @@ fn compare_with_memcpy(rows: &mut [Row], ours: usize) {
     }
 }
 
-/// What each level of a path adds on average, from the first depth to the last: by medians of single calls, since the difference is small.
+/// The average cost of a further level of a path, from the first depth to the last. Uses medians of
+/// single calls because the difference is small.
 fn growth(rows: &[Row]) -> Option<Row> {
     let (first, last) = (rows.first()?, rows.last()?);
     let levels = rows.len().checked_sub(1).filter(|&levels| levels > 0)? as f64;
@@ -369,13 +373,13 @@ fn growth(rows: &[Row]) -> Option<Row> {
 /// The engine in this process.
 #[derive(Debug, Serialize)]
 pub struct EngineReport {
-    /// Over each number of files.
+    /// For each number of files.
     pub directories: Vec<EngineDirectoryReport>,
     /// Footprints and recovery.
     pub scale: Option<Scale>,
 }
 
-/// Calls of the engine over one number of files.
+/// Calls of the engine with one number of files.
 #[derive(Debug, Serialize)]
 pub struct EngineDirectoryReport {
     /// Files in the directory.
@@ -387,23 +391,23 @@ pub struct EngineDirectoryReport {
 /// One call of the engine.
 #[derive(Debug, Serialize)]
 pub struct EngineCall {
-    /// Which.
+    /// The call.
     pub call: Call,
     /// Its times.
     #[serde(flatten)]
     pub figure: Figure,
     /// The median in multiples of the floor.
     pub floors: f64,
-    /// What the design aims at, in multiples of the floor.
+    /// The design's goal in multiples of the floor.
     pub floors_wanted: Option<f64>,
-    /// What it writes, recycling included.
+    /// Its writes, including recycling.
     pub written: Option<Written>,
-    /// How many lines the design allows.
+    /// The maximum number of lines that the design allows.
     pub lines_wanted: Option<f64>,
 }
 
 impl EngineReport {
-    /// From what was measured.
+    /// From the measurements.
     pub fn new(measured: engine::Measured, floor: Summary) -> EngineReport {
         let written = |call: Call| measured.written.iter().find(|(counted, _)| *counted == call).map(|pair| pair.1);
         let directory = |(files, calls): (u64, Vec<Repeats>)| {

@@ -1,4 +1,5 @@
-//! Plots as SVG, by hand: bars beside each other, and lines over a number. Colours come from the page's style, by the number of the subject.
+//! Plots as SVG: grouped bars, and lines over a number. The page's style defines the colours, by
+//! the number of the subject.
 
 use std::fmt::Write;
 
@@ -7,16 +8,17 @@ const LABEL_WIDTH: f64 = 190.0;
 const BAR_WIDTH: f64 = 430.0;
 const VALUE_WIDTH: f64 = 100.0;
 
-/// A group of bars: what they are of, and for each subject its length with the text behind it.
+/// A group of bars: a label, and for each subject a length with its text.
 pub struct Bars {
-    /// In words.
+    /// The label.
     pub what: String,
     /// Lengths and texts; none where nothing was measured.
     pub values: Vec<Option<(f64, String)>>,
 }
 
-/// Bars, one group below the other, on one linear scale: that of the first two subjects, so that a disk does not make the others invisible. Bars beyond
-/// it are cut, and the cut is shown.
+/// Bars, one group below the other, on one linear scale. The scale is that of the first two
+/// subjects, so that a disk does not make the others invisible. Longer bars are cut, with a mark at
+/// the cut.
 pub fn bars(groups: &[Bars]) -> String {
     let compared = || groups.iter().flat_map(|group| group.values.iter().take(2).flatten());
     let longest = compared().map(|value| value.0).fold(f64::MIN_POSITIVE, f64::max);
@@ -57,17 +59,18 @@ pub fn bars(groups: &[Bars]) -> String {
     picture(LABEL_WIDTH + BAR_WIDTH + VALUE_WIDTH, y, &body)
 }
 
-/// What a plot with lines shows: for each subject points, by x.
+/// A plot with lines: for each subject points, by x.
 pub struct Lines {
     /// Its heading.
     pub title: String,
     /// Points, in ascending order of x.
     pub series: Vec<Vec<(f64, f64)>>,
-    /// What is told of a y.
+    /// Formats a y value.
     pub tell: fn(f64) -> String,
 }
 
-/// A small plot with lines: x by its places in order (sizes and numbers of threads grow by factors), y linear from zero.
+/// A small plot with lines. The x positions are equidistant (sizes and numbers of threads grow by
+/// factors), y is linear from zero.
 pub fn lines(plot: &Lines) -> String {
     const WIDTH: f64 = 240.0;
     const HEIGHT: f64 = 150.0;
@@ -123,7 +126,7 @@ fn picture(width: f64, height: f64, body: &str) -> String {
     )
 }
 
-/// Text as it may stand in a page.
+/// Escapes text for a page.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -7,7 +7,7 @@ use crate::bench::statistics::Figure;
 use crate::terminal::{Table, bold, dim};
 use crate::units::{count, counted, duration};
 
-/// Prints all of it.
+/// Prints the whole report.
 pub fn print(report: &Report) {
     print_head(report);
     for section in &report.sections {
@@ -24,7 +24,7 @@ pub fn print(report: &Report) {
     for absent in &report.absent {
         anstream::println!("\nnot measured: {absent}");
     }
-    anstream::println!("\n{}", dim(format!("took {}", duration(report.took_s * 1e9))));
+    anstream::println!("\n{}", dim(format!("duration {}", duration(report.took_s * 1e9))));
 }
 
 fn print_head(report: &Report) {
@@ -32,7 +32,7 @@ fn print_head(report: &Report) {
     anstream::println!("{}", bold(format!("directfs {} bench", report.version)));
     anstream::println!("{}", machine.words());
     anstream::println!(
-        "floor P (store, flush, fence of one line): {}; reading the clock: {} (taken off)",
+        "floor P (store, flush, fence of one line): {}; reading the clock: {} (subtracted)",
         bold(duration(report.floor.median_ns)),
         duration(report.timer_ns as f64)
     );
@@ -44,7 +44,7 @@ fn print_head(report: &Report) {
     }
     if let Some(load) = machine.load_before.filter(|&load| load > LOAD_QUIET) {
         let note = format!(
-            "note: the machine was busy before this run (load {load}); times are worse than on a quiet one; medians of single calls suffer least"
+            "note: the machine was busy before this run (load {load}); times are worse than on an idle one; medians of single calls are least affected"
         );
         anstream::println!("{}", bold(note));
     }
@@ -66,10 +66,13 @@ fn print_section(section: &SectionReport, report: &Report) {
         anstream::println!("{}", dim(format!("- on {subject}: {reason}")));
     }
     if let Some(table) = distributions(section, report) {
-        anstream::println!("{}", dim("single calls: median / 99 of 100 / 999 of 1000 take at most so long"));
+        anstream::println!("{}", dim("single calls: maximum time of 50 % / 99 of 100 / 999 of 1000"));
         table.print();
         if section.rows.iter().any(is_batched) {
-            anstream::println!("{}", dim("~ means of 16 calls in a row: one alone is too short for the clock"));
+            anstream::println!(
+                "{}",
+                dim("~ averages of 16 consecutive calls: a single one is too short for the clock")
+            );
         }
     }
 }
@@ -134,10 +137,10 @@ fn heading(section: &SectionReport) -> String {
     }
 }
 
-/// A figure in its row's unit.
+/// Formats a figure in its row's unit.
 pub fn told(figure: &Figure, unit: Unit) -> String {
     match unit {
-        // What a level adds may be less than nothing.
+        // The difference of a level may be negative.
         Unit::Call if (0.0..1e5).contains(&figure.time.median_ns) => {
             format!("{} ns", count(figure.time.median_ns.round() as u64))
         }
@@ -155,7 +158,7 @@ fn is_batched(row: &Row) -> bool {
     row.cells.iter().filter_map(|cell| cell.figure.as_ref()?.latency).any(|latency| latency.batch > 1)
 }
 
-/// The distributions of single calls, where there are any.
+/// The distributions of single calls, if there are any.
 fn distributions(section: &SectionReport, report: &Report) -> Option<Table> {
     let mut headings = vec!["µs"];
     headings.extend(report.subjects.iter().map(|subject| subject.name.as_str()));
@@ -220,16 +223,16 @@ fn print_engine(directory: &EngineDirectoryReport) {
 }
 
 fn print_scale(scale: &Scale) {
-    anstream::println!("\n{}", bold(format!("the engine in this process, {} files, all of them", count(scale.files))));
+    anstream::println!("\n{}", bold(format!("the engine in this process, {} files in total", count(scale.files))));
     let beside = scale.pm_bytes_per_file - scale.name_bytes as f64;
     let recovery = format!("recovery after a crash, {}", counted(scale.recovery_threads as u64, "thread"));
-    // Aims that were set for a million files.
+    // Goals for a million files.
     let aim = |aim: &'static str| if scale.files == 1_000_000 { aim } else { "-" };
     let mut table = Table::new(&["", "measured", "aim"]);
     for (what, measured, aim) in [
-        ("image bytes per empty file beside its name", format!("{beside:.0}"), "≤ 384"),
+        ("image bytes per empty file without its name", format!("{beside:.0}"), "≤ 384"),
         ("memory bytes per cached file", format!("{:.0}", scale.dram_bytes_per_file), "≤ 192"),
-        ("attach, left clean", duration(scale.attach_ns), "-"),
+        ("attach of a clean image", duration(scale.attach_ns), "-"),
         ("first access to the directory, 1 thread", duration(scale.index_ns), aim("≤ 200 ms")),
         (recovery.as_str(), duration(scale.recovery_ns), aim("≤ 1 s")),
     ] {

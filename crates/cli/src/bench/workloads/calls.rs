@@ -1,6 +1,7 @@
-//! The calls that are measured by themselves, and one round of all of them over a number of files in one directory.
+//! The single calls, and one round of all of them with a number of files in one directory.
 //!
-//! The round is written for a [`Directory`], which system calls and the engine in this process both are.
+//! The round uses a [`Directory`], which is implemented by system calls and by the engine in this
+//! process.
 
 use super::names::Names;
 use crate::bench::crew::{Done, Member};
@@ -11,36 +12,37 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
 
-/// Names of the hot set.
+/// Number of names in the hot set.
 pub const HOT_FILES: u64 = 16;
-/// Most calls on the hot set in a round.
+/// Maximum number of calls on the hot set in a round.
 const HOT_CALLS_MAX: u64 = 200_000;
-/// Calls between two looks at the interrupt flag: rare enough to cost nothing, often enough to react within some milliseconds.
+/// Calls between two checks of the interrupt flag: rare enough to cost nothing, frequent enough to
+/// react within milliseconds.
 const BATCH: usize = 1024;
 
-/// One directory to work in. Each call does what a program would wait for, and nothing else.
+/// One directory to work in. Each call does only what a program would wait for.
 pub trait Directory {
-    /// Makes an empty file and closes it.
+    /// Creates an empty file and closes it.
     fn create(&self, name: &CStr) -> Result<()>;
-    /// Asks for a file's attributes.
+    /// Reads a file's attributes.
     fn stat(&self, name: &CStr) -> Result<()>;
-    /// Asks for the attributes of a file that is not there.
+    /// Reads the attributes of a missing file.
     fn stat_missing(&self, name: &CStr) -> Result<()>;
-    /// Asks whether a file may be read.
+    /// Checks whether a file may be read.
     fn access(&self, name: &CStr) -> Result<()>;
     /// Opens a file and closes it.
     fn open(&self, name: &CStr) -> Result<()>;
     /// Removes a file.
     fn unlink(&self, name: &CStr) -> Result<()>;
-    /// Makes a directory.
+    /// Creates a directory.
     fn mkdir(&self, name: &CStr) -> Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, name: &CStr) -> Result<()>;
-    /// Gives a file another name.
+    /// Adds a name to a file.
     fn link(&self, name: &CStr, other: &CStr) -> Result<()>;
     /// Renames.
     fn rename(&self, name: &CStr, other: &CStr) -> Result<()>;
-    /// Reads the whole directory; how many names there are, `.` and `..` not counted.
+    /// Reads the whole directory; returns the number of names without `.` and `..`.
     fn read(&self) -> Result<u64>;
 }
 
@@ -48,17 +50,17 @@ pub trait Directory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
-    /// Make empty files, and close them.
+    /// Create empty files and close them.
     Create,
     /// stat over all files, in random order.
     Stat,
-    /// stat of names that are not there.
+    /// stat of missing names.
     StatMissing,
     /// access over all files, in random order.
     Access,
-    /// stat of sixteen files, again and again.
+    /// stat of sixteen files, repeatedly.
     StatHot,
-    /// access of sixteen files, again and again.
+    /// access of sixteen files, repeatedly.
     AccessHot,
     /// Open files and close them, in random order.
     Open,
@@ -66,18 +68,18 @@ pub enum Call {
     Readdir,
     /// Renames within the directory, in random order.
     Rename,
-    /// Second names.
+    /// Add second names.
     Link,
     /// Remove files, in random order.
     Unlink,
-    /// Make directories.
+    /// Create directories.
     Mkdir,
     /// Remove empty directories, in random order.
     Rmdir,
 }
 
 impl Call {
-    /// In words.
+    /// For display.
     pub fn words(self) -> &'static str {
         match self {
             Call::Create => "create+close",
@@ -96,7 +98,7 @@ impl Call {
         }
     }
 
-    /// How many times faster than tmpfs the project wants it to be, for one thread and for several in one directory.
+    /// The project's goal as a multiple of tmpfs, for one thread and for several in one directory.
     pub fn times_wanted(self, members: u32) -> f64 {
         let (one, several) = match self {
             Call::StatHot | Call::AccessHot => (6.0, 6.0),
@@ -111,7 +113,7 @@ impl Call {
     }
 }
 
-/// All names that a round needs, made before.
+/// All names that a round needs, prepared in advance.
 pub struct Round {
     ascending: Names,
     shuffled: Names,
@@ -121,7 +123,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// For files of those numbers, with names that begin with `place`: a directory and a slash, or nothing.
+    /// For files with these numbers. The names begin with `place`: a directory and a slash, or
+    /// nothing.
     pub fn new(place: &str, numbers: std::ops::Range<u64>) -> Round {
         let [file, other, missing] = ["f", "g", "x"].map(|letter| format!("{place}{letter}"));
         Round {
@@ -133,17 +136,18 @@ impl Round {
         }
     }
 
-    /// How many files.
+    /// The number of files.
     pub fn files(&self) -> u64 {
         self.ascending.count()
     }
 
-    /// Makes the files and leaves them there.
+    /// Creates the files.
     pub fn fill(&self, directory: &impl Directory, watch: &mut Stopwatch) -> Result<Done> {
         over(&self.ascending, watch, |name| directory.create(name))
     }
 
-    /// Runs all calls. The directory has none of these files before and after; `in_directory` is how many names it has with those of all members.
+    /// Runs all calls. The directory has none of these files before and after; `in_directory` is
+    /// its number of names including those of all members.
     pub fn run(&self, member: &mut Member, directory: &impl Directory, in_directory: u64) -> Result<()> {
         let Round { ascending, shuffled, others, others_ascending, missing } = self;
         member.phase(What::Call(Call::Create), |watch| self.fill(directory, watch))?;
@@ -158,7 +162,7 @@ impl Round {
         member.phase(What::Call(Call::Rename), |watch| {
             pairs(shuffled, others, watch, |name, other| directory.rename(name, other))
         })?;
-        // Back, so that names and files lie in the same order again; not counted.
+        // Renames back, so that names and files are in the same order again; not counted.
         pairs(others, shuffled, &mut Stopwatch::new(0), |name, other| directory.rename(name, other))?;
         self.link(member, directory, ascending, others_ascending)?;
         member.phase(What::Call(Call::Unlink), |watch| over(shuffled, watch, |name| directory.unlink(name)))?;
@@ -166,7 +170,7 @@ impl Round {
         member.phase(What::Call(Call::Rmdir), |watch| over(shuffled, watch, |name| directory.rmdir(name)))
     }
 
-    /// Second names, and away with them. Some file systems have none.
+    /// Adds second names and removes them. Some file systems do not support them.
     fn link(&self, member: &mut Member, directory: &impl Directory, names: &Names, others: &Names) -> Result<()> {
         let mut linked = true;
         member.phase(What::Call(Call::Link), |watch| {
@@ -178,7 +182,7 @@ impl Round {
             pairs(names, others, watch, |name, other| directory.link(name, other))
         })?;
         if linked {
-            // These are not the last names: another, cheaper thing than removing a file.
+            // These are not the last names; removing them is cheaper than removing a file.
             over(others, &mut Stopwatch::new(0), |name| directory.unlink(name))?;
         }
         Ok(())
@@ -209,7 +213,7 @@ pub fn over(names: &Names, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) ->
     Ok(Done::calls(names.count()))
 }
 
-/// Runs `call` on names two by two.
+/// Runs `call` on pairs of names.
 fn pairs(
     names: &Names,
     others: &Names,
@@ -220,23 +224,24 @@ fn pairs(
     over(names, watch, |name| call(name, other.next().context("as many names as others")?))
 }
 
-/// Reads the directory and requires that it has so many names.
+/// Reads the directory and requires this number of names.
 pub fn read(directory: &impl Directory, files: u64) -> Result<Done> {
     let found = directory.read()?;
     ensure!(
         found == files,
-        "the directory has {files} names and reading it gave {found}: this is a defect of the file system"
+        "the directory has {files} names but reading it returned {found}: this is a defect of the file system"
     );
     interrupt::check()?;
     Ok(Done::calls(files))
 }
 
-/// What a file system without such a call answers is no failure of the benchmark's.
+/// An error that means that the file system does not have this call is not a failure of the
+/// benchmark.
 fn refusal(error: anyhow::Error) -> Result<Done> {
     let refused = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     match refused {
         Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS | libc::EMLINK) => {
-            Ok(Done { refused: Some("no second names here".into()), ..Done::default() })
+            Ok(Done { refused: Some("no hard links on this file system".into()), ..Done::default() })
         }
         _ => Err(error),
     }

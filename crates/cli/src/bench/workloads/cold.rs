@@ -1,5 +1,6 @@
-//! The first calls of a program on files that it has not made. What is cold about them differs between file systems, and the report says it for
-//! each: an ordinary user cannot make the kernel forget names.
+//! The first calls of a process on files of another one. The meaning of a cold state differs
+//! between file systems, and the report explains it for each: an ordinary user cannot make the
+//! kernel drop cached names.
 
 use super::calls::{Directory, over, read};
 use super::names::Names;
@@ -9,10 +10,10 @@ use crate::bench::measure::Stopwatch;
 use crate::bench::task::{Crew, What};
 use anyhow::{Context, Result};
 
-/// What each file holds.
+/// Size of each file.
 const BYTES: usize = 4096;
 
-/// Makes the files, sees them on their medium, and asks that their pages be forgotten.
+/// Creates the files, writes them back to their medium, and asks the kernel to drop their pages.
 pub fn prepare(files: u64) -> Outcomes {
     let names = Names::ascending("f", 0..files);
     over(&names, &mut Stopwatch::new(0), |name| {
@@ -21,7 +22,8 @@ pub fn prepare(files: u64) -> Outcomes {
         file.close()
     })?;
     let directory = std::fs::File::open(".").context("cannot open the directory of the files")?;
-    // SAFETY: an open descriptor. What cannot be synchronised is in memory only, and stays there.
+    // SAFETY: an open descriptor. A failure means that the files are only in memory, where they
+    // stay.
     unsafe { libc::syncfs(std::os::fd::AsRawFd::as_raw_fd(&directory)) };
     over(&names, &mut Stopwatch::new(0), |name| {
         let file = File::open(name, libc::O_RDONLY)?;

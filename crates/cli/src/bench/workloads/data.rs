@@ -1,5 +1,6 @@
-//! Large files beside memcpy: sequential by 1 MiB, random by 4 KiB. memcpy moves the same amounts between a small buffer, as the program has it, and
-//! memory that no cache holds, as the file is.
+//! Large files, compared with memcpy: sequential by 1 MiB, random by 4 KiB. memcpy moves the same
+//! amounts between a small buffer, as the program has it, and memory outside all caches, as the
+//! file is.
 
 use super::names::Random;
 use super::system::{File, Outcomes};
@@ -10,14 +11,14 @@ use crate::interrupt;
 use anyhow::Result;
 use std::hint::black_box;
 
-/// What writing is set beside.
+/// The row that writes are compared with.
 pub const MEMCPY_TO: &str = "memcpy to memory, 1 MiB";
-/// What reading is set beside.
+/// The row that reads are compared with.
 pub const MEMCPY_FROM: &str = "memcpy from memory, 1 MiB";
 const LARGE_PIECE: usize = 1 << 20;
 const SMALL_PIECE: usize = 4096;
 
-/// Measures with a file of so many bytes.
+/// Measures with a file of this length.
 pub fn run(bytes: u64, timer_ns: u64) -> Outcomes {
     let bytes = bytes.next_multiple_of(LARGE_PIECE as u64);
     crew::run(Crew::ONE, timer_ns, &|member: &mut Member| {
@@ -43,7 +44,7 @@ pub fn run(bytes: u64, timer_ns: u64) -> Outcomes {
 }
 
 fn copy_memory(member: &mut Member, bytes: u64, piece: &mut [u8]) -> Result<()> {
-    // Touched by writing it, so that each page is there.
+    // Filled with ones, so that each page is allocated.
     let mut memory = vec![1u8; bytes as usize];
     let offsets: Vec<u64> = (0..bytes / LARGE_PIECE as u64).map(|index| index * LARGE_PIECE as u64).collect();
     member.phase(What::Bandwidth(MEMCPY_TO.into()), |watch| {
@@ -61,7 +62,7 @@ fn copy_memory(member: &mut Member, bytes: u64, piece: &mut [u8]) -> Result<()> 
     })
 }
 
-/// Moves a piece at each offset; the bytes moved.
+/// Moves a piece at each offset; returns the bytes moved.
 fn each(offsets: &[u64], length: u64, watch: &mut Stopwatch, run: &mut dyn FnMut(u64) -> Result<()>) -> Result<Done> {
     for &offset in offsets {
         interrupt::check()?;

@@ -1,4 +1,4 @@
-//! What a path costs by its length: stat of the same number of files, so many directories deep.
+//! The cost of a path by its depth: stat of the same number of files at each depth.
 
 use super::calls::{Directory, over};
 use super::names::Names;
@@ -12,7 +12,7 @@ use anyhow::Context;
 pub fn run(depth: u32, files: u64, crew: Crew, timer_ns: u64) -> Outcomes {
     let places: Vec<String> = (0..depth).map(|level| "directory/".repeat(level as usize)).collect();
     for place in &places {
-        std::fs::create_dir_all(format!("./{place}")).context("cannot make directories")?;
+        std::fs::create_dir_all(format!("./{place}")).context("cannot create directories")?;
         over(&Names::ascending(&format!("{place}f"), 0..files), &mut Stopwatch::new(0), |name| {
             SystemDirectory::CURRENT.create(name)
         })?;
@@ -21,7 +21,7 @@ pub fn run(depth: u32, files: u64, crew: Crew, timer_ns: u64) -> Outcomes {
         for (level, place) in places.iter().enumerate() {
             let names = Names::shuffled(&format!("{place}f"), member.share(files));
             let stat_all = |watch: &mut Stopwatch| over(&names, watch, |name| SystemDirectory::CURRENT.stat(name));
-            // Every depth finds its names as warm as the others do.
+            // A warm-up, so that each depth finds its names equally warm.
             stat_all(&mut Stopwatch::new(0))?;
             member.phase(What::Each(words(level as u32 + 1)), stat_all)?;
         }
@@ -29,7 +29,7 @@ pub fn run(depth: u32, files: u64, crew: Crew, timer_ns: u64) -> Outcomes {
     })
 }
 
-/// A depth in words.
+/// The label of a depth.
 fn words(depth: u32) -> String {
     format!("stat, depth {depth}")
 }

@@ -1,6 +1,8 @@
-//! Mixes like filebench's varmail and fileserver: the same operations in the same order, over a set of files of which each member has its own
-//! part. Sizes are spread evenly from half the mean to one and a half of it; files are read and written in pieces of at most 1 MiB. Runs for a fixed
-//! time; what counts is operations in a second, each call on a file being one (reading or writing a whole file, too).
+//! Workloads like filebench's varmail and fileserver: the same operations in the same order, on a
+//! set of files of which each member has its own part. Sizes are distributed evenly from half the
+//! mean to one and a half of it; files are read and written in pieces of at most 1 MiB. They run
+//! for a fixed time. The result is the number of operations per second, where each call on a file
+//! is one (including reads and writes of a whole file).
 
 use super::calls::Directory;
 use super::names::{Names, Random};
@@ -12,9 +14,9 @@ use crate::interrupt;
 use anyhow::{Context, Result};
 use std::ffi::{CStr, CString};
 
-/// Largest piece in which files are read and written.
+/// Maximum piece in which files are read and written.
 const PIECE_BYTES: usize = 1 << 20;
-/// Mean length of what is added to files.
+/// Mean length of an append.
 const APPEND_BYTES: u64 = 16 << 10;
 /// Mean size of a file of the mail server.
 const MAIL_BYTES: u64 = 16 << 10;
@@ -33,10 +35,11 @@ pub fn run_varmail(files: u64, run_ms: u64, crew: Crew, timer_ns: u64) -> Outcom
     })
 }
 
-/// A file server: directories of twenty; files are made and written, added to, read, removed and asked for.
+/// A file server: directories of twenty files; files are created and written, appended to, read,
+/// removed and examined.
 pub fn run_fileserver(files: u64, run_ms: u64, crew: Crew, timer_ns: u64) -> Outcomes {
     for number in 0..files.div_ceil(DIRECTORY_FILES) {
-        std::fs::create_dir(format!("d{number}")).context("cannot make a directory")?;
+        std::fs::create_dir(format!("d{number}")).context("cannot create a directory")?;
     }
     crew::run(crew, timer_ns, &|member: &mut Member| {
         let name = |number: u64| CString::new(format!("d{}/f{number:08}", number / DIRECTORY_FILES));
@@ -46,7 +49,7 @@ pub fn run_fileserver(files: u64, run_ms: u64, crew: Crew, timer_ns: u64) -> Out
     })
 }
 
-/// Runs `turn`, which says how many operations it made, until the time is over.
+/// Runs `turn`, which returns its number of operations, until the time is up.
 fn measure(
     member: &mut Member,
     words: &str,
@@ -64,7 +67,7 @@ fn measure(
     })
 }
 
-/// A member's part of the files, and what it needs to use them.
+/// A member's part of the files, with the buffers to use them.
 struct Files {
     there: Vec<CString>,
     removed: Vec<CString>,
@@ -75,7 +78,7 @@ struct Files {
 }
 
 impl Files {
-    /// Makes them. A tenth is left out, to be created later, as filebench leaves it out.
+    /// Creates the files. As in filebench, a tenth is left out and created later.
     fn make(names: Vec<CString>, mean_bytes: u64, member: u32) -> Result<Files> {
         let mut files = Files {
             there: Vec::new(),
@@ -95,7 +98,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Evenly from half of it to one and a half.
+    /// A size distributed evenly from half the mean to one and a half of it.
     fn around(&mut self, mean: u64) -> u64 {
         mean / 2 + self.random.below(mean + 1)
     }

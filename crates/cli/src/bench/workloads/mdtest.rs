@@ -1,5 +1,6 @@
-//! mdtest's phases in one directory: all members make directories and files, and each asks for, opens and removes those that its neighbour made, so that
-//! nobody profits from what it has just touched.
+//! The phases of mdtest in one directory: all members create directories and files; each then
+//! examines, opens and removes those of its neighbour, so that it does not benefit from what it has
+//! just used.
 
 use super::calls::{Directory, over};
 use super::names::Names;
@@ -7,7 +8,7 @@ use super::system::{Outcomes, SystemDirectory};
 use crate::bench::crew::{self, Member};
 use crate::bench::task::{Crew, What};
 
-/// Measures over so many files, and as many directories.
+/// Measures with this many files, and as many directories.
 pub fn run(files: u64, crew: Crew, timer_ns: u64) -> Outcomes {
     let rate = |words: &str| What::Rate(words.into());
     crew::run(crew, timer_ns, &|member: &mut Member| {

@@ -1,7 +1,7 @@
-//! The workloads. Each is written once and runs on whatever file system the current directory is on; only [`calls`] also runs on the engine in
-//! this process, through its trait.
+//! The workloads. Each is written once and runs on the file system of the current directory; only
+//! [`calls`] also runs on the engine in this process, through its trait.
 //!
-//! A workload finds its directory empty and leaves it to the worker to remove.
+//! A workload starts in an empty directory, whose content the worker removes afterwards.
 
 pub mod calls;
 pub mod names;
@@ -63,7 +63,7 @@ fn private_directory(member: u32) -> String {
 
 fn make_private_directories(crew: Crew) -> Result<()> {
     for member in (0..crew.members).filter(|_| crew.private) {
-        std::fs::create_dir(private_directory(member)).context("cannot make a directory for a member")?;
+        std::fs::create_dir(private_directory(member)).context("cannot create a directory for a worker")?;
     }
     Ok(())
 }

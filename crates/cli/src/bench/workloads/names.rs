@@ -1,5 +1,5 @@
-//! Names to work with, packed in the order in which they are used: a program has its names at hand, so reading them must not cost cache
-//! misses that would be counted as the file system's.
+//! Names, packed in the order of their use. Real programs have their names in the cache, so reading
+//! them must not cause cache misses that would count as the file system's.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -7,7 +7,8 @@ use std::ops::Range;
 /// Digits of the number in a name.
 const DIGITS: usize = 8;
 
-/// Bytes of a name without its prefix and zero: what a file costs beside its name is said for these.
+/// Bytes of a name without its prefix and zero: the length for which the cost of a file without its
+/// name is computed.
 pub const NAME_BYTES: u64 = DIGITS as u64 + 1;
 
 /// Names of one kind in one order.
@@ -18,7 +19,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names that begin with `prefix` and end in a number of that range, in ascending order.
+    /// Names consisting of `prefix` and a number of the range, in ascending order.
     pub fn ascending(prefix: &str, numbers: Range<u64>) -> Names {
         Names::pack(prefix, numbers)
     }
@@ -38,17 +39,17 @@ impl Names {
         Names { packed, stride: prefix.len() + DIGITS + 1 }
     }
 
-    /// How many.
+    /// The number of names.
     pub fn count(&self) -> u64 {
         (self.packed.len() / self.stride) as u64
     }
 
-    /// One of them.
+    /// The name with an index.
     pub fn get(&self, index: u64) -> &CStr {
         self.name(&self.packed[index as usize * self.stride..][..self.stride])
     }
 
-    /// All of them.
+    /// All names.
     pub fn iter(&self) -> impl Iterator<Item = &CStr> {
         self.packed.chunks_exact(self.stride).map(|name| self.name(name))
     }
@@ -58,11 +59,11 @@ impl Names {
     }
 }
 
-/// Numbers that look random and are the same in every run (xorshift): speed and repeatability are all that is asked for.
+/// Pseudorandom numbers, the same in every run (xorshift): fast and repeatable.
 pub struct Random(u64);
 
 impl Random {
-    /// A sequence by a seed.
+    /// A sequence for a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -76,7 +77,7 @@ impl Random {
         self.0 % limit.max(1)
     }
 
-    /// Puts things in random order.
+    /// Shuffles `things`.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for index in (1..things.len()).rev() {
             things.swap(index, self.below(index as u64 + 1) as usize);

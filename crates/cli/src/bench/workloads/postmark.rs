@@ -1,5 +1,6 @@
-//! A mix like PostMark's, with its defaults for sizes (500 bytes to 9.77 KiB), pieces (512 bytes) and shares (half and half): a transaction creates or removes a
-//! file, and reads a whole one or adds to one. Each member has its own part of the files in one directory.
+//! A workload like PostMark's, with its defaults for sizes (500 bytes to 9.77 KiB), pieces (512
+//! bytes) and shares (half and half). A transaction creates or removes a file, and reads a whole
+//! one or appends to one. Each member has its own part of the files in one directory.
 
 use super::calls::Directory;
 use super::names::{Names, Random};
@@ -12,14 +13,14 @@ use anyhow::Result;
 use std::ffi::CStr;
 
 const BYTES_MIN: u64 = 500;
-/// Largest file.
+/// Maximum size of a file.
 pub const BYTES_MAX: u64 = 10_000;
 const PIECE_BYTES: usize = 512;
 
-/// Measures so many transactions over so many files.
+/// Measures this many transactions on this many files.
 pub fn run(files: u64, transactions: u64, crew: Crew, timer_ns: u64) -> Outcomes {
     crew::run(crew, timer_ns, &|member: &mut Member| {
-        // Every transaction may create one.
+        // Every transaction may create a file.
         let share = member.share(transactions);
         let share = share.end - share.start;
         let numbers = member.share(files + transactions);
@@ -82,7 +83,7 @@ impl<'n> Pool<'n> {
     }
 
     fn remove(&mut self) -> Result<()> {
-        // The last one stays, so that there is always one to read.
+        // The last file stays, so that there is always one to read.
         if self.there.len() < 2 {
             return Ok(());
         }
@@ -103,7 +104,7 @@ impl<'n> Pool<'n> {
 
     fn append(&mut self) -> Result<()> {
         let file = File::open(self.any(), libc::O_WRONLY | libc::O_APPEND)?;
-        // Up to the largest size, as PostMark keeps it: on average half a file.
+        // Up to the maximum size, as in PostMark: on average half a file.
         let length = self.random.below(BYTES_MAX - BYTES_MIN) as usize / 2;
         self.data[..length.max(1)].chunks(PIECE_BYTES).try_for_each(|piece| file.write(piece))?;
         file.close()

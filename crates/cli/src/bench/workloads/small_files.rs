@@ -1,4 +1,5 @@
-//! Small files, as thumbnails or mails are: created, written, closed, opened, read, closed; the time of the six calls together.
+//! Small files, such as thumbnails or mails: created, written, closed, opened, read, closed; the
+//! total time of the six calls.
 
 use super::calls::{Directory, over};
 use super::names::Names;
@@ -9,7 +10,7 @@ use crate::bench::task::{Crew, What};
 use anyhow::{Result, ensure};
 use std::ffi::CStr;
 
-/// Measures files of so many bytes.
+/// Measures files of this size.
 pub fn run(bytes: u64, files: u64, crew: Crew, timer_ns: u64) -> Outcomes {
     let data = vec![0x5a; bytes as usize];
     crew::run(crew, timer_ns, &|member: &mut Member| {

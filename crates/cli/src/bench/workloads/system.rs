@@ -1,6 +1,8 @@
-//! System calls as programs make them: by libc, whose calls are what `directfs run` serves, and nothing around them.
+//! System calls as programs make them: through libc, whose calls `directfs run` serves, without
+//! other layers.
 //!
-//! Names are relative to the current directory, which is the workload's. All errors say which call failed on which name, and why.
+//! Names are relative to the workload's directory, which is the current one. Every error names the
+//! failed call, its name and the cause.
 
 use super::calls::Directory;
 use crate::bench::task::Outcome;
@@ -10,17 +12,18 @@ use std::hint::black_box;
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Flags with which a new file is opened.
+/// Flags for creating a file.
 pub const NEW: libc::c_int = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
 
-/// An open file. It must be closed by [`File::close`], whose result counts; dropping it closes it after an error.
+/// An open file. It must be closed by [`File::close`], whose result counts; dropping it closes it
+/// after an error.
 pub struct File(libc::c_int);
 
 impl File {
     /// Opens a file.
     #[inline]
     pub fn open(name: &CStr, flags: libc::c_int) -> Result<File> {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name ends in a zero.
         let fd = unsafe { libc::open(name.as_ptr(), flags | libc::O_CLOEXEC, 0o644 as libc::mode_t) };
         if fd < 0 {
             return Err(failed(if flags & libc::O_CREAT != 0 { "creation" } else { "open" }, name));
@@ -28,7 +31,7 @@ impl File {
         Ok(File(fd))
     }
 
-    /// Writes all of that, in one call as long as the file system takes it whole.
+    /// Writes all data, in one call if the file system takes it whole.
     #[inline]
     pub fn write(&self, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
@@ -42,7 +45,7 @@ impl File {
         Ok(())
     }
 
-    /// Reads once; how many bytes, zero at the end.
+    /// Reads once; returns the number of bytes, zero at the end.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
         // SAFETY: the buffer and its length.
@@ -50,7 +53,7 @@ impl File {
         if length < 0 { Err(failed("read", c"a file")) } else { Ok(length as usize) }
     }
 
-    /// Reads to the end in pieces of the buffer's size; how many bytes.
+    /// Reads to the end in pieces of the buffer's size; returns the number of bytes.
     #[inline]
     pub fn read_to_end(&self, buffer: &mut [u8]) -> Result<u64> {
         let mut total = 0;
@@ -78,32 +81,33 @@ impl File {
         whole(length, buffer.len(), "pread")
     }
 
-    /// Makes what was written persistent.
+    /// Makes written content persistent.
     #[inline]
     pub fn sync(&self) -> Result<()> {
         // SAFETY: an open descriptor.
         checked(unsafe { libc::fsync(self.0) }, "fsync", c"a file")
     }
 
-    /// Asks that the kernel forget the pages of the file, as far as they are on disk.
+    /// Asks the kernel to drop the cached pages of the file that are on disk.
     pub fn forget_pages(&self) {
-        // SAFETY: advice on an open descriptor; whoever does not follow it need not.
+        // SAFETY: advice on an open descriptor, which may be ignored.
         unsafe { libc::posix_fadvise(self.0, 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
 
-    /// Closes it.
+    /// Closes the file.
     #[inline]
     pub fn close(self) -> Result<()> {
         let fd = self.0;
         std::mem::forget(self);
-        // SAFETY: ours alone.
+        // SAFETY: the descriptor has no other owner.
         checked(unsafe { libc::close(fd) }, "close", c"a file")
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: ours alone; that it failed was said by the call before.
+        // SAFETY: the descriptor has no other owner; the failed call before has already been
+        // reported.
         unsafe { libc::close(self.0) };
     }
 }
@@ -138,19 +142,19 @@ fn failed(call: &str, name: &CStr) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("{call} of {name} failed{remedy}"))
 }
 
-/// stat, whatever it answers.
+/// stat, with any result.
 #[inline]
 fn stat(name: &CStr) -> libc::c_int {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the name ends with a zero, and there is room for the answer.
+    // SAFETY: the name ends in a zero, and there is room for the result.
     let result = unsafe { libc::stat(name.as_ptr(), status.as_mut_ptr()) };
     black_box(&status);
     result
 }
 
-/// A directory, by system calls on names that lie in it.
+/// A directory, by system calls on names in it.
 pub struct SystemDirectory {
-    /// Its own name, to read it.
+    /// Its own name, for reading it.
     name: &'static CStr,
 }
 
@@ -158,7 +162,7 @@ impl SystemDirectory {
     /// The current one.
     pub const CURRENT: SystemDirectory = SystemDirectory { name: c"." };
 
-    /// One of that name. It is used to the end of the process, so its name may as well stay.
+    /// The one with this name. It is used to the end of the process, so its name may be leaked.
     pub fn named(name: &str) -> Result<SystemDirectory> {
         let name = std::ffi::CString::new(name)?;
         Ok(SystemDirectory { name: Box::leak(name.into_boxed_c_str()) })
@@ -178,15 +182,15 @@ impl Directory for SystemDirectory {
 
     #[inline]
     fn stat_missing(&self, name: &CStr) -> Result<()> {
-        ensure!(stat(name) < 0, "stat found {name:?}, which is not there: this is a defect of the file system");
+        ensure!(stat(name) < 0, "stat found the missing name {name:?}: this is a defect of the file system");
         let error = io::Error::last_os_error();
-        ensure!(error.raw_os_error() == Some(libc::ENOENT), "stat of {name:?}, which is not there, failed: {error}");
+        ensure!(error.raw_os_error() == Some(libc::ENOENT), "stat of the missing name {name:?} failed: {error}");
         Ok(())
     }
 
     #[inline]
     fn access(&self, name: &CStr) -> Result<()> {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name ends in a zero.
         checked(unsafe { libc::access(name.as_ptr(), libc::R_OK) }, "access", name)
     }
 
@@ -197,45 +201,46 @@ impl Directory for SystemDirectory {
 
     #[inline]
     fn unlink(&self, name: &CStr) -> Result<()> {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name ends in a zero.
         checked(unsafe { libc::unlink(name.as_ptr()) }, "unlink", name)
     }
 
     #[inline]
     fn mkdir(&self, name: &CStr) -> Result<()> {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name ends in a zero.
         checked(unsafe { libc::mkdir(name.as_ptr(), 0o755) }, "mkdir", name)
     }
 
     #[inline]
     fn rmdir(&self, name: &CStr) -> Result<()> {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name ends in a zero.
         checked(unsafe { libc::rmdir(name.as_ptr()) }, "rmdir", name)
     }
 
     #[inline]
     fn link(&self, name: &CStr, other: &CStr) -> Result<()> {
-        // SAFETY: both names end with a zero.
+        // SAFETY: both names end in a zero.
         checked(unsafe { libc::link(name.as_ptr(), other.as_ptr()) }, "link", name)
     }
 
     #[inline]
     fn rename(&self, name: &CStr, other: &CStr) -> Result<()> {
-        // SAFETY: both names end with a zero.
+        // SAFETY: both names end in a zero.
         checked(unsafe { libc::rename(name.as_ptr(), other.as_ptr()) }, "rename", name)
     }
 
     fn read(&self) -> Result<u64> {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name ends in a zero.
         let stream = unsafe { libc::opendir(self.name.as_ptr()) };
         if stream.is_null() {
             return Err(failed("opendir", self.name));
         }
         let mut count = 0;
         let result = loop {
-            // SAFETY: only this thread's errno, which tells an error from the end.
+            // SAFETY: only this thread's errno, which distinguishes an error from the end.
             unsafe { *libc::__errno_location() = 0 };
-            // SAFETY: the stream was opened above, and nobody else has it; an entry is good until the next call.
+            // SAFETY: the stream was opened above and has no other user; an entry is valid until
+            // the next call.
             let entry = unsafe { libc::readdir64(stream) };
             if entry.is_null() {
                 break match io::Error::last_os_error().raw_os_error() {
@@ -243,7 +248,7 @@ impl Directory for SystemDirectory {
                     _ => Err(failed("readdir", self.name)),
                 };
             }
-            // SAFETY: as above; the name ends with a zero.
+            // SAFETY: as above; the name ends in a zero.
             let name = unsafe { CStr::from_ptr((&raw const (*entry).d_name).cast()) };
             count += u64::from(name != c"." && name != c"..");
         };
@@ -253,7 +258,7 @@ impl Directory for SystemDirectory {
     }
 }
 
-/// What workloads by system calls give.
+/// The result of a workload by system calls.
 pub type Outcomes = Result<Vec<Outcome>>;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Programs on a real tree: cp, du, find, ls, tar, git and rm as they are installed, each from its start to its end.
+//! Programs on a real tree: the installed cp, du, find, ls, tar, git and rm, each from start to
+//! exit.
 
 use super::system::Outcomes;
 use crate::bench::crew::{self, Done, Member};
@@ -12,7 +13,8 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What is run, in this order: what it is called, and the words. `SOURCE` stands for the tree outside.
+/// The programs in their order: the label and the command line. `SOURCE` stands for the original
+/// tree.
 const PROGRAMS: [(&str, &[&str]); 12] = [
     ("cp -r, into it", &["cp", "-r", "SOURCE", "tree"]),
     ("du -s", &["du", "-s", "tree"]),
@@ -28,9 +30,9 @@ const PROGRAMS: [(&str, &[&str]); 12] = [
     ("rm -rf all", &["rm", "-rf", "tree", "unpacked", "tree.tar"]),
 ];
 
-/// Measures with a copy of that tree.
+/// Measures with a copy of this tree.
 pub fn run(source: &Path, timer_ns: u64) -> Outcomes {
-    std::fs::create_dir("unpacked").context("cannot make a directory")?;
+    std::fs::create_dir("unpacked").context("cannot create a directory")?;
     read_all(source)?;
     let has_git = has("git");
     crew::run(Crew::ONE, timer_ns, &|member: &mut Member| {
@@ -50,7 +52,7 @@ pub fn run(source: &Path, timer_ns: u64) -> Outcomes {
     })
 }
 
-/// Reads a tree, so that whoever copies it next does not wait for the disk on which it lies.
+/// Reads a tree, so that the copy does not wait for the tree's disk.
 fn read_all(source: &Path) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     walk(source, &mut |path, metadata| {
@@ -64,11 +66,11 @@ fn read_all(source: &Path) -> Result<()> {
     })
 }
 
-/// Gives all files and directories below a directory to `each`.
+/// Calls `each` with all files and directories below a directory.
 pub fn walk(root: &Path, each: &mut dyn FnMut(&Path, &Metadata) -> Result<()>) -> Result<()> {
     let mut left = vec![root.to_owned()];
     while let Some(directory) = left.pop() {
-        let read = || format!("cannot read {}; name a tree that you may read with --tree", directory.display());
+        let read = || format!("cannot read {}; specify a tree that you may read with --tree", directory.display());
         for entry in std::fs::read_dir(&directory).with_context(read)? {
             let entry = entry.with_context(read)?;
             let (path, metadata) = (entry.path(), entry.metadata().with_context(read)?);
@@ -87,7 +89,7 @@ pub fn has(program: &str) -> bool {
     std::env::split_paths(&places).any(|place| place.join(program).is_file())
 }
 
-/// Runs a program to its end; its processor time outside the kernel.
+/// Runs a program to its exit; returns its processor time outside the kernel.
 fn start(words: &[&str], source: &Path) -> Result<f64> {
     let shown = words.join(" ");
     let mut command = Command::new(words[0]);
@@ -99,7 +101,7 @@ fn start(words: &[&str], source: &Path) -> Result<f64> {
         .env("LC_ALL", "C")
         .env("HOME", "/nonexistent")
         .env("GIT_CONFIG_NOSYSTEM", "1")
-        // Nothing that goes on behind the command.
+        // Without background work after the command.
         .envs([("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "gc.auto"), ("GIT_CONFIG_VALUE_0", "0")])
         .envs(["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"].map(|name| (name, who)))
         .envs(["GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"].map(|name| (name, "bench@localhost")))
@@ -107,11 +109,11 @@ fn start(words: &[&str], source: &Path) -> Result<f64> {
         .stdout(Stdio::null());
     let child = command.spawn().with_context(|| format!("cannot start {}; is it installed?", words[0]))?;
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: a child of this process that nobody else waits for, and places for the answers.
+    // SAFETY: a child of this process that nothing else waits for, and places for the results.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, usage.as_mut_ptr()) };
     interrupt::check()?;
     ensure!(waited > 0, "cannot wait for {shown}: {}", std::io::Error::last_os_error());
-    ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{shown} failed; its message is above");
+    ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{shown} failed; see its message above");
     // SAFETY: filled by the call, and plain numbers in any case.
     let user = unsafe { usage.assume_init() }.ru_utime;
     Ok(user.tv_sec as f64 * 1e9 + user.tv_usec as f64 * 1e3)
