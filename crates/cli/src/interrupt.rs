@@ -1,4 +1,5 @@
-//! An interrupt sets a flag; long work looks at it and stops in order, so that what it made is removed again.
+//! Interrupts set a flag. Long work checks the flag and stops cleanly, so that its files are
+//! removed.
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -7,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// The work was interrupted, and has cleaned up.
+/// The work was interrupted and has cleaned up.
 #[derive(Debug)]
 pub struct Interrupted;
 
@@ -19,11 +20,12 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// From here on SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process. A second one ends it.
+/// After this call, SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process. A second
+/// signal ends it.
 pub fn catch() -> Result<()> {
     let flag = Arc::clone(FLAG.get_or_init(Arc::default));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // Order matters: the shutdown looks at the flag before the next line's action sets it.
+        // The order matters: the shutdown checks the flag before the next line's action sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
             .context("cannot catch interrupts")?;
@@ -31,7 +33,8 @@ pub fn catch() -> Result<()> {
     Ok(())
 }
 
-/// The same for a process that somebody else ends where it does not end itself: no signal of these ends it, however many come.
+/// The same for a process that its parent kills if necessary: none of these signals ends it,
+/// however many arrive.
 pub fn catch_each() -> Result<()> {
     let flag = FLAG.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -40,7 +43,7 @@ pub fn catch_each() -> Result<()> {
     Ok(())
 }
 
-/// An error if an interrupt came.
+/// An error if a signal has arrived.
 #[inline]
 pub fn check() -> Result<()> {
     match FLAG.get() {

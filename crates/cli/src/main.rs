@@ -17,13 +17,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Interrupted: as shells have it for SIGINT.
+/// Interrupted: the exit status that shells use for SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
 /// mount(8): the mount failed.
 const EXIT_MOUNT_FAILED: u8 = 32;
 
 fn main() -> ExitCode {
-    // Whoever truncates an image that is in use gets an error from everybody who uses it, and nobody dies of it.
+    // If an image in use is truncated, its users must get an error instead of dying.
     pmem::survive_cuts();
     let words: Vec<OsString> = std::env::args_os().collect();
     if is_mount_helper(&words) {
@@ -31,7 +31,8 @@ fn main() -> ExitCode {
         return finish(commands::mount::help_mount(&arguments), EXIT_MOUNT_FAILED);
     }
     let command = parse(with_implied_mount(words)).command;
-    // What runs long, or serves, must not end without cleaning up because nobody reads what it says.
+    // Commands that run long or serve a mount must not die without cleanup when their output is
+    // closed.
     if !matches!(
         command,
         Command::Run(_)
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     ) {
         terminal::end_with_reader();
     }
-    // fsck(8) has exit codes of its own.
+    // fsck(8) has its own exit codes.
     if let Command::Fsck(arguments) = &command {
         return match commands::fsck::run(arguments).and_then(check_whole) {
             Ok(code) => ExitCode::from(code),
@@ -58,16 +59,16 @@ fn main() -> ExitCode {
     finish(run(&command).and_then(check_whole), 1)
 }
 
-/// What was read from an image counts only if it was all there to the end.
+/// Results count only if the image was complete until the end.
 fn check_whole<T>(result: T) -> anyhow::Result<T> {
     anyhow::ensure!(
         !pmem::has_any_been_cut(),
-        "the image became shorter while it was being read, or there is no space for a sparse one: what this said is not to be relied on"
+        "the image was truncated while it was read, or its disk is full: the output above is not reliable; restore the image or free space, and try again"
     );
     Ok(result)
 }
 
-/// The commands that become a program, and come back only when they cannot.
+/// The commands that become another program; they return only on failure.
 fn run_program(command: &Command) -> Option<run::Failure> {
     match command {
         Command::Run(arguments) => Some(match run::run(arguments) {
@@ -99,7 +100,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// Parses; a wrong use of fsck ends with fsck's own exit code for that, and one of run with the one that no program of its has.
+/// Parses the command line. A usage error of fsck exits with fsck's own code, one of run with a
+/// code that programs do not use.
 fn parse(words: Vec<OsString>) -> Cli {
     let own_code = match words.get(1).and_then(|word| word.to_str()) {
         Some("fsck") => Some(commands::fsck::EXIT_USAGE),
@@ -118,24 +120,24 @@ fn parse(words: Vec<OsString>) -> Cli {
 fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if error.is::<interrupt::Interrupted>() {
-        eprintln!("interrupted; what was made for this run is removed");
+        eprintln!("interrupted; all files of this run are removed");
         return ExitCode::from(EXIT_INTERRUPTED);
     }
     if let Some(failed) = error.downcast_ref::<commands::mount::ServerFailed>() {
-        // The server has said why.
+        // The server has printed the cause.
         return if failure == 1 { failed.exit_code() } else { ExitCode::from(failure) };
     }
     terminal::print_error(&error);
     ExitCode::from(failure)
 }
 
-/// Whether mount(8) called us by the name of its helper for our type.
+/// Whether mount(8) started this program by its helper's name.
 fn is_mount_helper(words: &[OsString]) -> bool {
     let name = words.first().and_then(|word| Path::new(word).file_name());
     name.is_some_and(|name| name == "mount.directfs" || name == "mount.fuse.directfs")
 }
 
-/// mount.fuse(8) calls `directfs IMAGE DIR -o OPTIONS`, without a command: that means to mount.
+/// mount.fuse(8) calls `directfs IMAGE DIR -o OPTIONS` without a command, which means mount.
 fn with_implied_mount(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_command =
         |word: &OsString| word == "help" || Cli::command().get_subcommands().any(|command| word == command.get_name());

@@ -1,4 +1,4 @@
-//! The kernel's table of mounts.
+//! The kernel's mount table.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -6,38 +6,39 @@ use std::path::{Path, PathBuf};
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
-    /// The type, with its subtype behind a dot.
+    /// The type, with its subtype after a dot.
     pub kind: String,
-    /// What is mounted; for an image its path.
+    /// The source; for an image its path.
     pub source: PathBuf,
-    /// Major and minor number of the device that files on it show.
+    /// Major and minor device numbers of the mount's files.
     pub device: (u32, u32),
 }
 
-/// All mounts that this process sees, in the order in which they were made.
+/// All mounts visible to this process, in the order of their creation.
 pub fn all() -> Vec<Mount> {
     std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().filter_map(parse).collect()
 }
 
-/// The mount that a path is in.
+/// The mount that contains a path.
 pub fn covering(path: &Path) -> Option<Mount> {
     covering_lexically(&path.canonicalize().ok()?)
 }
 
-/// The same for a path without links and dots, which is not touched.
+/// The same for a path without links and dots, which is not accessed.
 pub fn covering_lexically(path: &Path) -> Option<Mount> {
     all().into_iter().filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.as_os_str().len())
 }
 
-/// The topmost mount exactly at a path. Does not touch the path itself, which hangs or fails where a server is gone.
+/// The topmost mount exactly at a path. It does not access the path, which hangs or fails if the
+/// mount's server is dead.
 pub fn at(path: &Path) -> Option<Mount> {
     let path = absolute(path);
     all().into_iter().rfind(|mount| mount.point == path)
 }
 
-/// The path with its directory resolved, the last component left alone.
+/// The path with its directory resolved and its last component unchanged.
 fn absolute(path: &Path) -> PathBuf {
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -50,7 +51,8 @@ fn absolute(path: &Path) -> PathBuf {
     }
 }
 
-/// A line of mountinfo: the mount point is the fifth field; type and source follow a lone dash.
+/// Parses a line of mountinfo: the mount point is the fifth field; type and source follow a single
+/// dash.
 fn parse(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');

@@ -1,4 +1,4 @@
-//! Which processes use an image, as far as /proc shows them to us.
+//! The processes that use an image, as far as /proc shows them.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -14,14 +14,14 @@ pub struct ImageUser {
     pub pid: i32,
     /// Its name.
     pub command: String,
-    /// It serves a mount: it has /dev/fuse open, too.
+    /// It serves a mount: it also has /dev/fuse open.
     pub serves_mount: bool,
 }
 
 /// The device number of /dev/fuse.
 const FUSE_DEVICE: u64 = 10 << 8 | 229;
 
-/// The processes other than this one that have the file open. Those of other users are seen by root only.
+/// The processes other than this one that have the file open. Only root sees those of other users.
 pub fn users_of(image: &Metadata) -> Vec<ImageUser> {
     let own = std::process::id() as i32;
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -32,7 +32,8 @@ pub fn users_of(image: &Metadata) -> Vec<ImageUser> {
 fn user(pid: i32, image: &Metadata) -> Option<ImageUser> {
     let (mut has_image, mut serves_mount) = (false, false);
     for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
-        // Asking a file of a dead mount would hang or fail; what matters here is no such file, so look at the link first.
+        // A stat of a file on a dead mount would hang or fail. The link is read first, to skip such
+        // files.
         let Ok(target) = std::fs::read_link(descriptor.path()) else { continue };
         let is_fuse = target.as_os_str() == "/dev/fuse";
         let may_be_image = target.is_absolute() && target.file_name().is_some();
@@ -50,12 +51,13 @@ fn user(pid: i32, image: &Metadata) -> Option<ImageUser> {
     has_image.then_some(ImageUser { pid, command, serves_mount })
 }
 
-/// Whether a descriptor's target is worth asking for: /dev/fuse, or a file on no mount that a server has to answer for.
+/// Whether a descriptor's target should be examined: /dev/fuse, or a file that is not on a mount
+/// with a server.
 fn is_same_kind(target: &std::path::Path, image: &Metadata) -> bool {
     if target.starts_with("/dev") {
         return true;
     }
-    // The image itself may be on any file system, whose answer we had a moment ago.
+    // The image itself may be on any file system, which has just answered.
     match crate::mounts::covering_lexically(target) {
         Some(mount) if mount.kind.starts_with("fuse") => {
             mount.device == (rustix::fs::major(image.dev()), rustix::fs::minor(image.dev()))
@@ -64,7 +66,7 @@ fn is_same_kind(target: &std::path::Path, image: &Metadata) -> bool {
     }
 }
 
-/// Waits until a process has ended, at most so long; whether it has.
+/// Waits until a process has exited or a timeout; returns whether it has exited.
 pub fn wait_for_end(pid: i32, patience: Duration) -> bool {
     let Some(pid) = Pid::from_raw(pid) else { return true };
     let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
@@ -85,7 +87,7 @@ mod tests {
         let stdin = std::process::Stdio::from(file.reopen().unwrap());
         let mut child = std::process::Command::new("sleep").arg("60").stdin(stdin).spawn().unwrap();
         let pid = child.id() as i32;
-        // Its name is ours until exec has happened.
+        // Until the exec, its name is this program's.
         let found: Vec<_> = users_of(&metadata).into_iter().map(|user| (user.pid, user.serves_mount)).collect();
         assert_eq!(found, [(pid, false)]);
         assert!(!wait_for_end(pid, Duration::from_millis(1)));

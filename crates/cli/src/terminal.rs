@@ -1,5 +1,5 @@
-//! What people see: styles, tables, progress. Colours only on a terminal and only without NO_COLOR; progress goes to standard error, so
-//! that standard output stays what a program may read.
+//! Output for users: styles, tables, progress. Colours appear only on a terminal and without
+//! NO_COLOR. Progress goes to standard error, so that programs can read standard output.
 
 use crate::units;
 use anstream::stream::IsTerminal;
@@ -11,41 +11,42 @@ const DIM: &str = "\x1b[2m";
 const RED: &str = "\x1b[31m";
 const RESET: &str = "\x1b[0m";
 
-/// Text that stands out. `anstream` takes the style away where it does not belong.
+/// Emphasised text. `anstream` removes the style where it is not supported.
 pub fn bold(text: impl std::fmt::Display) -> String {
     format!("{BOLD}{text}{RESET}")
 }
 
-/// Text that steps back.
+/// De-emphasised text.
 pub fn dim(text: impl std::fmt::Display) -> String {
     format!("{DIM}{text}{RESET}")
 }
 
-/// From here on a reader that has seen enough (`| head`) ends this program quietly, as it ends others. Rust programs ignore that signal unless
-/// told otherwise, and would complain of each line that nobody reads.
+/// Restores the default action of SIGPIPE, so that this program ends quietly when its reader exits
+/// (`| head`). Rust programs ignore that signal by default, and would report an error for each
+/// further line.
 pub fn end_with_reader() {
     // SAFETY: sets a signal's default action; no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Prints an error with its causes, in one line each.
+/// Prints an error and its causes, one per line.
 pub fn print_error(error: &anyhow::Error) {
     anstream::eprintln!("{RED}{BOLD}error:{RESET} {error}");
     let mut said = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
-        // Some errors repeat their source in their own text.
+        // Some errors contain their source in their own text.
         if !said.contains(&cause) {
-            anstream::eprintln!("  because: {cause}");
+            anstream::eprintln!("  cause: {cause}");
         }
         said = cause;
     }
 }
 
-/// How long work must take before a bar appears: shorter work would only flicker.
+/// Minimum duration of work before a bar appears: for shorter work it would only flicker.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// Progress of one piece of work: a bar on a terminal, a line at the start otherwise.
+/// Progress of one piece of work: a bar on a terminal, otherwise a line at the start.
 pub struct Progress {
     bar: ProgressBar,
     started: Instant,
@@ -53,7 +54,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Work of `total` steps begins; 0 if nobody knows how many.
+    /// Starts work of `total` steps; 0 if their number is unknown.
     pub fn start(what: &str, total: u64) -> Progress {
         if !std::io::stderr().is_terminal() {
             eprintln!("{what} ...");
@@ -73,7 +74,7 @@ impl Progress {
         Progress { bar, started: Instant::now(), shown: false }
     }
 
-    /// Another part of the work begins.
+    /// Starts another part of the work.
     pub fn describe(&mut self, what: &str) {
         if !std::io::stderr().is_terminal() {
             eprintln!("{what} ...");
@@ -81,7 +82,7 @@ impl Progress {
         self.bar.set_message(what.to_owned());
     }
 
-    /// So many steps are done.
+    /// Sets the number of completed steps.
     pub fn at(&mut self, position: u64) {
         self.bar.set_position(position);
         if !self.shown && self.started.elapsed() > QUIET {
@@ -99,7 +100,7 @@ impl Drop for Progress {
     }
 }
 
-/// Columns under headings: the first to the left, the others to the right.
+/// Columns with headings: the first is left-aligned, the others are right-aligned.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -132,7 +133,7 @@ impl Table {
         self.rows.iter().enumerate().map(|(index, row)| if index == 0 { dim(line(row)) } else { line(row) }).collect()
     }
 
-    /// Prints it.
+    /// Prints the table.
     pub fn print(&self) {
         self.lines().iter().for_each(|line| anstream::println!("{line}"));
     }

@@ -1,8 +1,9 @@
-//! Sizes, durations and counts as people write and read them.
+//! Parsing and formatting of sizes, durations and counts.
 
-/// Parses a size such as `512M`, `4G`, `1.5T`, `65536`: powers of 1024, with or without a trailing `B` or `iB`.
+/// Parses a size such as `512M`, `4G`, `1.5T`, `65536`: powers of 1024, with or without a trailing
+/// `B` or `iB`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let remedy = "write a number with K, M, G or T behind it, for example 512M, 4G or 1.5T";
+    let remedy = "write a number followed by K, M, G or T, for example 512M, 4G or 1.5T";
     let trimmed = text.trim();
     let digits_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits_end);
@@ -27,7 +28,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A size in the largest unit in which it is at least one, with one decimal where it has any.
+/// A size in the largest unit in which it is at least one, with one decimal if needed.
 pub fn size(bytes: u64) -> String {
     let (mut value, mut unit) = (bytes as f64, 0);
     while value >= 1023.95 && unit < 4 {
@@ -39,7 +40,7 @@ pub fn size(bytes: u64) -> String {
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// A duration in the unit in which it reads best.
+/// A duration in a suitable unit.
 pub fn duration(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
@@ -49,7 +50,7 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// A count with its thousands apart.
+/// A count with separated thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
@@ -72,7 +73,7 @@ pub fn counted(number: u64, singular: &str) -> String {
     format!("{} {plural}", count(number))
 }
 
-/// A UUID in its usual form.
+/// A UUID in its usual notation.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])

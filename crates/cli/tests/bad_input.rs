@@ -1,4 +1,5 @@
-//! Bad input: each a message that names cause and remedy, an exit code other than zero, and nothing written.
+//! Bad input: each case gives a message with cause and remedy, and a nonzero exit code, and writes
+//! nothing.
 
 mod support;
 
@@ -8,14 +9,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use support::{directfs, image_in, scratch, stderr};
 
-/// Where fields of the superblock are (docs/format.md).
+/// Offsets of superblock fields (docs/format.md).
 const VERSION: usize = 88;
 const FEATURES_RO_COMPAT: usize = 104;
 const FEATURES_INCOMPAT: usize = 112;
 const DESCRIPTION: std::ops::Range<usize> = 8..200;
 const CHECKSUM: usize = 200;
 
-/// An image with something wrong, and what must be said of it.
+/// A defective image, and the expected message.
 struct Case {
     name: &'static str,
     spoil: fn(&mut Vec<u8>),
@@ -119,9 +120,9 @@ fn what_is_no_usable_image_is_refused_by_every_command() {
         {
             assert_refused(case.name, arguments, &path, case.cause, case.remedy);
         }
-        // It says so in its findings, on standard output.
+        // fsck reports it in its findings, on standard output.
         assert_refused(case.name, &["fsck", "-n", image], &path, "", "");
-        // Shows what it can, for that is what it is for; but it must not write.
+        // dump shows damaged images, too, but must not write.
         directfs(&["dump", image, "/"]);
         let _ = directfs(&["dump", image, "superblock"]);
         assert!(fs::read(&path).unwrap() == bytes, "{}: dump changed the file", case.name);
@@ -160,7 +161,7 @@ fn an_image_in_use_is_left_alone() {
     ] {
         assert_refused("in use", arguments, &path, "in use", remedy);
     }
-    // Looking is allowed, and says who it is.
+    // info is allowed, and lists the users.
     let info = directfs(&["info", image]);
     assert!(info.status.success(), "{}", stderr(&info));
     assert!(support::stdout(&info).contains(&std::process::id().to_string()), "{}", support::stdout(&info));

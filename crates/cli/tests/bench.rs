@@ -1,4 +1,4 @@
-//! `directfs bench`: what it says, and that nothing of it is left. How long anything takes is never asserted.
+//! Output and cleanup of `directfs bench`. Durations are never asserted.
 
 mod support;
 
@@ -27,7 +27,8 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// What benchmarks with that process id have made in memory, and the images' regions, which nobody else of this test's time has.
+/// Files in memory of the benchmark with this process id, and the images' regions, which no other
+/// test uses at the same time.
 fn left_behind(pid: u32) -> Vec<String> {
     let names = fs::read_dir("/dev/shm").unwrap().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -89,7 +90,7 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
             let cells = row["cells"].as_array().unwrap();
             assert_eq!(cells.len(), subjects.len());
             for cell in cells {
-                // What a further level adds may be nothing, or less.
+                // The difference of a level may be zero or negative.
                 let is_difference = row["what"] == "each further level";
                 assert!(is_difference || cell["median_ns"].as_f64().unwrap() > 0.0, "{row}");
             }
@@ -114,7 +115,7 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
     ];
     assert_eq!(names, known);
     let hot = calls.iter().find(|row| row["call"] == "stat-hot").unwrap();
-    assert_eq!(hot["cells"][0]["latency"]["batch"], 16, "one call is too short for the clock, and it says so");
+    assert_eq!(hot["cells"][0]["latency"]["batch"], 16, "the report marks calls too short for the clock");
     assert!(calls.iter().all(|row| row["times_wanted"].as_f64().unwrap() >= 4.0));
     let shared = &sections[1]["rows"].as_array().unwrap()[1];
     assert_eq!((&shared["members"], &shared["what"]), (&2.into(), &"create+close".into()));
@@ -125,7 +126,7 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
     let page = fs::read_to_string(&page).unwrap();
     assert!(page.contains("<svg") && page.contains("id=report"), "plots, and the figures for programs");
     let links = page.replace("http://www.w3.org/2000/svg", "");
-    assert!(!links.contains("http"), "it needs no other file");
+    assert!(!links.contains("http"), "the page is self-contained");
     assert!(is_empty(images.path()) && left_behind(pid).is_empty(), "it cleans up after itself");
 }
 
@@ -173,10 +174,10 @@ fn the_engine_needs_no_directory_and_tells_what_it_writes() {
     let lines =
         |name: &str| calls.iter().find(|call| call["call"] == name).unwrap()["written"]["lines"].as_f64().unwrap();
     assert!(lines("create") >= 1.0 && lines("unlink") > 0.0, "names are written");
-    assert_eq!(lines("stat"), 0.0, "asking writes nothing");
+    assert_eq!(lines("stat"), 0.0, "stat writes nothing");
 }
 
-/// Starts a benchmark that does not end by itself in the time of a test, and waits until it is at work in that directory.
+/// Starts a benchmark that is longer than the test, and waits until it works in the directory.
 fn start_long(arguments: &[&str], at_work: impl Fn() -> bool) -> Child {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_directfs"))
         .arg("bench")
@@ -187,13 +188,13 @@ fn start_long(arguments: &[&str], at_work: impl Fn() -> bool) -> Child {
         .spawn()
         .unwrap();
     while !at_work() {
-        assert!(bench.try_wait().unwrap().is_none(), "it ended before anything was done");
+        assert!(bench.try_wait().unwrap().is_none(), "it ended before it began to work");
         std::thread::yield_now();
     }
     bench
 }
 
-/// Files that a worker makes in a directory of that scratch directory.
+/// Whether a worker has created files in this scratch directory.
 fn has_files(scratch: &Path) -> bool {
     fs::read_dir(scratch.join(".directfs-bench/work")).is_ok_and(|mut names| names.next().is_some())
 }
@@ -227,7 +228,7 @@ fn an_interrupt_while_directfs_runs_takes_the_image_away() {
     assert!(is_empty(images.path()));
 }
 
-/// Processes that a process has started.
+/// The children of a process.
 fn children(pid: u32) -> Vec<i32> {
     let said = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     said.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
@@ -271,7 +272,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         (vec![file.to_str().unwrap()], ["cannot read", "existing directory"]),
         (vec![empty_path, "--only", "calls", "--sizes", "50000000"], ["needs about", "--sizes"]),
         (vec![empty_path, "--html", page.to_str().unwrap()], ["cannot write", "may write"]),
-        (vec![empty_path, "--html", full_path], ["is a directory", "name a file"]),
+        (vec![empty_path, "--html", full_path], ["is a directory", "specify a file"]),
         (vec![empty_path, "--tree", "/nowhere/at/all"], ["cannot find the tree", "--tree"]),
         (vec!["--beside", "none"], ["nothing to measure", "--beside"]),
         (vec![empty_path, "--only", "engine"], ["in this process", "leave"]),

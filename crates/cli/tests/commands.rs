@@ -1,4 +1,4 @@
-//! What the commands do when all is well.
+//! The commands in normal use.
 
 mod support;
 
@@ -74,18 +74,18 @@ fn fsck_repairs_what_it_may_and_says_what_is_left() {
     assert!(directfs(&["copy-tree", tree.to_str().unwrap(), "--image", path]).status.success());
     let mut bytes = fs::read(&image).unwrap();
     let name = bytes.windows(5).position(|bytes| bytes == b"hello").unwrap();
-    // A flipped bit of the name: its checksum says which.
+    // A flipped bit in the name, which its checksum locates.
     bytes[name] ^= 4;
     fs::write(&image, &bytes).unwrap();
     let check = directfs(&["fsck", "-n", path]);
     assert_eq!(check.status.code(), Some(4));
     assert!(stdout(&check).contains("fsck -y"), "{}", stdout(&check));
-    // Its file has no name meanwhile, but will have it back.
+    // Its file has no name now, but will get it back.
     let preened = directfs(&["fsck", "-p", path]);
     assert_eq!(preened.status.code(), Some(1), "{}", stdout(&preened));
     assert_eq!(directfs(&["fsck", "-n", path]).status.code(), Some(0));
     assert!(directfs(&["dump", path, "/hello"]).status.success());
-    // More than a bit: the file goes to lost+found.
+    // More than one bit: the file goes to lost+found.
     let mut bytes = fs::read(&image).unwrap();
     bytes[name..name + 5].copy_from_slice(b"HELLO");
     fs::write(&image, &bytes).unwrap();

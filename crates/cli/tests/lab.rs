@@ -1,4 +1,4 @@
-//! `directfs lab` as people call it.
+//! `directfs lab` on the command line.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Mounts in the background, as people and mount(8) ask for them.
+//! Mounts in the background, by directfs and by mount(8).
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
 
-/// An image and a place to mount it; unmounted at the end whatever happens.
+/// An image and a mount point, which is always unmounted at the end.
 struct Stage {
     directory: tempfile::TempDir,
     image: PathBuf,
@@ -42,7 +42,7 @@ impl Stage {
         let output = directfs(&["umount", self.point()]);
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(!self.is_mounted());
-        // Left clean when the command returns.
+        // The image is clean when the command returns.
         let check = directfs(&["fsck", "-n", self.image()]);
         assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
         assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
@@ -112,7 +112,7 @@ fn a_mount_that_fails_says_why_to_who_asked() {
     let nowhere = stage.directory.path().join("nowhere");
     let output = directfs(&["mount", stage.image(), nowhere.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("make the directory first"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("create the directory first"), "{}", stderr(&output));
     let output = called_as("mount.directfs", &[stage.image(), nowhere.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(32), "as mount(8) has it");
     let output = called_as("mount.directfs", &[stage.image(), stage.point(), "-o", "nosuit"]);

@@ -1,4 +1,4 @@
-//! `directfs dump`: a file of an image in words, by crate `fsck`.
+//! `directfs dump`: prints an image's structures in readable form, using crate `fsck`.
 
 use crate::arguments::Dump;
 use anyhow::{Context, Result, anyhow};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub fn run(arguments: &Dump) -> Result<()> {
     let target = target(&arguments.what)?;
     let mapping = Arc::new(Mapping::open(&arguments.image, Access::ReadOnly)?);
-    // SAFETY: showing only reads.
+    // SAFETY: the dump only reads.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let mut text = String::new();
     dump(&region, &target, arguments.raw, &mut text)
@@ -19,14 +19,15 @@ pub fn run(arguments: &Dump) -> Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-/// What the word on the command line means: digits an inode, `@` an offset, two names the structures that are no files, else a path.
+/// Parses the target: digits are an inode, `@` precedes an offset, two words are structures without
+/// a path; anything else is a path.
 fn target(word: &str) -> Result<Target> {
     if let Some(offset) = word.strip_prefix('@') {
         let parsed = match offset.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => offset.parse(),
         };
-        let offset = parsed.with_context(|| format!("{word} is no offset; write @4096 or @0x1000"))?;
+        let offset = parsed.with_context(|| format!("{word} is not an offset; write @4096 or @0x1000"))?;
         return Ok(Target::Offset { offset });
     }
     Ok(match word {

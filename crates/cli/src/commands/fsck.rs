@@ -1,4 +1,4 @@
-//! `directfs fsck`: check and repair by crate `fsck`, with the exit codes of fsck(8).
+//! `directfs fsck`: checks and repairs with crate `fsck` and the exit codes of fsck(8).
 
 use crate::arguments::Fsck;
 use crate::terminal::Progress;
@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// fsck(8): the check could not be done.
+/// fsck(8): operational error.
 pub const EXIT_OPERATIONAL: u8 = fsck::EXIT_OPERATIONAL as u8;
-/// fsck(8): wrong usage.
+/// fsck(8): usage error.
 pub const EXIT_USAGE: u8 = fsck::EXIT_USAGE as u8;
 
-/// Who decides about a repair.
+/// What decides about a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Check,
@@ -27,7 +27,7 @@ enum Mode {
     Yes,
 }
 
-/// Checks, and repairs if it may; the exit code of fsck(8).
+/// Checks, and repairs if permitted; returns the exit code of fsck(8).
 pub fn run(arguments: &Fsck) -> Result<u8> {
     let mode = match arguments {
         Fsck { check_only: true, .. } => Mode::Check,
@@ -55,7 +55,7 @@ pub fn run(arguments: &Fsck) -> Result<u8> {
     Ok(repaired.exit_code() as u8)
 }
 
-/// What to do next, for people who only checked.
+/// Prints the next step after a mere check.
 fn suggest(report: &Report) {
     let mendable = report.findings.iter().filter(|finding| finding.repair.question().is_some());
     let (safe, others): (Vec<_>, Vec<_>) = mendable.partition(|finding| finding.is_safe_to_repair());
@@ -68,14 +68,15 @@ fn suggest(report: &Report) {
     }
 }
 
-/// Takes an image for ourselves. Who has it otherwise is named.
+/// Opens an image for exclusive use. The error names the processes that use it.
 fn alone(image: &Path) -> Result<Alone> {
-    // The error of the check names the processes.
+    // The error of this check names the processes.
     drop(map_idle(image)?);
     Ok(Alone::open(image)?)
 }
 
-/// Repairs. What a crash left is put in order by an attach, as ever; so are the maps of what is free after a repair.
+/// Repairs. An attach recovers the traces of a crash, and rebuilds the free-space maps after a
+/// repair.
 fn repair(image: &Path, mode: Mode) -> Result<Repaired> {
     let mut asker = Asker { mode, stopped: false };
     let mut repaired = repair_once(image, &mut asker)?;
@@ -103,21 +104,21 @@ fn repair_once(image: &Path, asker: &mut Asker) -> Result<Repaired> {
     let repaired =
         fsck::repair(&region, &Options::default(), now, &mut |finding| asker.decide(finding), &mut |at| phases.at(at));
     let whole = 0..alone.mapping().length();
-    alone.mapping().sync(whole).with_context(|| format!("cannot write {} back", image.display()))?;
+    alone.mapping().sync(whole).with_context(|| format!("cannot write {} back to its medium", image.display()))?;
     Ok(repaired)
 }
 
-/// Attaches and leaves: recovers, and builds the maps of what is free.
+/// Attaches and detaches: recovers, and rebuilds the free-space maps.
 fn attach(image: &Path) -> Result<()> {
     let options = OpenImage { alone: true, ..OpenImage::default() };
     Image::open(image, &options)?.close()?;
     Ok(())
 }
 
-/// Decides, or has the user decide.
+/// Decides by the mode, or asks the user.
 struct Asker {
     mode: Mode,
-    /// The user wants nothing more to be changed.
+    /// The user wants no more changes.
     stopped: bool,
 }
 
@@ -176,36 +177,38 @@ fn ask(what: &str, question: &str) -> Answer {
 
 fn print_repaired(repaired: &Repaired, mode: Mode) {
     for finding in &repaired.mended {
-        println!("mended: {finding}");
+        println!("repaired: {finding}");
         if let Some(question) = finding.repair.question() {
-            println!("    by this: {question}");
+            println!("    repair: {question}");
         }
     }
     for (finding, why) in &repaired.failed {
-        println!("not mended: {finding}\n    {why}");
+        println!("not repaired: {finding}\n    cause: {why}");
     }
     print!("{}", repaired.after);
     println!("{} repairs made, {} failed", repaired.mended.len(), repaired.failed.len());
     if repaired.needs_recovery {
-        println!("the image was not left cleanly: the next mount recovers it");
+        println!("the image was not left cleanly: the next use recovers it");
     } else if !repaired.after.is_sound() {
         let asks = repaired.after.findings.iter().any(|finding| finding.repair.question().is_some());
         match mode {
             Mode::Preen if asks => {
-                println!("what is left is not safe to repair without asking: run `directfs fsck` or `directfs fsck -y`")
+                println!(
+                    "the remaining findings are not safe to repair without asking: run `directfs fsck` or `directfs fsck -y`"
+                )
             }
-            _ if asks => println!("what is left was not repaired: run `directfs fsck -y` if it should be"),
-            _ => println!("what is left cannot be repaired: restore the image from a backup"),
+            _ if asks => println!("the remaining findings were not repaired: run `directfs fsck -y` to repair them"),
+            _ => println!("the remaining findings cannot be repaired: restore the image from a backup"),
         }
     }
 }
 
-/// Maps an image for reading, if nobody may be changing it: a check of a moving image would find errors that are none.
+/// Maps an image for reading, unless another process may change it: a check of a changing image
+/// would report false errors.
 pub fn map_idle(image: &Path) -> Result<Arc<Mapping>> {
     let mapping = Mapping::open(image, Access::ReadOnly)?;
     let file = mapping.file().context("an image is a file")?;
-    let users =
-        posix::image::users(file).with_context(|| format!("cannot ask for the locks on {}", image.display()))?;
+    let users = posix::image::users(file).with_context(|| format!("cannot query the locks on {}", image.display()))?;
     if users.writing || users.changing {
         let metadata = file.metadata().with_context(|| format!("cannot examine {}", image.display()))?;
         let processes = processes::users_of(&metadata);
@@ -216,15 +219,15 @@ pub fn map_idle(image: &Path) -> Result<Arc<Mapping>> {
     Ok(Arc::new(mapping))
 }
 
-/// The check itself, with progress.
+/// The check, with progress.
 pub fn check(mapping: &Arc<Mapping>) -> Report {
-    // SAFETY: the check only reads, as its documentation promises.
+    // SAFETY: the check only reads, as documented.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let mut phases = Phases::default();
     fsck::check(&region, &Options::default(), &mut |at| phases.at(at))
 }
 
-/// One bar for each phase of a check.
+/// One progress bar for each phase of a check.
 #[derive(Default)]
 struct Phases(Option<(&'static str, Progress)>);
 
@@ -232,7 +235,7 @@ impl Phases {
     fn at(&mut self, at: fsck::Progress) {
         let name = at.phase.name();
         if self.0.as_ref().is_none_or(|(phase, _)| *phase != name) {
-            // The bar of the phase before goes first.
+            // The previous phase's bar must end first.
             self.0 = None;
             self.0 = Some((name, Progress::quiet(&format!("checking {name}"), at.total)));
         }

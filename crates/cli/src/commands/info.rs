@@ -1,5 +1,5 @@
-//! `directfs info`: what an image is, how full it is, who uses it, and what its medium guarantees. Reads only; takes no lock that others
-//! would wait for longer than a moment.
+//! `directfs info`: an image's properties, usage, users, and the guarantee of its medium. It only
+//! reads, and takes no lock for longer than an instant.
 
 use crate::arguments::Info;
 use crate::processes::{self, ImageUser};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Bytes of a log slot: the directory's word that names a dentry.
+/// Bytes of a log slot, the directory's word that refers to a dentry.
 const SLOT_BYTES: u64 = 8;
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct Facts {
     in_use_for_writing: bool,
     used_by: Vec<ImageUser>,
     mounted_on: Vec<PathBuf>,
-    /// How full it is; none if nobody knows before it was recovered.
+    /// Usage of the image; none if it is unknown until a recovery.
     usage: Option<Usage>,
     footprint: Footprint,
     cache: Option<Cache>,
@@ -60,17 +60,17 @@ struct Usage {
     inodes_free: u64,
 }
 
-/// What an empty file costs on the image.
+/// The cost of an empty file on the image.
 #[derive(Serialize)]
 struct Footprint {
     inode_bytes: u64,
     log_slot_bytes: u64,
     dentry_bytes_min: u64,
-    /// The longest name that fits the smallest dentry.
+    /// Maximum length of a name in the smallest dentry.
     name_bytes_in_min: u64,
 }
 
-/// What the processes that share the image keep in memory.
+/// The state that the image's users keep in shared memory.
 #[derive(Serialize)]
 struct Cache {
     files: u64,
@@ -86,7 +86,7 @@ struct LastRecovery {
     inodes: u64,
 }
 
-/// Prints what is known of an image.
+/// Prints the properties of an image.
 pub fn run(arguments: &Info) -> Result<()> {
     let facts = gather(&arguments.image)?;
     if arguments.json {
@@ -99,12 +99,12 @@ pub fn run(arguments: &Info) -> Result<()> {
 
 fn gather(path: &Path) -> Result<Facts> {
     let mapping = Arc::new(Mapping::open(path, Access::ReadOnly)?);
-    // SAFETY: nothing is stored through it here.
+    // SAFETY: nothing is stored through the region.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let geometry = Superblock::check(&region, false).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-    let superblock = region.first::<Superblock>().ok().context("the superblock was there a moment ago")?;
+    let superblock = region.first::<Superblock>().ok().context("the superblock was valid before")?;
     let file = mapping.file().context("an image is a file")?;
-    let users = posix::image::users(file).with_context(|| format!("cannot ask for the locks on {}", path.display()))?;
+    let users = posix::image::users(file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
     let state = superblock.state();
     let mounted_on = mounted_on(path);
     let live = live(path, users, state.clean);
@@ -141,7 +141,7 @@ fn gather(path: &Path) -> Result<Facts> {
 fn label(superblock: &Superblock) -> String {
     let bytes: Vec<u8> = superblock.label.iter().flat_map(|cell| cell.load().to_le_bytes()).collect();
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    // It may come from anywhere: nothing of it reaches a terminal as a control sequence.
+    // The label may be hostile: no control sequence of it may reach a terminal.
     String::from_utf8_lossy(&bytes[..end])
         .chars()
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
@@ -170,7 +170,7 @@ fn mounted_on(path: &Path) -> Vec<PathBuf> {
     ours.map(|mount| mount.point).collect()
 }
 
-/// How full the image is, by the word of the server that has it mounted.
+/// Usage of the image as reported by the server that has it mounted.
 fn usage_of_mount(point: &Path) -> Option<Usage> {
     let space = rustix::fs::statvfs(point).ok()?;
     Some(Usage {
@@ -181,7 +181,7 @@ fn usage_of_mount(point: &Path) -> Option<Usage> {
     })
 }
 
-/// What only an attached image tells.
+/// Properties that only an attached image has.
 #[derive(Default)]
 struct Live {
     usage: Option<Usage>,
@@ -189,13 +189,15 @@ struct Live {
     last_recovery: Option<LastRecovery>,
 }
 
-/// Looks at the memory that users of the image share, or, if there are none, at what the last one left; reading only.
+/// Reads the shared memory of the image's users, or, if there are none, the state of the last
+/// detach. It only reads.
 fn live(path: &Path, users: Users, clean: bool) -> Live {
     if users.none() && !clean {
         return Live::default();
     }
     let options = OpenImage { read_only: true, patience: Duration::ZERO, ..OpenImage::default() };
-    // Not to be had (somebody has it alone): then these figures are unknown, and nothing is wrong.
+    // If another process uses the image exclusively, these figures are unknown; this is not an
+    // error.
     let Ok(image) = Image::open(path, &options) else { return Live::default() };
     let fs = image.fs();
     let Ok(space) = fs.enter().and_then(|thread| thread.space()) else { return Live::default() };
@@ -205,7 +207,7 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
         inodes_used: space.inodes - space.inodes_free,
         inodes_free: space.inodes_free,
     };
-    // Without others it is our own memory that we would describe.
+    // Without other users, these figures would describe this process's own memory.
     if !users.attached {
         return Live { usage: Some(usage), ..Live::default() };
     }
@@ -255,9 +257,9 @@ impl Facts {
 
     fn why_unknown(&self) -> &'static str {
         if self.in_use {
-            "unknown: whoever uses the image has it alone"
+            "unknown: a process uses the image exclusively"
         } else {
-            "unknown until the next mount has recovered it"
+            "unknown until the next use recovers the image"
         }
     }
 
@@ -265,7 +267,7 @@ impl Facts {
         match (self.clean, self.in_use_for_writing) {
             (true, _) => "clean",
             (false, true) => "in use",
-            (false, false) => "not left cleanly; the next mount recovers it",
+            (false, false) => "not left cleanly; the next use recovers it",
         }
     }
 
@@ -275,9 +277,9 @@ impl Facts {
         }
         let names: Vec<String> = self.used_by.iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
         match (self.in_use, names.is_empty()) {
-            (true, true) => print_fact("used by", "processes that we may not see"),
+            (true, true) => print_fact("used by", "processes of other users"),
             (_, false) => print_fact("used by", names.join(", ")),
-            (false, true) => print_fact("used by", "nobody"),
+            (false, true) => print_fact("used by", "no process"),
         }
     }
 
@@ -286,7 +288,7 @@ impl Facts {
         print_fact(
             "an empty file",
             format_args!(
-                "takes {} bytes of the image: inode {inode_bytes}, log slot {log_slot_bytes}, dentry {dentry_bytes_min} (with a name of up to \
+                "uses {} bytes of the image: inode {inode_bytes}, log slot {log_slot_bytes}, dentry {dentry_bytes_min} (with a name of up to \
                  {name_bytes_in_min} bytes)",
                 inode_bytes + log_slot_bytes + dentry_bytes_min
             ),
@@ -299,7 +301,7 @@ impl Facts {
             );
         }
         if let Some(LastRecovery { scanned, duration_ns, names, inodes }) = self.last_recovery {
-            let how = if scanned { "scanned after a crash" } else { "left clean, nothing to scan" };
+            let how = if scanned { "scanned after a crash" } else { "clean, without a scan" };
             let (names, inodes) = (units::counted(names, "name"), units::counted(inodes, "inode"));
             print_fact(
                 "last attach",

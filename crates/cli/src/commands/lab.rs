@@ -11,20 +11,20 @@ use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, ch
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The report of a directory.
+/// The report file in its directory.
 const REPORT: &str = "index.html";
-/// What a report in small sizes must be read with.
-const QUICK: &str = "quick: a tenth of the papers' files or less, two rounds, a model of 8 processors instead of 64. All files fit into the processor's caches, so touching less memory gains less, and from run to run figures differ by a tenth and more";
-/// To the beginning of a terminal's line, which becomes empty.
+/// The caveat of a report in small sizes.
+const QUICK: &str = "quick: a tenth of the papers' files or less, two rounds, a model of 8 processors instead of 64. All files fit into the processor's caches, so touching less memory gains less; figures differ between runs by a tenth and more";
+/// Moves to the beginning of a terminal's line and clears it.
 const CLEAR_LINE: &str = "\r\x1b[2K";
 
-/// Lists experiments, or carries some out.
+/// Lists or runs experiments.
 pub fn run(arguments: &Lab) -> Result<()> {
     let chosen: Vec<&Experiment> = match arguments.experiment.as_str() {
         "list" => return list(),
         // The command line requires --out for it.
         "all" => CATALOGUE.iter().collect(),
-        name => vec![find(name).with_context(|| format!("there is no experiment {name}; there are {}", names()))?],
+        name => vec![find(name).with_context(|| format!("no experiment {name}; use one of {}", names()))?],
     };
     let made = match &arguments.out {
         Some(directory) => prepare(directory, &chosen, arguments.force)?,
@@ -33,13 +33,13 @@ pub fn run(arguments: &Lab) -> Result<()> {
     interrupt::catch()?;
     let done = carry_out(&chosen, arguments);
     if let (Err(_), Some(directory), true) = (&done, &arguments.out, made) {
-        // Nothing is in it: reports are written when all is measured.
+        // The new directory is empty: reports are written only at the end.
         let _ = std::fs::remove_dir(directory);
     }
     done
 }
 
-/// Carries experiments out, prints the findings of a single one, and writes the report.
+/// Runs experiments, prints the findings of a single one, and writes the report.
 fn carry_out(chosen: &[&Experiment], arguments: &Lab) -> Result<()> {
     let size = if arguments.quick { Size::Quick } else { Size::Full };
     let begun = std::time::Instant::now();
@@ -49,7 +49,7 @@ fn carry_out(chosen: &[&Experiment], arguments: &Lab) -> Result<()> {
         let name = format!("[{}/{}] {}", index + 1, chosen.len(), experiment.name);
         let progress = |step: &str| {
             if is_terminal {
-                // One line, written again and again.
+                // One line that is rewritten in place.
                 eprint!("{CLEAR_LINE}");
                 anstream::eprint!("{} {}", bold(&name), dim(step));
             }
@@ -64,7 +64,7 @@ fn carry_out(chosen: &[&Experiment], arguments: &Lab) -> Result<()> {
         }
         let findings = carried_out.map_err(|failure| match failure {
             Failure::Interrupted => anyhow::Error::new(Interrupted),
-            other => anyhow::Error::new(other).context(format!("{} could not be carried out", experiment.name)),
+            other => anyhow::Error::new(other).context(format!("experiment {} failed", experiment.name)),
         })?;
         if chosen.len() == 1 {
             print!("{}", report::text(experiment, &findings));
@@ -99,7 +99,8 @@ fn files_of(directory: &Path, experiment: &Experiment) -> [PathBuf; 2] {
     ["tsv", "svg"].map(|ending| directory.join(format!("{}.{ending}", experiment.name)))
 }
 
-/// Makes the directory, and refuses to overwrite a report, before anything is measured; whether the directory is new.
+/// Creates the directory, and refuses to overwrite a report before anything is measured; returns
+/// whether the directory is new.
 fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<bool> {
     let mut files: Vec<PathBuf> = chosen.iter().flat_map(|experiment| files_of(directory, experiment)).collect();
     files.push(directory.join(REPORT));
@@ -109,7 +110,7 @@ fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<bool
         bail!("{} exists: choose another directory, or overwrite it with --force", there.display());
     }
     let is_new = !directory.exists();
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(is_new)
 }
 
@@ -124,7 +125,7 @@ fn write(directory: &Path, size: Size, done: &[(&Experiment, Findings)]) -> Resu
     save(&directory.join(REPORT), &report::html(&circumstances(size), &all))
 }
 
-/// Whole or not at all: a reader never sees half a report.
+/// Atomically: a reader never sees half a report.
 fn save(path: &Path, text: &str) -> Result<()> {
     let part = path.with_extension("part");
     let written = std::fs::File::create(&part).and_then(|mut file| file.write_all(text.as_bytes()));
@@ -144,9 +145,7 @@ fn circumstances(size: Size) -> Circumstances {
         ("sizes".to_owned(), if size == Size::Quick { QUICK } else { "full" }.to_owned()),
     ];
     if let Some(load) = read("/proc/loadavg").split(' ').next() {
-        let meaning = format!(
-            "{load} programs wanted a processor on average in the last minute; more than one besides this makes all numbers worse"
-        );
+        let meaning = format!("average load of the last minute {load}; above 1 (this program) all numbers are worse");
         facts.push(("load at the end".to_owned(), meaning));
     }
     Circumstances { facts }

@@ -21,7 +21,7 @@ struct Summary<'a> {
     space_reserved: bool,
 }
 
-/// Makes an image and says what it is.
+/// Creates an image and prints its properties.
 pub fn run(arguments: &Mkfs) -> Result<()> {
     if let Some(kind) = arguments.system {
         return make_other(arguments, kind);
@@ -31,7 +31,7 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
     let length = match arguments.size {
         Some(length) => length,
         None if is_device => 0,
-        // Once an image, of the same size again.
+        // An existing image keeps its size.
         None => std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 }),
     };
     ensure!(length > 0 || is_device, "{} needs a size: add --size, for example --size 4G", path.display());
@@ -64,10 +64,11 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
     Ok(())
 }
 
-/// Makes an image, and shows how far that is where it takes long. An interrupt (where it is caught) ends it, and no image is left.
+/// Creates an image, with progress where it takes long. An interrupt (where it is caught) cancels
+/// it and leaves no image.
 pub fn make_shown(path: &Path, options: &MakeOptions) -> Result<Made> {
     let mut progress =
-        Progress::quiet(&format!("setting {} aside (MiB)", units::size(options.length)), options.length >> 20);
+        Progress::quiet(&format!("allocating {} (MiB)", units::size(options.length)), options.length >> 20);
     let made = make_watched(path, options, &mut |done, _| {
         progress.at(done >> 20);
         interrupt::check().is_ok()
@@ -78,7 +79,7 @@ pub fn make_shown(path: &Path, options: &MakeOptions) -> Result<Made> {
     }
 }
 
-/// Makes an image of a system of the lab.
+/// Creates an image of a system of the lab.
 fn make_other(arguments: &Mkfs, kind: lab::mount::Kind) -> Result<()> {
     let path = &arguments.image;
     let there = std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 });
@@ -89,20 +90,20 @@ fn make_other(arguments: &Mkfs, kind: lab::mount::Kind) -> Result<()> {
         ..Default::default()
     };
     lab::mount::make(path, kind, length, &options, arguments.force)?;
-    anstream::println!("{} {}", bold("made"), path.display());
+    anstream::println!("{} {}", bold("created"), path.display());
     print_fact("system", kind.system.name());
-    print_fact("front", format_args!("{}, unless a mount says -o front=", kind.front.name()));
+    print_fact("front", format_args!("{} (option front= of a mount changes it)", kind.front.name()));
     print_fact("size", units::size(length));
     print_fact("next", format_args!("directfs mount {} DIR", path.display()));
     Ok(())
 }
 
-/// The engine says only that an argument makes no sense; here it is known which.
+/// The engine reports only an invalid argument; this names the argument.
 fn check_inodes(options: &MakeOptions) -> Result<()> {
     let most = options.length / 256;
     ensure!(
         options.length == 0 || options.inodes_max <= most,
-        "{} inodes do not fit an image of {}: at most {} do; choose fewer or a larger image",
+        "{} inodes do not fit into an image of {}: at most {} do; choose fewer or a larger image",
         units::count(options.inodes_max),
         units::size(options.length),
         units::count(most)
@@ -112,15 +113,15 @@ fn check_inodes(options: &MakeOptions) -> Result<()> {
 
 impl Summary<'_> {
     fn print(&self) {
-        anstream::println!("{} {}", bold("made"), self.image.display());
+        anstream::println!("{} {}", bold("created"), self.image.display());
         if !self.label.is_empty() {
             print_fact("label", self.label);
         }
         print_fact("uuid", &self.uuid);
         let reserved = if self.space_reserved {
-            "all of it set aside"
+            "all of it reserved"
         } else {
-            "taken as it fills; running out of it ends the programs that use the image"
+            "allocated as the image fills; when it runs out, every access returns EIO"
         };
         print_fact("size", format_args!("{}, {reserved}", units::size(self.length)));
         print_fact("backing", &self.backing);

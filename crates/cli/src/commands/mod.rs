@@ -1,4 +1,4 @@
-//! The commands that are thin: each turns arguments into one call of a library and its answer into words.
+//! The thin commands: each turns arguments into one library call and prints its result.
 
 pub mod dump;
 pub mod fsck;

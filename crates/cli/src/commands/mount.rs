@@ -1,7 +1,8 @@
 //! `directfs mount`, in the foreground and in the background, and the helper that mount(8) calls.
 //!
-//! In the background means: this program starts itself anew with `--foreground` and a pipe, waits for one byte on it, and leaves. A fork
-//! without exec would do the same with less ceremony, and be wrong as soon as anything before it has started a thread.
+//! In the background mode this program starts itself again with `--foreground` and a pipe, waits
+//! for one byte on the pipe, and exits. A fork without exec would be incorrect if a thread had been
+//! started before it.
 
 use crate::arguments::{Mount, MountHelper};
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +17,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// What the server writes when the mount answers.
+/// The byte that the server writes when the mount answers.
 const READY: u8 = b'+';
 
 /// Mounts.
@@ -34,10 +35,10 @@ pub fn run(arguments: &Mount) -> Result<()> {
     if options.remount {
         return Ok(fuse::remount(&arguments.directory, &options)?);
     }
-    // Relative paths would mean something else once the server has left this directory.
+    // The server leaves the current directory, which would change the meaning of relative paths.
     let image = resolved(&arguments.image)?;
     if let (Some(kind), true) = (kind, arguments.foreground) {
-        ensure!(!options.read_only, "a {} image cannot be mounted read-only: leave out ro", kind.system.name());
+        ensure!(!options.read_only, "a {} image cannot be mounted read-only: remove the option ro", kind.system.name());
         return serve_other(&image, kind, &arguments.directory, &options, arguments.ready_fd);
     }
     if arguments.foreground {
@@ -48,7 +49,7 @@ pub fn run(arguments: &Mount) -> Result<()> {
     server.in_background()
 }
 
-/// Takes `front=` out of a list of options.
+/// Removes `front=` from a list of options.
 fn take_front(list: &str, front: &mut FrontKind) -> Result<String> {
     let mut rest = Vec::new();
     for option in list.split(',') {
@@ -56,14 +57,14 @@ fn take_front(list: &str, front: &mut FrontKind) -> Result<String> {
             None => rest.push(option),
             Some(name) => {
                 *front = FrontKind::parse(name)
-                    .with_context(|| format!("no such front: {name}; there are conventional, byvfs and cachelet"))?;
+                    .with_context(|| format!("unknown front {name}: expected conventional, byvfs or cachelet"))?;
             }
         }
     }
     Ok(rest.join(","))
 }
 
-/// Serves a system of the lab until the mount is gone.
+/// Serves a system of the lab until the mount ends.
 fn serve_other(
     image: &Path,
     kind: Kind,
@@ -85,7 +86,7 @@ fn serve_other(
     Ok(lab::mount::serve(image, kind, directory, options, announce)?)
 }
 
-/// Mounts as mount(8) asks for it.
+/// Mounts with the conventions of mount(8).
 pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     let lists = if arguments.sloppy { known_options(&arguments.options) } else { arguments.options.clone() };
     let mut options = MountOptions::default();
@@ -110,7 +111,7 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     server.in_background()
 }
 
-/// The options that are known, for `-s`.
+/// The known options, for `-s`.
 fn known_options(lists: &[String]) -> Vec<String> {
     let all = lists.iter().flat_map(|list| list.split(','));
     all.filter(|option| MountOptions::parse(option).is_ok()).map(str::to_owned).collect()
@@ -118,22 +119,22 @@ fn known_options(lists: &[String]) -> Vec<String> {
 
 fn resolved(image: &Path) -> Result<PathBuf> {
     image.canonicalize().with_context(|| {
-        format!("cannot find the image {}; check the path, or make one with `directfs mkfs`", image.display())
+        format!("cannot find the image {}; check the path, or create one with `directfs mkfs`", image.display())
     })
 }
 
-/// Serves until the mount is gone.
+/// Serves until the mount ends.
 fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Option<i32>) -> Result<()> {
     let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
     if is_background {
-        // It was started by way of /proc/self/exe and would be listed as "exe".
+        // The server was started through /proc/self/exe and would be listed as "exe".
         let _ = std::fs::write("/proc/self/comm", "directfs");
     }
     let announce = |_: &fuse::Server| match ready {
         Some(mut pipe) => {
             detach_output();
-            // Whoever started us may have gone meanwhile; the mount stands all the same.
+            // The starter may have exited meanwhile; the mount stays.
             let _ = pipe.write_all(&[READY]);
         }
         None => {
@@ -143,19 +144,21 @@ fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Optio
     match fuse::serve(image, directory, options, announce)? {
         Ended::Cleanly(_) => Ok(()),
         Ended::Abandoned if is_background => Ok(()),
-        Ended::Abandoned => bail!("cut short while programs used the mount; the next mount recovers the image"),
+        Ended::Abandoned => bail!("stopped while programs used the mount; the next use recovers the image"),
     }
 }
 
-/// The pipe that the starter waits on. Programs that are started from here must not hold it open.
+/// The pipe that the starter waits on. Child processes must not inherit it.
 fn readiness(fd: i32) -> File {
-    // SAFETY: the number was given to us for this by the process that started us; nobody else in this process knows of it.
+    // SAFETY: the starter passed this number for this purpose; nothing else in this process uses
+    // it.
     let pipe = unsafe { OwnedFd::from_raw_fd(fd) };
     let _ = rustix::io::fcntl_setfd(&pipe, FdFlags::CLOEXEC);
     File::from(pipe)
 }
 
-/// Lets go of the starter's terminal or pipes: a shell that waits for their end would wait for the mount's.
+/// Releases the starter's terminal or pipes: a shell that waits for their end would wait for the
+/// mount's end.
 fn detach_output() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
@@ -164,13 +167,13 @@ fn detach_output() {
     }
 }
 
-/// A server to be started as a process of its own.
+/// A server to be started as a separate process.
 pub struct Start {
     command: Command,
 }
 
 impl Start {
-    /// For this image on this directory.
+    /// For this image and mount point.
     pub fn new(image: &Path, directory: &Path) -> Start {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("directfs").arg("mount").arg("--foreground").stdin(Stdio::null());
@@ -178,7 +181,7 @@ impl Start {
         Start { command }
     }
 
-    /// With options as behind `-o`.
+    /// With options as in `-o`.
     pub fn options(&mut self, lists: &[String]) -> &mut Start {
         for list in lists {
             self.command.arg("-o").arg(list);
@@ -186,7 +189,7 @@ impl Start {
         self
     }
 
-    /// Refusing changes, or not.
+    /// Read-only or not.
     pub fn read_only(&mut self, read_only: bool) -> &mut Start {
         if read_only {
             self.command.arg("--read-only");
@@ -194,9 +197,9 @@ impl Start {
         self
     }
 
-    /// Starts it and waits until the mount answers. Its errors go to standard error, as ours would.
+    /// Starts the server and waits until the mount answers. Its errors go to standard error.
     fn in_background(mut self) -> Result<()> {
-        // A session of its own: the terminal's signals are not for it.
+        // A separate session: the server must not receive the terminal's signals.
         // SAFETY: setsid is a plain system call, allowed between fork and exec.
         unsafe {
             self.command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
@@ -204,10 +207,10 @@ impl Start {
         self.start().map(drop)
     }
 
-    /// Starts it as a child and waits until the mount answers.
+    /// Starts the server as a child and waits until the mount answers.
     pub fn start(mut self) -> Result<Child> {
-        let (mut ready, theirs) = std::io::pipe().context("cannot make a pipe")?;
-        rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).context("cannot hand a pipe over")?;
+        let (mut ready, theirs) = std::io::pipe().context("cannot create a pipe")?;
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).context("cannot pass a pipe to the server")?;
         self.command.arg("--ready-fd").arg(theirs.as_raw_fd().to_string());
         let mut server = self.command.spawn().context("cannot start the server; is /proc mounted?")?;
         drop(theirs);
@@ -217,19 +220,19 @@ impl Start {
         }
         let status = server.wait().context("cannot wait for the server")?;
         match status.code() {
-            // It has said why.
+            // The server has printed the cause.
             Some(code) => Err(ServerFailed(code.clamp(1, 255) as u8).into()),
-            None => bail!("the server was ended by signal {}", status.signal().unwrap_or(0)),
+            None => bail!("the server was killed by signal {}", status.signal().unwrap_or(0)),
         }
     }
 }
 
-/// The server ended before the mount answered; it has told why on standard error.
+/// The server exited before the mount answered, after printing the cause on standard error.
 #[derive(Debug)]
 pub struct ServerFailed(u8);
 
 impl ServerFailed {
-    /// The exit code that it had.
+    /// The server's exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.0)
     }
@@ -237,7 +240,7 @@ impl ServerFailed {
 
 impl std::fmt::Display for ServerFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the mount failed; the server's message above says why")
+        f.write_str("the mount failed; see the server's message above")
     }
 }
 

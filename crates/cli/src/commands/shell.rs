@@ -1,4 +1,4 @@
-//! `directfs completions` and `directfs man`: both from the declaration of the arguments.
+//! `directfs completions` and `directfs man`, generated from the declaration of the arguments.
 
 use crate::arguments::{Cli, Completions, Man};
 use anyhow::{Context, Result};
@@ -22,7 +22,7 @@ pub fn man(arguments: &Man) -> Result<()> {
     let write = |name: &str, page: Vec<u8>| {
         let path = Path::new(directory).join(format!("{name}.8"));
         std::fs::write(&path, page)
-            .with_context(|| format!("cannot write {}; name an existing directory that you may write", path.display()))
+            .with_context(|| format!("cannot write {}; use an existing directory that you may write", path.display()))
     };
     write("directfs", page(&command)?)?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {

@@ -1,4 +1,4 @@
-//! `directfs umount`: unmounts, then waits until the server has left the image clean.
+//! `directfs umount`: unmounts, then waits until the server has closed the image cleanly.
 
 use crate::arguments::Umount;
 use crate::mounts::{self, Mount};
@@ -10,21 +10,21 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a server before saying that it still works: writing back a large cache to a disk takes its time.
+/// Maximum time to wait for a server: writing a large cache back to a disk takes time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Unmounts.
 pub fn run(arguments: &Umount) -> Result<()> {
     let shown = arguments.directory.display();
     let Some(mount) = mounts::at(&arguments.directory) else {
-        bail!("nothing is mounted at {shown}; `findmnt -t fuse.directfs` lists what is");
+        bail!("nothing is mounted at {shown}; `findmnt -t fuse.directfs` lists the mounts");
     };
     ensure!(
         mount.kind.starts_with("fuse"),
-        "what is mounted at {shown} is {} and not DirectFS; unmount it with umount(8)",
+        "the file system at {shown} is {}, not DirectFS; unmount it with umount(8)",
         mount.kind
     );
-    // Before the mount goes: afterwards nothing tells whose server it was.
+    // Before the unmount: afterwards the servers cannot be identified.
     let servers = servers(&mount);
     unmount(&mount.point, arguments.lazy)?;
     if arguments.lazy {
@@ -38,7 +38,7 @@ fn servers(mount: &Mount) -> Vec<ImageUser> {
     processes::users_of(&image).into_iter().filter(|user| user.serves_mount).collect()
 }
 
-/// Takes a mount away, by the kernel's call or by fuse's helper.
+/// Unmounts by system call or by fuse's helper.
 pub fn unmount(point: &Path, lazy: bool) -> Result<()> {
     let shown = point.display();
     let flags = UnmountFlags::NOFOLLOW | if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -46,7 +46,7 @@ pub fn unmount(point: &Path, lazy: bool) -> Result<()> {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => unmount_by_helper(point, lazy),
         Err(rustix::io::Errno::BUSY) => bail!(
-            "{shown} is in use; end the programs that use it (`fuser -vm {shown}` lists them), or detach it with --lazy"
+            "{shown} is in use; stop the programs that use it (`fuser -vm {shown}` lists them), or detach it with --lazy"
         ),
         Err(error) => Err(error).with_context(|| format!("cannot unmount {shown}")),
     }
@@ -54,7 +54,7 @@ pub fn unmount(point: &Path, lazy: bool) -> Result<()> {
 
 /// Users other than root need fuse's helper.
 fn unmount_by_helper(point: &Path, lazy: bool) -> Result<()> {
-    // A sparse PATH hides the helper from us, but does not from who mounted.
+    // The helper may be missing in a short PATH although it was used to mount.
     let places = ["/usr/bin/fusermount3", "/bin/fusermount3"];
     let helper = places.into_iter().find(|place| Path::new(place).exists()).unwrap_or("fusermount3");
     let mut command = Command::new(helper);
@@ -68,17 +68,17 @@ fn unmount_by_helper(point: &Path, lazy: bool) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
-        "cannot unmount {}: {}; end the programs that use it, or detach it with --lazy",
+        "cannot unmount {}: {}; stop the programs that use it, or detach it with --lazy",
         point.display(),
         said.trim()
     );
     Ok(())
 }
 
-/// Waits for the end of the server, who leaves the image clean before that. Which one of several is not told by anything, so as many may go on as
-/// the image has mounts left.
+/// Waits until the server has exited, which closes the image cleanly. Nothing tells which of
+/// several servers it was, so as many may remain as the image has other mounts.
 fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
-    let mut progress = Progress::start(&format!("waiting until {} is left clean", mount.source.display()), 0);
+    let mut progress = Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), 0);
     let end = Instant::now() + PATIENCE;
     let left =
         mounts::all().into_iter().filter(|other| other.kind == mount.kind && other.source == mount.source).count();
@@ -89,7 +89,7 @@ fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
         progress.at(0);
         ensure!(
             Instant::now() < end,
-            "{} is unmounted, but its server (process {}) is still leaving the image; wait for its end before you use {}",
+            "{} is unmounted, but its server (process {}) is still closing the image; wait until it exits before you use {}",
             mount.point.display(),
             server.pid,
             mount.source.display()

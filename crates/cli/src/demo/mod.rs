@@ -1,7 +1,8 @@
-//! `directfs demo`: the project's main job on a real tree, each step beside the same on tmpfs.
+//! `directfs demo`: daily work on a real tree, with each step compared with tmpfs.
 //!
-//! Copy a tree in, read it back and compare, do what du, find and rm -rf do; then kill a copy in the middle, recover, and see that every file
-//! whose copy had returned is whole; use the image further, leave it clean, and check every invariant of it.
+//! The steps: copy a tree in, read it back and compare it, and do the work of du, find and rm -rf.
+//! Then kill a copy in the middle, recover, and check that every file whose copy had returned is
+//! intact. Finally use the image again, close it cleanly, and check all its invariants.
 
 mod place;
 mod report;
@@ -71,7 +72,7 @@ fn demonstrate(arguments: &Demo, tree: &Tree, scratch: &Scratch) -> Result<Repor
     })
 }
 
-/// Runs the steps on the image and on its peer, and puts the times side by side.
+/// Runs the steps on the image and on its peer, and pairs the times.
 fn daily_work(front: Front, tree: &Tree, scratch: &Scratch) -> Result<Vec<Step>> {
     let session = Session::begin(front, &scratch.image(), &scratch.mount_point())?;
     let mut ours = DailyWork::new(tree, "DirectFS");
@@ -81,7 +82,7 @@ fn daily_work(front: Front, tree: &Tree, scratch: &Scratch) -> Result<Vec<Step>>
     theirs.visit(&Directory::new(scratch.peer()))?;
     ensure!(
         ours.headers == theirs.headers,
-        "find gave {} headers here and {} on the peer",
+        "find returned {} headers on DirectFS and {} on the peer",
         ours.headers,
         theirs.headers
     );
@@ -89,7 +90,7 @@ fn daily_work(front: Front, tree: &Tree, scratch: &Scratch) -> Result<Vec<Step>>
     Ok(pairs.map(|((name, directfs_ns), (_, peer_ns))| Step { name, directfs_ns, peer_ns }).collect())
 }
 
-/// The steps of a day.
+/// The steps of daily work.
 struct DailyWork<'a> {
     tree: &'a Tree,
     whose: &'static str,
@@ -104,7 +105,7 @@ impl<'a> DailyWork<'a> {
 
     fn step<T>(&mut self, name: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
         let started = Instant::now();
-        let result = run().with_context(|| format!("in the step \"{name}\" on {}", self.whose))?;
+        let result = run().with_context(|| format!("in step \"{name}\" on {}", self.whose))?;
         self.times.push((name, started.elapsed().as_nanos() as u64));
         Ok(result)
     }
@@ -131,7 +132,7 @@ impl Visitor for DailyWork<'_> {
     }
 }
 
-/// Kills a copy in the middle, recovers, and compares what had been copied.
+/// Kills a copy in the middle, recovers, and compares the files that had been copied.
 fn crash(front: Front, tree: &Tree, root: &Path, scratch: &Scratch) -> Result<Crash> {
     let (image, point) = (scratch.image(), scratch.mount_point());
     let _progress = Progress::start("killing a copy in the middle", 0);
@@ -139,8 +140,8 @@ fn crash(front: Front, tree: &Tree, root: &Path, scratch: &Scratch) -> Result<Cr
     interrupt::check()?;
 
     let started = Instant::now();
-    let session =
-        Session::begin(front, &image, &point).context("the image could not be recovered: this is a defect")?;
+    let session = Session::begin(front, &image, &point)
+        .context("the image could not be recovered: this is a defect of DirectFS")?;
     let recovery_ns = started.elapsed().as_nanos() as u64;
     let recovered = match &session {
         Session::Library(image) => image.report().map(|report| report.names),
@@ -158,27 +159,32 @@ fn crash(front: Front, tree: &Tree, root: &Path, scratch: &Scratch) -> Result<Cr
     })
 }
 
-/// Lets a copy go on until somewhere between a third and two thirds of it, kills it there, and gives what it had finished.
+/// Kills a copy at a random point between a third and two thirds of it; returns its finished
+/// entries.
 fn killed_copy(mut victim: Victim, entries: usize) -> Result<HashSet<PathBuf>> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .context("cannot draw a random number")?;
+        .context("cannot get a random number")?;
     let third = (entries / 3).max(1);
     let moment = third + (u64::from_ne_bytes(random) % third as u64) as usize;
     let mut completed = HashSet::new();
     for line in BufReader::new(victim.output()?).split(0) {
-        let line = line.context("cannot read what the copy says")?;
+        let line = line.context("cannot read the output of the copy")?;
         completed.insert(PathBuf::from(OsStr::from_bytes(&line)));
         if completed.len() == moment {
             victim.kill();
         }
     }
-    // What it wrote to the pipe before it died counts, though it was read later.
-    ensure!(completed.len() >= moment, "the copy ended by itself after {} of {entries} entries", completed.len());
+    // Entries written to the pipe before the kill count, although they are read later.
+    ensure!(
+        completed.len() >= moment,
+        "the copy ended before the kill, after {} of {entries} entries",
+        completed.len()
+    );
     Ok(completed)
 }
 
-/// Compares what was finished before the crash.
+/// Compares the entries that were finished before the crash.
 struct VerifyCompleted<'a> {
     tree: &'a Tree,
     completed: &'a HashSet<PathBuf>,
@@ -195,24 +201,27 @@ impl Visitor for VerifyCompleted<'_> {
     }
 }
 
-/// Uses a recovered image as if nothing had happened: what recovery got wrong shows when space is handed out again.
+/// Uses a recovered image as usual: recovery errors become visible when space is allocated again.
 struct UseAgain<'a> {
     tree: &'a Tree,
 }
 
 impl Visitor for UseAgain<'_> {
     fn visit(&mut self, place: &impl Place) -> Result<()> {
-        tree::remove(place).context("removing what the crash left")?;
-        self.tree.copy_to(place, |_| Ok(())).context("copying once more after the crash")?;
-        self.tree.compare(place).context("comparing once more after the crash")
+        tree::remove(place).context("removing the files after the crash")?;
+        self.tree.copy_to(place, |_| Ok(())).context("copying again after the crash")?;
+        self.tree.compare(place).context("comparing again after the crash")
     }
 }
 
-/// Checks every invariant of the image, which nobody uses any more.
+/// Checks all invariants of the image, which is no longer in use.
 fn check(image: &Path) -> Result<Check> {
     let mapping = fsck::map_idle(image)?;
     let report = fsck::check(&mapping);
-    ensure!(report.is_sound() && report.clean, "the image is not sound after all this: this is a defect\n{report}");
+    ensure!(
+        report.is_sound() && report.clean,
+        "the image has errors after these steps: this is a defect of DirectFS\n{report}"
+    );
     Ok(Check {
         names: report.counts.names,
         errors: report.errors,
@@ -223,7 +232,8 @@ fn check(image: &Path) -> Result<Check> {
     })
 }
 
-/// Copies a tree and writes the path of each finished entry, with a zero behind it, to standard output.
+/// Copies a tree and writes the path of each finished entry, terminated by a zero, to standard
+/// output.
 pub fn copy_tree(arguments: &CopyTree) -> Result<()> {
     let tree = Tree::read(&arguments.tree)?;
     let mut copy = Copy { tree: &tree };
@@ -244,7 +254,8 @@ struct Copy<'a> {
 
 impl Visitor for Copy<'_> {
     fn visit(&mut self, place: &impl Place) -> Result<()> {
-        // Not the standard library's output, whose buffer would be lost with this process: what is said must have been said.
+        // Unbuffered: the buffer of the standard library's output would be lost with a killed
+        // process.
         let mut output = std::fs::File::options().write(true).open("/proc/self/fd/1")?;
         self.tree.copy_to(place, |path| {
             let mut line = path.as_os_str().as_bytes().to_vec();

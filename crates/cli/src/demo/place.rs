@@ -1,5 +1,6 @@
-//! Where files can be: in a directory that the kernel serves, or on an image that this process has attached. The demonstration does the same
-//! to both, by paths relative to their root.
+//! Two kinds of file systems for the demonstration: a directory that the kernel serves, and an
+//! image that this process has attached. Both offer the same calls, with paths relative to their
+//! root.
 
 use anyhow::{Context, Result, bail};
 use engine::format::FileKind;
@@ -14,7 +15,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a name is.
+/// The kind of a name's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -27,12 +28,12 @@ pub enum Kind {
     Special,
 }
 
-/// What stat says, as far as du wants to know.
+/// The attributes that du needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// Bytes.
     pub size_bytes: u64,
-    /// Bytes that it occupies.
+    /// Bytes that it uses.
     pub used_bytes: u64,
 }
 
@@ -40,23 +41,23 @@ pub struct Status {
 pub trait Place {
     /// An open file.
     type File;
-    /// Makes a file and opens it for writing.
+    /// Creates a file and opens it for writing.
     fn create(&self, path: &Path, permissions: u32) -> Result<Self::File>;
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Self::File>;
-    /// Writes all bytes at the end of what was written.
+    /// Appends all bytes to the previous ones.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> Result<()>;
-    /// Reads on; how many bytes, none at the end.
+    /// Reads the next bytes; returns their number, zero at the end.
     fn read(&self, file: &mut Self::File, into: &mut [u8]) -> Result<usize>;
     /// Closes.
     fn close(&self, file: Self::File) -> Result<()>;
-    /// Makes a directory.
+    /// Creates a directory.
     fn mkdir(&self, path: &Path, permissions: u32) -> Result<()>;
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn symlink(&self, target: &OsStr, path: &Path) -> Result<()>;
     /// The target of a symbolic link.
     fn read_link(&self, path: &Path) -> Result<OsString>;
-    /// Asks for attributes; links are not followed.
+    /// Reads attributes; links are not followed.
     fn stat(&self, path: &Path) -> Result<Status>;
     /// The names of a directory.
     fn names(&self, path: &Path) -> Result<Vec<(OsString, Kind)>>;
@@ -72,7 +73,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// That directory.
+    /// The directory with this path.
     pub fn new(root: impl Into<PathBuf>) -> Directory {
         Directory { root: root.into() }
     }
@@ -152,7 +153,7 @@ pub struct Attached<'t, 'f, M: Memory> {
 }
 
 impl<'t, 'f, M: Memory> Attached<'t, 'f, M> {
-    /// What this caller sees.
+    /// The caller's view of the image.
     pub fn new(caller: Caller<'t, 'f, M>) -> Result<Self> {
         let root = caller.thread.root()?;
         let root = Root { root, start: root, can_leave: false };
@@ -172,7 +173,7 @@ impl<M: Memory> Drop for Attached<'_, '_, M> {
     }
 }
 
-/// The root has no name of its own, and the empty path is none.
+/// The root has no name, and an empty path is invalid.
 fn bytes(path: &Path) -> &[u8] {
     if path.as_os_str().is_empty() { b"." } else { path.as_os_str().as_bytes() }
 }
@@ -180,7 +181,7 @@ fn bytes(path: &Path) -> &[u8] {
 fn inside<T>(outcome: Result<Outcome<T>, Errno>) -> Result<T> {
     match outcome? {
         Outcome::Inside(found) => Ok(found),
-        Outcome::Left(_) => bail!("a symbolic link leads out of the image"),
+        Outcome::Left(_) => bail!("a symbolic link points outside the image"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the demonstration says.
+//! The results of the demonstration.
 
 use super::session::Front;
 use crate::terminal::{Table, bold, print_fact};
@@ -6,7 +6,7 @@ use crate::units::{count, counted, duration, size};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Everything that was shown.
+/// All results.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The tree.
@@ -15,17 +15,17 @@ pub struct Report {
     pub entries: u64,
     /// Bytes of its files.
     pub size_bytes: u64,
-    /// Entries left out: special files, and what could not be read.
+    /// Entries left out: special and unreadable files.
     pub skipped: u64,
-    /// Which way calls went.
+    /// How calls reach the image.
     pub front: Front,
-    /// The file system beside which it was set.
+    /// The file system that it was compared with.
     pub peer: String,
-    /// What was behind the image.
+    /// The backing of the image.
     pub backing: String,
-    /// What persistence means there.
+    /// The persistence guarantee of the backing.
     pub persistence: &'static str,
-    /// Each step's time.
+    /// The times of the steps.
     pub steps: Vec<Step>,
     /// The crash.
     pub crash: Crash,
@@ -33,29 +33,29 @@ pub struct Report {
     pub check: Check,
 }
 
-/// A step, here and there.
+/// A step on both file systems.
 #[derive(Debug, Serialize)]
 pub struct Step {
-    /// What was done.
+    /// Its name.
     pub name: &'static str,
-    /// How long it took here.
+    /// Time on DirectFS.
     pub directfs_ns: u64,
-    /// How long it took there.
+    /// Time on the peer.
     pub peer_ns: u64,
 }
 
-/// A crash, and what was left.
+/// A crash and its result.
 #[derive(Debug, Serialize)]
 pub struct Crash {
-    /// Who was killed.
+    /// What was killed.
     pub killed: &'static str,
-    /// Entries whose copy had returned by then: all are there, and whole.
+    /// Entries whose copy had returned before the kill: all are intact.
     pub completed: u64,
     /// Entries of the tree.
     pub entries: u64,
-    /// Names that recovery found, where it says so.
+    /// Names that recovery found, if it reports them.
     pub names_recovered: Option<u64>,
-    /// From the kill to the first answer.
+    /// Time from the kill to the first answer.
     pub recovery_ns: u64,
 }
 
@@ -68,21 +68,21 @@ pub struct Check {
     pub errors: u64,
     /// Warnings.
     pub warnings: u64,
-    /// How long it took.
+    /// Duration.
     pub duration_ns: u64,
-    /// What is behind the image.
+    /// The backing of the image.
     #[serde(skip)]
     pub backing: String,
-    /// What persistence means there.
+    /// The persistence guarantee of the backing.
     #[serde(skip)]
     pub persistence: &'static str,
 }
 
 impl Report {
-    /// Prints it for people.
+    /// Prints the report as text.
     pub fn print(&self) {
         let skipped = if self.skipped > 0 {
-            format!(" ({} left out: special or not readable)", count(self.skipped))
+            format!(" ({} left out: special or unreadable)", count(self.skipped))
         } else {
             String::new()
         };
@@ -91,7 +91,7 @@ impl Report {
         print_fact("image", &self.backing);
         print_fact("persistence", self.persistence);
         anstream::println!();
-        let mut table = Table::new(&["", "DirectFS", &self.peer, "ours / theirs"]);
+        let mut table = Table::new(&["", "DirectFS", &self.peer, "ratio"]);
         for Step { name, directfs_ns, peer_ns } in &self.steps {
             let (ours, theirs) = (*directfs_ns as f64, *peer_ns as f64);
             table.row(vec![(*name).to_owned(), duration(ours), duration(theirs), format!("{:.2} x", ours / theirs)]);
@@ -100,10 +100,7 @@ impl Report {
         self.crash.print();
         let Check { names, duration_ns, .. } = self.check;
         let (names, took) = (counted(names, "name"), duration(duration_ns as f64));
-        anstream::println!(
-            "{} {names} and all that belongs to them, no error and no warning, in {took}",
-            bold("checked:")
-        );
+        anstream::println!("{} {names} with their files, no errors, no warnings, in {took}", bold("checked:"));
     }
 }
 
@@ -118,12 +115,12 @@ impl Crash {
             count(*entries)
         );
         anstream::println!(
-            "{} in use again after {}{found}; all of them are there, byte for byte",
+            "{} in use again after {}{found}; all copied entries are intact",
             bold("recovered:"),
             duration(*recovery_ns as f64)
         );
         anstream::println!(
-            "{} removed all, copied the tree again, compared it, left the image clean",
+            "{} removed everything, copied the tree again, compared it, closed the image cleanly",
             bold("used again:")
         );
     }

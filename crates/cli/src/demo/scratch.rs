@@ -1,11 +1,12 @@
-//! A directory in memory for everything that the demonstration makes, removed at its end however it ends (but by SIGKILL).
+//! A directory in memory for all files of the demonstration. It is removed at the end, also after
+//! errors, but not after SIGKILL.
 
 use super::tree::Tree;
 use crate::{interrupt, units};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
-/// Blocks of directory logs, maps and dentries beside the contents.
+/// Additional blocks for directory logs, maps and dentries.
 const BESIDE_BYTES: u64 = 64 << 20;
 
 /// The directory.
@@ -14,47 +15,47 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes it inside `parent`, if an image and a copy of the tree fit there.
+    /// Creates it inside `parent`, if an image and a copy of the tree fit there.
     pub fn make(parent: &Path, tree: &Tree) -> Result<Scratch> {
         let shown = parent.display();
         let space = rustix::fs::statvfs(parent)
-            .with_context(|| format!("cannot use {shown}; name a directory in memory with --scratch"))?;
+            .with_context(|| format!("cannot use {shown}; specify a directory in memory with --scratch"))?;
         let (free, needed) = (space.f_bavail * space.f_frsize, tree.block_bytes() + Scratch::image_bytes(tree));
         ensure!(
             free >= needed,
-            "{shown} has {} free and an image and a copy of this tree need {}; make room, choose a smaller tree, or name another \
+            "{shown} has {} free but an image and a copy of this tree need {}; make room, choose a smaller tree, or specify another \
              directory with --scratch",
             units::size(free),
             units::size(needed)
         );
         let root = parent.join(format!("directfs-demo.{}", std::process::id()));
         std::fs::create_dir(&root).with_context(|| {
-            format!("cannot make {}; name a directory that you may write with --scratch", root.display())
+            format!("cannot create {}; specify a directory that you may write with --scratch", root.display())
         })?;
         let scratch = Scratch { root };
         for directory in [scratch.mount_point(), scratch.peer()] {
-            std::fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+            std::fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         }
         interrupt::check()?;
         Ok(scratch)
     }
 
-    /// Bytes of an image that holds the tree, with room for what waits to be recycled.
+    /// Length of an image for the tree, with room for items that wait to be recycled.
     pub fn image_bytes(tree: &Tree) -> u64 {
         (tree.block_bytes() * 3 / 2 + tree.entries.len() as u64 * 2048 + BESIDE_BYTES).next_multiple_of(2 << 20)
     }
 
-    /// Where the image is.
+    /// The path of the image.
     pub fn image(&self) -> PathBuf {
         self.root.join("image")
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn mount_point(&self) -> PathBuf {
         self.root.join("mount")
     }
 
-    /// Where the copy lies to which it is compared.
+    /// The copy on the peer.
     pub fn peer(&self) -> PathBuf {
         self.root.join("peer")
     }
@@ -62,7 +63,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Never through a mount that is still there: its files are not ours to remove by walking.
+        // Never through a remaining mount, whose files must not be removed.
         if crate::mounts::at(&self.mount_point()).is_some() {
             eprintln!(
                 "warning: {} is still mounted; unmount it (umount -l) and remove {}",
@@ -72,7 +73,7 @@ impl Drop for Scratch {
             return;
         }
         if let Err(error) = std::fs::remove_dir_all(&self.root) {
-            eprintln!("warning: cannot remove {} ({error}); remove it by hand", self.root.display());
+            eprintln!("warning: cannot remove {} ({error}); remove it manually", self.root.display());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An image in use: mounted by a server process, or attached by this one.
+//! An image in use: mounted by a server process, or attached by this process.
 
 use super::place::{Attached, Directory, Place};
 use crate::arguments::Through;
@@ -10,7 +10,7 @@ use posix::{Caller, Credentials};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Which way calls go, once it is known.
+/// How calls reach the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Front {
@@ -20,9 +20,9 @@ pub enum Front {
     Library,
 }
 
-/// Something to be done at a place, of whatever type it is.
+/// An operation on a place of either type.
 pub trait Visitor {
-    /// Does it.
+    /// Performs the operation.
     fn visit(&mut self, place: &impl Place) -> Result<()>;
 }
 
@@ -41,7 +41,8 @@ pub struct Mounted {
 }
 
 impl Front {
-    /// The front that was asked for, or the first that works here with this image: a device that opens is not yet a mount that is allowed.
+    /// The requested front, or the first that works with this image: an accessible device does not
+    /// imply permission to mount.
     pub fn choose(through: Through, image: &Path, point: &Path) -> Result<Front> {
         let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse");
         match through {
@@ -53,17 +54,17 @@ impl Front {
         match Mounted::begin(image, point) {
             Ok(mounted) => mounted.end().map(|()| Front::Mount),
             Err(error) => {
-                eprintln!("{error}; going through the library instead");
+                eprintln!("{error}; using the library instead");
                 Ok(Front::Library)
             }
         }
     }
 
-    /// In words.
+    /// For display.
     pub fn words(self) -> &'static str {
         match self {
-            Front::Mount => "through the mount",
-            Front::Library => "through the library, in this process",
+            Front::Mount => "on a mount",
+            Front::Library => "with the library, in this process",
         }
     }
 }
@@ -77,7 +78,7 @@ impl Session {
         })
     }
 
-    /// Has something done.
+    /// Performs an operation on the image.
     pub fn visit(&self, visitor: &mut impl Visitor) -> Result<()> {
         match self {
             Session::Mount(mounted) => visitor.visit(&Directory::new(&mounted.point)),
@@ -85,7 +86,7 @@ impl Session {
         }
     }
 
-    /// Leaves the image clean.
+    /// Closes the image cleanly.
     pub fn end(self) -> Result<()> {
         match self {
             Session::Mount(mounted) => mounted.end(),
@@ -94,12 +95,13 @@ impl Session {
     }
 }
 
-/// Attaches an image for this process alone: nobody else is to come, so nothing need be shared through /dev/shm.
+/// Attaches an image exclusively: no other process will attach it, so nothing need be shared
+/// through /dev/shm.
 pub fn open_alone(image: &Path) -> Result<Image> {
     Ok(Image::open(image, &OpenImage { alone: true, ..OpenImage::default() })?)
 }
 
-/// Has something done on an image that this process has attached.
+/// Performs an operation on an image that this process has attached.
 pub fn visit_image(image: &Image, visitor: &mut impl Visitor) -> Result<()> {
     let thread = image.fs().enter()?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -116,11 +118,11 @@ impl Mounted {
         unmount(&self.point, false)?;
         let Some(mut server) = self.server.take() else { return Ok(()) };
         let status = server.wait().context("cannot wait for the server")?;
-        ensure!(status.success(), "the server ended with {status}: the image was not left cleanly");
+        ensure!(status.success(), "the server exited with {status}: the image was not left cleanly");
         Ok(())
     }
 
-    /// Kills the server and takes the dead mount away.
+    /// Kills the server and removes the dead mount.
     fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
@@ -133,27 +135,27 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         self.kill();
         if crate::mounts::at(&self.point).is_some() {
-            // What is left of it is said by the scratch directory, which cannot be removed then.
+            // If it fails, the scratch directory cannot be removed and reports it.
             let _ = unmount(&self.point, true);
         }
     }
 }
 
-/// A copy that is going on in another process, and whoever is to be killed in the middle of it.
+/// A copy in progress in another process, and the process to be killed meanwhile.
 pub struct Victim {
     copier: Child,
     server: Option<Mounted>,
 }
 
 impl Victim {
-    /// Begins to copy a tree into an image, which nobody uses.
+    /// Begins to copy a tree into an image that is not in use.
     pub fn begin(front: Front, tree: &Path, image: &Path, point: &Path) -> Result<Victim> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("copy-tree").arg(tree).stdin(Stdio::null()).stdout(Stdio::piped());
         let server = match front {
             Front::Mount => {
                 command.arg("--directory").arg(point);
-                // It will find its mount gone; that is no news.
+                // The copier's errors about the lost mount are expected.
                 command.stderr(Stdio::null());
                 Some(Mounted::begin(image, point)?)
             }
@@ -166,12 +168,12 @@ impl Victim {
         Ok(Victim { copier, server })
     }
 
-    /// What the copy says of finished entries.
+    /// The paths of finished entries.
     pub fn output(&mut self) -> Result<std::process::ChildStdout> {
         self.copier.stdout.take().context("its output is a pipe")
     }
 
-    /// Kills whoever writes to the image: the server, or the process that has it attached.
+    /// Kills the process that writes to the image: the server, or the process that has it attached.
     pub fn kill(&mut self) {
         match &mut self.server {
             Some(server) => server.kill(),

@@ -1,4 +1,4 @@
-//! A tree of files, and what people do with one: copy it, compare it, sum it up, search it, remove it.
+//! A tree of files, and typical work on it: copying, comparing, summing up, searching, removing.
 
 use super::place::{Kind, Place};
 use crate::interrupt;
@@ -8,15 +8,15 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes that are copied or compared at a time.
+/// Bytes copied or compared at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// An entry of the tree.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its path below the tree.
+    /// Its path relative to the tree.
     pub path: PathBuf,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permission bits.
     pub permissions: u32,
@@ -24,24 +24,25 @@ pub struct Entry {
     pub size_bytes: u64,
 }
 
-/// A tree as it was found: each directory before what is in it.
+/// A tree in reading order: each directory comes before its content.
 pub struct Tree {
     root: PathBuf,
-    /// All entries but the root itself.
+    /// All entries except the root.
     pub entries: Vec<Entry>,
-    /// Entries that were left out: special files, and what we may not read.
+    /// Entries left out: special and unreadable files.
     pub skipped: u64,
 }
 
 impl Tree {
-    /// Walks a directory.
+    /// Reads a directory recursively.
     pub fn read(root: &Path) -> Result<Tree> {
         let shown = root.display();
-        let kind = fs::metadata(root).with_context(|| format!("cannot find {shown}; name an existing directory"))?;
-        ensure!(kind.is_dir(), "{shown} is not a directory; name one whose files are to be copied");
+        let kind = fs::metadata(root).with_context(|| format!("cannot find {shown}; specify an existing directory"))?;
+        ensure!(kind.is_dir(), "{shown} is not a directory; specify a directory to copy");
         let mut tree = Tree { root: root.to_owned(), entries: Vec::new(), skipped: 0 };
-        tree.add(Path::new("")).with_context(|| format!("cannot read {shown}; name a directory that you may read"))?;
-        ensure!(!tree.entries.is_empty(), "{shown} has no files in it; name a directory with files to copy");
+        tree.add(Path::new(""))
+            .with_context(|| format!("cannot read {shown}; specify a directory that you may read"))?;
+        ensure!(!tree.entries.is_empty(), "{shown} has no files; specify a directory with files to copy");
         Ok(tree)
     }
 
@@ -86,7 +87,7 @@ impl Tree {
         self.entries.iter().filter(|entry| entry.kind == Kind::File)
     }
 
-    /// Copies all of it, and tells of each entry that is done.
+    /// Copies the tree, and calls `done` for each finished entry.
     pub fn copy_to(&self, place: &impl Place, mut done: impl FnMut(&Path) -> Result<()>) -> Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         for entry in &self.entries {
@@ -102,7 +103,8 @@ impl Tree {
     fn copy_entry(&self, place: &impl Place, entry: &Entry, chunk: &mut [u8]) -> Result<()> {
         let source = self.root.join(&entry.path);
         match entry.kind {
-            // Ours to fill and to remove again, whatever the model's mode says.
+            // Directories are always writable for the owner, so that they can be filled and
+            // removed.
             Kind::Directory => place.mkdir(&entry.path, entry.permissions | 0o700),
             Kind::Symlink => place.symlink(fs::read_link(source)?.as_os_str(), &entry.path),
             Kind::File | Kind::Special => {
@@ -127,7 +129,7 @@ impl Tree {
             Kind::Directory => place.names(&entry.path).map(drop),
             Kind::Symlink => {
                 let same = place.read_link(&entry.path)? == fs::read_link(source)?.as_os_str();
-                ensure!(same, "{shown}: the link leads elsewhere");
+                ensure!(same, "{shown}: the link's target differs");
                 Ok(())
             }
             Kind::File | Kind::Special => {
@@ -142,7 +144,7 @@ impl Tree {
         .with_context(|| format!("while comparing {shown}"))
     }
 
-    /// Compares everything: that each entry is there with the same bytes, and that nothing else is.
+    /// Compares the whole tree: each entry has the same bytes, and there are no other entries.
     pub fn compare(&self, place: &impl Place) -> Result<()> {
         let mut chunks = Chunks::default();
         for entry in &self.entries {
@@ -150,12 +152,12 @@ impl Tree {
             self.compare_entry(place, entry, &mut chunks)?;
         }
         let found = count(place)?;
-        ensure!(found == self.entries.len() as u64, "{} names were copied and {found} are there", self.entries.len());
+        ensure!(found == self.entries.len() as u64, "{} names were copied but {found} exist", self.entries.len());
         Ok(())
     }
 }
 
-/// Says what to do where the cause alone would not.
+/// Adds the remedy where the cause alone does not suggest it.
 fn with_remedy(error: anyhow::Error) -> anyhow::Error {
     let errno = error.chain().find_map(|cause| match cause.downcast_ref::<std::io::Error>() {
         Some(error) => error.raw_os_error(),
@@ -163,14 +165,14 @@ fn with_remedy(error: anyhow::Error) -> anyhow::Error {
     });
     match errno {
         Some(libc::ENOSPC) => {
-            error.context("the target is full; make an image with more blocks (mkfs --size) or inodes (mkfs --inodes)")
+            error.context("the target is full; use an image with more blocks (mkfs --size) or inodes (mkfs --inodes)")
         }
         Some(libc::ENAMETOOLONG) => error.context("a name has at most 255 bytes and a path 4095; choose shorter ones"),
         _ => error,
     }
 }
 
-/// Two buffers to compare through.
+/// Two buffers for comparisons.
 pub struct Chunks {
     expected: Vec<u8>,
     found: Vec<u8>,
@@ -195,7 +197,7 @@ fn same_bytes(from: &mut File, mut read: impl FnMut(&mut [u8]) -> Result<usize>,
     }
 }
 
-/// Reads until the buffer is full or there is no more.
+/// Reads until the buffer is full or the file ends.
 fn fill(buffer: &mut [u8], mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -207,7 +209,7 @@ fn fill(buffer: &mut [u8], mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> 
     Ok(filled)
 }
 
-/// Calls `each` for everything below the root of a place, directories after what is in them.
+/// Calls `each` for everything below the root of a place, directories after their content.
 fn walk<P: Place>(place: &P, directory: &Path, each: &mut impl FnMut(&Path, Kind) -> Result<()>) -> Result<()> {
     interrupt::check()?;
     for (name, kind) in place.names(directory).with_context(|| format!("while reading directory {:?}", directory))? {
@@ -229,7 +231,7 @@ fn count(place: &impl Place) -> Result<u64> {
     Ok(count)
 }
 
-/// What du does: stat of everything; bytes in use.
+/// The work of du: stat of everything; returns the used bytes.
 pub fn sum_up(place: &impl Place) -> Result<u64> {
     let mut used_bytes = 0;
     walk(place, Path::new(""), &mut |path, _| {
@@ -239,7 +241,7 @@ pub fn sum_up(place: &impl Place) -> Result<u64> {
     Ok(used_bytes)
 }
 
-/// What find -name '*.h' does: how many there are.
+/// The work of find -name '*.h'; returns the number of matches.
 pub fn find_headers(place: &impl Place) -> Result<u64> {
     let mut found = 0;
     walk(place, Path::new(""), &mut |path, _| {
@@ -249,7 +251,7 @@ pub fn find_headers(place: &impl Place) -> Result<u64> {
     Ok(found)
 }
 
-/// What rm -rf does to everything in the place.
+/// The work of rm -rf on the whole place.
 pub fn remove(place: &impl Place) -> Result<()> {
     walk(place, Path::new(""), &mut |path, kind| match kind {
         Kind::Directory => place.rmdir(path),

@@ -1,12 +1,16 @@
-//! Every call and flag of docs/posix.md, made by a real process on tmpfs, on ext4, through a mount with and without the kernel's cache, and under `directfs run`: all must
-//! say the same and leave the same tree, but for what the table of calls says otherwise.
+//! Compares every call and flag of docs/posix.md, made by a real process on tmpfs, on ext4, on a mount
+//! with and without the kernel's cache, and under `directfs run`. All must give the same answers
+//! and leave the same tree, except for the differences listed in the table of calls.
 //!
-//! The calls are in `calls.txt`; `calls.c` makes them and explains their form. A section of the table is named like a row of docs/posix.md's part 1, and each row has a section: so
-//! neither lists what the other does not know.
+//! The calls are in `calls.txt`; `calls.c` makes them and documents their syntax. Each section of
+//! the table has the name of a row in part 1 of docs/posix.md, and each row has a section, so that both
+//! are complete.
 //!
-//! Behind `||` stand differences: `|| tmpfs: EOPNOTSUPP; mount: ENOSYS` says what these systems answer instead of what all others do. A difference that is not there (any more) is a
-//! failure like one that is not listed. `mount` means both mounts, `mount0` (which shares its image) and `mount1` one of them. Where `run` answers otherwise than a mount, the
-//! section is a row of docs/posix.md's part 4, too.
+//! Differences follow `||`: `|| tmpfs: EOPNOTSUPP; mount: ENOSYS` lists the systems with another
+//! answer than the common one. A listed difference that does not occur is a failure, as is one that
+//! is not listed. `mount` means both mounts; `mount0` (which shares its image) and `mount1` are
+//! single ones. If `run` answers differently from a mount, the section is also a row in part 4 of
+//! docs/posix.md.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -21,14 +25,14 @@ use support::{can_mount, directfs, stderr, stdout};
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/posix");
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/posix.md");
 
-/// What a system said, by line of the table. A section's first line has its tree.
+/// The answers of a system, by line of the table. A section's first line has its tree.
 type Answers = BTreeMap<usize, Vec<String>>;
 
 /// A line of the table.
 struct Line<'t> {
     section: &'t str,
     text: &'t str,
-    /// What single systems answer instead.
+    /// The answers of single systems.
     differences: Vec<(&'t str, &'t str)>,
 }
 
@@ -62,7 +66,7 @@ impl<'t> Table<'t> {
     }
 }
 
-/// The first cells of those tables in a part of docs/posix.md whose first column has one of these names.
+/// The first cells of the tables in a part of docs/posix.md whose first column has one of these names.
 fn rows<'d>(document: &'d str, from: &str, to: &str, columns: &[&str]) -> BTreeSet<&'d str> {
     let start = document.find(from).expect("the document has that part");
     let end = document[start..].find(to).map_or(document.len(), |end| start + end);
@@ -76,13 +80,13 @@ fn rows<'d>(document: &'d str, from: &str, to: &str, columns: &[&str]) -> BTreeS
         if !is_wanted {
             is_wanted = columns.contains(&cell);
         } else if !cell.starts_with("---") {
-            assert!(rows.insert(cell), "{cell} is there twice");
+            assert!(rows.insert(cell), "{cell} occurs twice");
         }
     }
     rows
 }
 
-/// The program that makes the calls; none where there is no compiler.
+/// The program that makes the calls; none without a compiler.
 fn caller(scratch: &Path) -> Option<PathBuf> {
     let binary = scratch.join("calls");
     let mut compiler = Command::new("cc");
@@ -102,7 +106,7 @@ fn answers(system: &str, output: &Output) -> Answers {
     answers
 }
 
-/// Where calls are made, and by what program.
+/// The scratch directory and the program for the calls.
 struct Scene {
     scratch: tempfile::TempDir,
     calls: PathBuf,
@@ -116,7 +120,7 @@ impl Scene {
         answers(system, &output)
     }
 
-    /// A directory of the machine's; none where no file system of that type is at hand.
+    /// On a directory of the machine; none if it is on another type of file system.
     fn on_machine(&self, system: &str, parent: &Path, magic: u64) -> Option<Answers> {
         let found = rustix::fs::statfs(parent).unwrap().f_type as u64;
         if found != magic {
@@ -166,13 +170,13 @@ impl Scene {
     }
 }
 
-/// What a system should have said: the common answer, or its own where the line says so.
+/// The expected answer of a system: its own where the line lists one, else the common one.
 fn wanted<'a>(line: &Line<'a>, system: &str, common: &'a str) -> &'a str {
     let own = line.differences.iter().find(|(who, _)| *who == system || system.strip_suffix(['0', '1']) == Some(who));
     own.map_or(common, |(_, answer)| answer)
 }
 
-/// The answer of those systems that the line does not list.
+/// The answer of the systems that the line does not list.
 fn common<'a>(line: &Line<'_>, all: &'a [(&str, Answers)], number: usize) -> Option<&'a Vec<String>> {
     let listed = |system: &str| wanted(line, system, "\0") != "\0";
     all.iter().find(|(system, _)| !listed(system)).and_then(|(_, answers)| answers.get(&number))
@@ -194,10 +198,10 @@ fn compare(table: &Table<'_>, all: &[(&str, Answers)]) -> Vec<String> {
             let (found, common) = (found.join("; "), common.join("; "));
             let expected = wanted(line, system, &common);
             if found != expected {
-                wrong.push(format!("{number}: {}\n    {system} says {found:?}, should say {expected:?}", line.text));
+                wrong.push(format!("{number}: {}\n    {system} answers {found:?}, expected {expected:?}", line.text));
             } else if expected == common && wanted(line, system, "\0") != "\0" {
                 wrong.push(format!(
-                    "{number}: {}\n    {system} says {found:?} like all others: no difference",
+                    "{number}: {}\n    {system} answers {found:?} like all others: the listed difference does not occur",
                     line.text
                 ));
             }
@@ -208,7 +212,7 @@ fn compare(table: &Table<'_>, all: &[(&str, Answers)]) -> Vec<String> {
 
 fn tree_differences<'a>(wanted: &'a [String], found: &'a [String]) -> impl Iterator<Item = String> + 'a {
     let missing = wanted.iter().filter(|line| !found.contains(line)).map(|line| format!("missing: {line}"));
-    missing.chain(found.iter().filter(|line| !wanted.contains(line)).map(|line| format!("too much: {line}")))
+    missing.chain(found.iter().filter(|line| !wanted.contains(line)).map(|line| format!("unexpected: {line}")))
 }
 
 fn texts() -> (String, String) {
@@ -219,8 +223,8 @@ fn texts() -> (String, String) {
 fn assert_same(rows: &BTreeSet<&str>, sections: &BTreeSet<&str>, what: &str) {
     let (without, unknown): (Vec<_>, Vec<_>) =
         (rows.difference(sections).collect(), sections.difference(rows).collect());
-    assert!(without.is_empty(), "{what}: docs/posix.md has rows for which there are no calls: {without:#?}");
-    assert!(unknown.is_empty(), "{what}: calls.txt has sections for which docs/posix.md has no rows: {unknown:#?}");
+    assert!(without.is_empty(), "{what}: rows of docs/posix.md without calls: {without:#?}");
+    assert!(unknown.is_empty(), "{what}: sections of calls.txt without rows in docs/posix.md: {unknown:#?}");
 }
 
 #[test]
@@ -228,7 +232,7 @@ fn each_row_of_the_document_has_its_calls() {
     let (text, document) = texts();
     let table = Table::read(&text);
     let sections: BTreeSet<&str> = table.sections.iter().copied().collect();
-    assert_eq!(sections.len(), table.sections.len(), "a section is there twice");
+    assert_eq!(sections.len(), table.sections.len(), "a section occurs twice");
     assert_same(&rows(&document, "\n## 1.", "\n### Mounting", &["call", "call or flag"]), &sections, "part 1");
 }
 
@@ -245,7 +249,7 @@ fn what_differs_under_run_is_in_the_document() {
     assert_same(&rows(&document, "\n## 4.", "\n## 5.", &["row of part 1"]), &sections, "part 4");
 }
 
-/// Under `run` alone: through a mount it would take ten minutes.
+/// Only under `run`: on a mount it would take ten minutes.
 #[test]
 #[ignore = "ten million files: some minutes, and 7 GiB of memory"]
 fn a_directory_holds_ten_million_names() {
@@ -289,7 +293,7 @@ fn calls_answer_alike_everywhere() {
     for (system, parent, magic) in machine {
         all.extend(scene.on_machine(system, parent, magic).map(|answers| (system, answers)));
     }
-    // What is common is what the machine says.
+    // The machine's file systems come first and determine the common answer.
     all.reverse();
     let (text, _) = texts();
     let wrong = compare(&Table::read(&text), &all);

@@ -1,20 +1,20 @@
-//! What the tests of the command line share.
+//! Helpers of the command line tests.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The program, with these arguments.
+/// Runs the program with these arguments.
 pub fn directfs<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_directfs")).args(arguments).output().expect("the program starts")
 }
 
-/// What it printed.
+/// Its standard output.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What it complained of.
+/// Its standard error.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -32,7 +32,7 @@ pub fn image_in(directory: &Path) -> PathBuf {
     image
 }
 
-/// Whether mounts work here; if not, says loudly that a test is skipped.
+/// Whether mounts are possible; if not, prints that the test is skipped.
 pub fn can_mount(test: &str) -> bool {
     let works = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !works {
@@ -41,9 +41,9 @@ pub fn can_mount(test: &str) -> bool {
     works
 }
 
-/// Copies a program to where it will be executed; false where there is none. Another process copies it: what another
-/// test starts meanwhile inherits our descriptors until it executes, and a program that somebody may write is not
-/// executed ("text file busy").
+/// Copies a program to be executed; false if there is none. Another process copies it: a process
+/// that another test starts meanwhile inherits this test's descriptors until its exec, and a
+/// program that is open for writing cannot be executed ("text file busy").
 pub fn copy_program(program: impl AsRef<std::ffi::OsStr>, place: &Path) -> bool {
     Command::new("cp").arg(program).arg(place).status().expect("cp starts").success()
 }
