@@ -263,7 +263,7 @@ impl fmt::Display for FindingKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Repair {
-    /// Nothing that a program should decide: restore from a backup.
+    /// No automatic repair: restore from a backup.
     None,
     /// Recovery at the next attach.
     Recover,

@@ -1,29 +1,34 @@
-/* Makes the calls of a table in a directory and says what came of each, and what tree they left.
+/* Makes the calls of a table in a directory; prints the result of each, and the tree that they left.
 
    usage: calls TABLE DIRECTORY [SECTION]
 
-   Whatever file system the directory is on must say the same, but for what the table says otherwise; `main.rs` compares. A line of output is the number of the table's line,
-   a tab, and the result. Results are those of the bare system call: a number, or the name of an errno, and what was written through the pointers.
+   Every file system must give the same results, except for the differences listed in the table;
+   `main.rs` compares them. A line of output consists of the line number in the table, a tab, and
+   the result. Results are those of the bare system call: a number or the name of an errno, and the
+   bytes written through its pointers.
 
-   The table: `== title` begins a section, which gets an empty directory of its own to work in; `#` a comment; `||` what only main.rs reads. Anything else is a call:
+   In the table, `== title` begins a section, which works in an empty directory of its own; `#`
+   begins a comment; `||` begins the part for main.rs. Any other line is a call:
 
-     [name =] [as UID:GID[,GROUP...] | real UID | without CAPABILITY | child | running "PROGRAM" | stamps "PATH" | watch "PATH" | repeat COUNT]... CALL ARGUMENT...
+     [name =] [as UID:GID[,GROUP...] | real UID | without CAPABILITY | child | running "PROGRAM" |
+       stamps "PATH" | watch "PATH" | repeat COUNT]... CALL ARGUMENT...
 
-   CALL is a system call's name or one of `builtins` below. Arguments:
+   CALL is the name of a system call or of one of the `builtins` below. Arguments:
 
      12 0x1f 0644 -1 O_RDWR|O_CREAT     numbers; every constant of `constants`
      $name                               the result of an earlier call
      "text\n\0\x41%"                     a string; % is the number of the repetition
-     rep:d/:100                          a string repeated
-     null bad kernel                     pointers to nothing
-     out:10 list:100 dents:100           room, and what was written: bytes, names between zeros, directory entries
-     int:0 off:0                         a number of 4 or 8 bytes, and what it is afterwards
-     stat: statx: statfs:                a status, as far as it is the same everywhere
-     times:1.5,now  omit                 two times
+     rep:d/:100                          a repeated string
+     null bad kernel                     invalid pointers
+     out:10 list:100 dents:100           a buffer; prints its bytes, zero-separated names, or
+                                         directory entries
+     int:0 off:0                         a number of 4 or 8 bytes; prints its final value
+     stat: statx: statfs:                a status; prints the fields that are the same everywhere
+     times:1.5,now  omit                 two timestamps
      how:FLAGS,MODE,RESOLVE  lock:TYPE,WHENCE,START,LENGTH
-     iov:ab,cde  room:1,10               pieces to write from, to read into
+     iov:ab,cde  room:1,10               buffers to write from, to read into
      acl:u=7,u1000=4,g=5,m=7,o=0         the value of an access control list
-     xattr:VALUE,FLAGS                   a value where the calls with flags have it, and what it is afterwards */
+     xattr:VALUE,FLAGS                   a value for the calls with flags; prints its final value */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -66,7 +71,7 @@ static void fail(const char *what, ...) {
     exit(2);
 }
 
-/* What is said about a line is put together here. */
+/* The output for a line. */
 static char said[ROOM];
 static size_t said_length;
 
@@ -75,10 +80,10 @@ static void say(const char *format, ...) {
     va_start(all, format);
     said_length += vsnprintf(said + said_length, sizeof said - said_length, format, all);
     va_end(all);
-    if (said_length >= sizeof said) fail("too much was said");
+    if (said_length >= sizeof said) fail("the output of a line is too long");
 }
 
-/* Bytes in a readable form: runs of more than eight equal ones as byte*count. */
+/* Prints bytes in a readable form: runs of more than eight equal bytes as byte*count. */
 static void say_bytes(const char *bytes, size_t length) {
     say("\"");
     for (size_t at = 0; at < length;) {
@@ -100,7 +105,7 @@ static uint64_t hash(const char *bytes, size_t length) {
     return sum;
 }
 
-/* Words of a line: separated by spaces outside of quotes. */
+/* The words of a line, separated by spaces outside quotes. */
 struct word { char text[600]; size_t length; };
 
 static int hex(char digit) { return digit <= '9' ? digit - '0' : (digit | 32) - 'a' + 10; }
@@ -119,7 +124,7 @@ static const char *quoted(const char *from, struct word *word) {
         }
         word->text[word->length++] = byte;
     }
-    if (*from != '"') fail("a quote has no end");
+    if (*from != '"') fail("unterminated quote");
     return from + 1;
 }
 
@@ -159,7 +164,7 @@ static void set_variable(const char *name, long value) {
     *there = value;
 }
 
-/* A number, a constant, a variable, or several with | between them. */
+/* A number, a constant, a variable, or several of them joined by |. */
 static long number(const char *text) {
     long sum = 0;
     char part[64];
@@ -172,28 +177,28 @@ static long number(const char *text) {
         char *end;
         if (*part == '$') {
             long *value = variable(part + 1);
-            if (!value) fail("there is no %s", part);
+            if (!value) fail("unknown variable %s", part);
             sum |= *value;
         } else if (*part == '-' || (*part >= '0' && *part <= '9')) {
             sum |= *part == '-' ? strtol(part, &end, 0) : (long)strtoul(part, &end, 0);
-            if (*end) fail("%s is no number", part);
+            if (*end) fail("%s is not a number", part);
         } else {
             const struct constant *found = constants;
             while (found->name && strcmp(found->name, part)) found++;
-            if (!found->name) fail("%s is not known", part);
+            if (!found->name) fail("unknown constant %s", part);
             sum |= found->value;
         }
     }
     return sum;
 }
 
-/* Takes the part before the comma. */
+/* Removes and returns the part before the comma. */
 static long next_number(char **list) {
     char *part = strsep(list, ",");
     return part ? number(part) : 0;
 }
 
-/* An argument, and what it takes to tell what was written through it. */
+/* An argument, with the data for printing what the call wrote through it. */
 enum kind { PLAIN, OUT, LIST, DENTS, INT, OFF, STAT, STATX, STATFS, LOCK, PIECES, VALUE };
 struct argument { enum kind kind; long value; char *room; };
 static char rooms[ARGUMENTS][ROOM];
@@ -207,7 +212,7 @@ static struct timespec moment(const char *text) {
     return time;
 }
 
-/* The value of an access control list, as the kernel takes it. */
+/* The value of an access control list in the kernel's format. */
 static size_t access_list(char *room, char *list) {
     struct entry { uint16_t tag, rights; uint32_t id; } *entry = (void *)(room + 4);
     *(uint32_t *)room = 2;
@@ -222,7 +227,7 @@ static size_t access_list(char *room, char *list) {
     return (char *)entry - room;
 }
 
-/* Pieces of memory: with their content, or with their lengths. */
+/* Buffers, given by their content or by their lengths. */
 static void pieces(char *room, char *list, int filled) {
     struct iovec *piece = (void *)room;
     char *bytes = room + 4096;
@@ -233,7 +238,7 @@ static void pieces(char *room, char *list, int filled) {
     }
 }
 
-/* `struct xattr_args`, which libc does not know. */
+/* `struct xattr_args`, which libc does not have. */
 struct value { uint64_t address; uint32_t length, flags; };
 
 static void value(char *room, char *list) {
@@ -293,7 +298,7 @@ static struct argument argument(struct word *word, char *room) {
     return there;
 }
 
-/* What a file is, as far as every file system must agree. */
+/* Prints the attributes that are the same on every file system. */
 static void say_stat(const struct stat *stat) {
     say("mode=%o links=%lu uid=%u gid=%u", stat->st_mode, (long)stat->st_nlink, stat->st_uid, stat->st_gid);
     if (S_ISREG(stat->st_mode) || S_ISLNK(stat->st_mode)) say(" size=%ld", (long)stat->st_size);
@@ -444,12 +449,13 @@ static void say_tree(int line, const char *path) {
     if (count >= 0) free(entries);
 }
 
-/* Calls that are none of the kernel's. Each gets its words and says what it has to. */
+/* Calls that are not system calls. Each gets its words and prints its result. */
 
 static sigjmp_buf out_of_memory;
 static void on_bus(int signal) { (void)signal; siglongjmp(out_of_memory, 1); }
 
-/* peek ADDRESS OFFSET LENGTH: what a mapping shows; copied byte by byte, so that a signal is ours. */
+/* peek ADDRESS OFFSET LENGTH: the content of a mapping, copied byte by byte, so that a fault is
+   caught here. */
 static void peek(struct word *words) {
     volatile char *from = (char *)number(words[1].text) + number(words[2].text);
     long length = number(words[3].text);
@@ -459,7 +465,7 @@ static void peek(struct word *words) {
     say_bytes(bytes, length);
 }
 
-/* poke ADDRESS OFFSET TEXT: stores into a mapping. */
+/* poke ADDRESS OFFSET TEXT: a store into a mapping. */
 static void poke(struct word *words) {
     volatile char *to = (char *)number(words[1].text) + number(words[2].text);
     if (sigsetjmp(out_of_memory, 1)) return say("SIGBUS");
@@ -467,7 +473,7 @@ static void poke(struct word *words) {
     say("done");
 }
 
-/* copy FROM TO: a program, to be run or changed. */
+/* copy FROM TO: copies a program, to be run or changed. */
 static void copy(struct word *words) {
     static char bytes[1 << 16];
     int from = open(words[1].text + 1, O_RDONLY), to = open(words[2].text + 1, O_WRONLY | O_CREAT | O_TRUNC, 0755);
@@ -495,7 +501,7 @@ static void moments(struct word *words) {
     say("%ld.%09ld %ld.%09ld", (long)stat.st_atim.tv_sec, stat.st_atim.tv_nsec, (long)stat.st_mtim.tv_sec, stat.st_mtim.tv_nsec);
 }
 
-/* handle PATH FLAGS: a file's handle, and what it opens. */
+/* handle PATH FLAGS: a file's handle, and the file that it opens. */
 static void handle(struct word *words) {
     union { struct file_handle head; char room[sizeof(struct file_handle) + MAX_HANDLE_SZ]; } handle = {.head.handle_bytes = 0};
     int mount;
@@ -515,7 +521,8 @@ static void handle(struct word *words) {
     close(fd);
 }
 
-/* chain NAME COUNT: symbolic links NAME1 to NAMECOUNT, each to the one before, the first to NAME. */
+/* chain NAME COUNT: symbolic links NAME1 to NAMECOUNT; each refers to the previous one, the first
+   to NAME. */
 static void chain(struct word *words) {
     char link[300], target[300];
     int count = number(words[2].text), made = 0;
@@ -528,14 +535,15 @@ static void chain(struct word *words) {
     say("%d made", made);
 }
 
-/* same FD FD: whether kcmp takes two descriptors for one and the same; in which order others are is the kernel's affair. */
+/* same FD FD: whether kcmp reports two descriptors as the same; the order of others is unspecified.
+   */
 static void same(struct word *words) {
     long result = syscall(SYS_kcmp, getpid(), getpid(), 0, number(words[1].text), number(words[2].text));
     if (result < 0) return say_result(-1);
     say(result ? "others" : "the same");
 }
 
-/* pass FD: a descriptor through a socket, and what came out of it. */
+/* pass FD: passes a descriptor through a socket; prints the received one. */
 static void pass(struct word *words) {
     int ends[2], fd = number(words[1].text), flag;
     char byte = 'x', room[CMSG_SPACE(sizeof fd)] = {0};
@@ -559,7 +567,7 @@ static int lock_byte(int fd, long at) {
     return fcntl(fd, F_SETLKW, &lock);
 }
 
-/* ring PATH COUNT: processes in a ring, each of which has a lock and waits for that of the next. */
+/* ring PATH COUNT: processes in a ring, each holding a lock and waiting for the next one's. */
 static void ring(struct word *words) {
     const char *path = words[1].text + 1;
     int count = number(words[2].text), locked[2], all_locked[2], got = 0, refused = 0, status;
@@ -573,8 +581,8 @@ static void ring(struct word *words) {
         _exit(!lock_byte(fd, (at + 1) % count) ? 0 : errno == EDEADLK ? 1 : 2);
     }
     for (int at = 0; at < count; at++)
-        if (read(locked[0], bytes, 1) != 1) fail("a child ended");
-    if (write(all_locked[1], bytes, count) != count) fail("a pipe broke");
+        if (read(locked[0], bytes, 1) != 1) fail("a child exited early");
+    if (write(all_locked[1], bytes, count) != count) fail("cannot write to a pipe");
     while (wait(&status) > 0) {
         got += WIFEXITED(status) && WEXITSTATUS(status) == 0;
         refused += WIFEXITED(status) && WEXITSTATUS(status) == 1;
@@ -583,14 +591,15 @@ static void ring(struct word *words) {
     say("%d of %d locked, %d EDEADLK", got, count, refused);
 }
 
-/* remove PATH: a tree that is too large to be told. */
+/* remove PATH: removes a tree that is too large to print. */
 static void remove_tree(struct word *words) {
     char command[700];
     snprintf(command, sizeof command, "rm -r '%s'", words[1].text + 1);
     say(system(command) ? "failed" : "done");
 }
 
-/* scan COUNT: reads a directory of COUNT names in pieces while others come and go, then goes back to a cookie; says what became of the names that stayed. */
+/* scan COUNT: reads a directory of COUNT names in pieces while other names are created and removed,
+   then seeks back to a cookie; prints the fate of the names that stayed. */
 static void scan(struct word *words) {
     enum { MOST = 4096 };
     static int seen[MOST];
@@ -603,7 +612,7 @@ static void scan(struct word *words) {
     long cookie = -1;
     for (struct dirent *entry; (entry = readdir(directory)); more++) {
         if (sscanf(entry->d_name, "stays%d", &index) == 1) seen[index]++;
-        /* What comes and goes: a name per entry read, half of them removed again. */
+        /* Creates a name per entry read, and removes half of them again. */
         snprintf(name, sizeof name, "scan/comes%d", more);
         if (more < count) close(creat(name, 0644));
         snprintf(name, sizeof name, "scan/comes%d", more / 2);
@@ -626,7 +635,8 @@ static void scan(struct word *words) {
 
 static void crowd_name(char *name, long index) { sprintf(name, "crowd/n%ld", index); }
 
-/* How many of COUNT names a call goes well with; in an order that is not the one they were made in, if `stride` says so. */
+/* The number of COUNT names for which a call succeeds; with a `stride` other than 1 the order
+   differs from that of creation. */
 static long with_all(long count, long stride, int (*act)(const char *)) {
     char name[40];
     long went_well = 0;
@@ -640,7 +650,8 @@ static long with_all(long count, long stride, int (*act)(const char *)) {
 static int make_name(const char *name) { return mknod(name, S_IFREG | 0644, 0); }
 static int find_name(const char *name) { struct stat stat; return lstat(name, &stat); }
 
-/* Reads the crowd, which has COUNT names, from its start to its end, and goes back to MARKS cookies of the way, the last one first. */
+/* Reads the crowd of COUNT names from start to end, then seeks back to MARKS of its cookies, the
+   last one first. */
 static void read_crowd(long count, long marks) {
     struct { long cookie; char name[32]; } *mark = calloc(marks, sizeof *mark);
     char *seen = calloc(count, 1);
@@ -667,7 +678,7 @@ static void read_crowd(long count, long marks) {
     say(", missing %ld, twice %ld, %ld of %ld cookies wrong", missing, twice, wrong, marks);
 }
 
-/* crowd COUNT: a directory of so many names, from the first to the last. */
+/* crowd COUNT: the whole life of a directory with COUNT names. */
 static void crowd(struct word *words) {
     enum { STRIDE = 7919, MARKS = 16 };
     long count = number(words[1].text);
@@ -685,7 +696,7 @@ static const struct { const char *name; void (*act)(struct word *); int words; }
     {"remove", remove_tree, 2}, {"ring", ring, 3}, {"pass", pass, 2}, {"same", same, 3}, {"crowd", crowd, 2},
 };
 
-/* One call; its result, for a variable. */
+/* Makes one call; returns its result for a variable. */
 static long call(struct word *words, int count) {
     for (size_t at = 0; at < sizeof builtins / sizeof *builtins; at++)
         if (!strcmp(words[0].text, builtins[at].name)) {
@@ -695,7 +706,7 @@ static long call(struct word *words, int count) {
         }
     const struct constant *found = calls;
     while (found->name && strcmp(found->name, words[0].text)) found++;
-    if (!found->name) fail("%s is no call", words[0].text);
+    if (!found->name) fail("unknown call %s", words[0].text);
     if (count > ARGUMENTS + 1) fail("too many arguments");
     struct argument all[ARGUMENTS] = {{0}};
     for (int at = 1; at < count; at++) all[at - 1] = argument(&words[at], rooms[at - 1]);
@@ -703,7 +714,8 @@ static long call(struct word *words, int count) {
     do {
         errno = 0;
         result = syscall(found->value, all[0].value, all[1].value, all[2].value, all[3].value, all[4].value, all[5].value);
-        /* While anybody on the machine renames, the kernel may not be sure of `..`. */
+        /* During a rename by any process of the machine, the kernel may be unable to verify
+           `..`. */
     } while (found->value == SYS_openat2 && errno == EAGAIN && --patience);
     int error = errno;
     if ((found->value == SYS_mmap || found->value == SYS_mremap) && result != -1) say("mapped");
@@ -713,12 +725,12 @@ static long call(struct word *words, int count) {
     return result;
 }
 
-/* What changes how a call is made. Each takes its words off the front, and makes the rest. */
+/* Modifiers of a call. Each removes its own words from the front and makes the rest. */
 
 static long make(struct word *words, int count);
 
 static void become(unsigned uid, unsigned gid, const gid_t *groups, int count) {
-    /* The saved id stays root's, which is the way back. */
+    /* The saved id stays root's, which permits the return. */
     if (syscall(SYS_setgroups, count, groups) || syscall(SYS_setresgid, gid, gid, 0) || syscall(SYS_setresuid, uid, uid, 0)) fail("cannot become %u", uid);
 }
 
@@ -731,7 +743,7 @@ static long as(struct word *words, int count) {
     become(uid, gid, groups, group_count);
     long result = make(words + 2, count - 2);
     int error = errno;
-    if (syscall(SYS_setresuid, 0, 0, 0) || syscall(SYS_setresgid, 0, 0, 0) || syscall(SYS_setgroups, 0, groups)) fail("cannot come back");
+    if (syscall(SYS_setresuid, 0, 0, 0) || syscall(SYS_setresgid, 0, 0, 0) || syscall(SYS_setgroups, 0, groups)) fail("cannot restore the user");
     errno = error;
     return result;
 }
@@ -739,27 +751,27 @@ static long as(struct word *words, int count) {
 static long real(struct word *words, int count) {
     if (syscall(SYS_setresuid, atoi(words[1].text), 0, 0)) fail("cannot become %s", words[1].text);
     long result = make(words + 2, count - 2);
-    if (syscall(SYS_setresuid, 0, 0, 0)) fail("cannot come back");
+    if (syscall(SYS_setresuid, 0, 0, 0)) fail("cannot restore the user");
     return result;
 }
 
 static long without(struct word *words, int count) {
     struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct all[2], fewer[2];
-    if (syscall(SYS_capget, &head, all)) fail("no capabilities");
+    if (syscall(SYS_capget, &head, all)) fail("cannot read the capabilities");
     memcpy(fewer, all, sizeof all);
     long capability = number(words[1].text);
     fewer[capability / 32].effective &= ~(1u << capability % 32);
-    if (syscall(SYS_capset, &head, fewer)) fail("cannot give up a capability");
+    if (syscall(SYS_capset, &head, fewer)) fail("cannot drop a capability");
     long result = make(words + 2, count - 2);
-    if (syscall(SYS_capset, &head, all)) fail("cannot take a capability back");
+    if (syscall(SYS_capset, &head, all)) fail("cannot restore a capability");
     return result;
 }
 
-/* In a child; what it said comes back through a pipe. */
+/* In a child, whose output returns through a pipe. */
 static long child(struct word *words, int count) {
     int ends[2], status;
-    if (pipe(ends)) fail("no pipe");
+    if (pipe(ends)) fail("cannot create a pipe");
     pid_t pid = fork();
     if (!pid) {
         size_t before = said_length;
@@ -777,10 +789,10 @@ static long child(struct word *words, int count) {
     return 0;
 }
 
-/* While a program, which reads until its input ends, runs from a file. */
+/* While a program runs from a file; it reads until its input ends. */
 static long running(struct word *words, int count) {
     int input[2], output[2], status;
-    if (pipe2(input, O_CLOEXEC) || pipe2(output, O_CLOEXEC)) fail("no pipe");
+    if (pipe2(input, O_CLOEXEC) || pipe2(output, O_CLOEXEC)) fail("cannot create a pipe");
     pid_t pid = fork();
     if (!pid) {
         dup2(input[0], 0);
@@ -790,7 +802,7 @@ static long running(struct word *words, int count) {
     }
     close(output[1]);
     char byte = 'x';
-    /* It has started once it answers. */
+    /* The program is running once it answers. */
     if (write(input[1], &byte, 1) != 1 || read(output[0], &byte, 1) != 1) say("did not start ");
     long result = make(words + 2, count - 2);
     int error = errno;
@@ -806,14 +818,14 @@ static int is_later(struct timespec one, struct timespec other) {
     return one.tv_sec > other.tv_sec || (one.tv_sec == other.tv_sec && one.tv_nsec > other.tv_nsec);
 }
 
-/* Which times of a file a call moves. */
+/* Prints which timestamps of a file a call changes. */
 static long stamps(struct word *words, int count) {
     char path[600];
     strcpy(path, words[1].text + 1);
     struct stat before, after;
     struct timespec now, old[2] = {{1000000000, 0}, {1000000000, 0}};
-    if (utimensat(AT_FDCWD, path, old, AT_SYMLINK_NOFOLLOW) || lstat(path, &before)) fail("%s has no times", path);
-    /* The clock that stamps files goes on first. */
+    if (utimensat(AT_FDCWD, path, old, AT_SYMLINK_NOFOLLOW) || lstat(path, &before)) fail("cannot set or read the timestamps of %s", path);
+    /* Waits until the clock for file timestamps has advanced. */
     do clock_gettime(CLOCK_REALTIME_COARSE, &now); while (!is_later(now, before.st_ctim));
     long result = make(words + 2, count - 2);
     int error = errno;
@@ -826,7 +838,7 @@ static long stamps(struct word *words, int count) {
     return result;
 }
 
-/* The events that inotify tells of a directory or file while a call is made. */
+/* Prints the inotify events of a directory or file during a call. */
 static long watch(struct word *words, int count) {
     char events[4096];
     int watcher = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
@@ -853,7 +865,7 @@ static struct word *words_of(const char *line, int *count) {
 
 static const char *whole_line;
 
-/* The call COUNT times; how often it went well, and what came of the first that did not. */
+/* Makes the call COUNT times; prints the number of successes and the first failure. */
 static long repeat(struct word *words, int count) {
     long times = number(words[1].text), result = 0;
     size_t before = said_length;
@@ -882,7 +894,7 @@ static const struct { const char *name; long (*act)(struct word *, int); } manne
 };
 
 static long make(struct word *words, int count) {
-    if (count < 1) fail("there is no call");
+    if (count < 1) fail("missing call");
     for (size_t at = 0; at < sizeof manners / sizeof *manners; at++)
         if (!strcmp(words[0].text, manners[at].name)) return manners[at].act(words, count);
     return call(words, count);
@@ -905,14 +917,14 @@ static void make_line(const char *line) {
 
 /* Sections. */
 
-/* Where the table and the directory stay open, out of the way of the calls' descriptors. */
+/* Descriptors of the table and the directory, above those of the calls. */
 enum { TABLE = 200, TOP };
 
 static void end_section(int line) {
     if (line) {
         char name[40];
         snprintf(name, sizeof name, "section%d", line);
-        if (fchdir(TOP) || chdir(name)) fail("cannot come back to the section's directory");
+        if (fchdir(TOP) || chdir(name)) fail("cannot return to the section's directory");
         say_tree(line, ".");
     }
     if (close_range(3, TABLE - 1, 0) || close_range(TOP + 1, ~0u, 0)) fail("cannot close");
@@ -923,7 +935,7 @@ static void begin_section(void) {
     snprintf(name, sizeof name, "section%d", line_number);
     variable_count = 0;
     syscall(SYS_umask, 022);
-    if (fchdir(TOP) || mkdir(name, 0755) || chdir(name)) fail("there is no room for a section");
+    if (fchdir(TOP) || mkdir(name, 0755) || chdir(name)) fail("cannot create a section's directory");
 }
 
 int main(int count, char **arguments) {

@@ -1,4 +1,4 @@
-/* The system calls and constants that the table of calls may name. */
+/* The system calls and constants that the table of calls may use. */
 #include <linux/fiemap.h>
 #include <linux/fanotify.h>
 #include <sys/file.h>

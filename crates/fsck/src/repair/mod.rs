@@ -45,8 +45,7 @@ pub struct Repaired {
 }
 
 impl Repaired {
-    /// The exit code as in fsck(8): 1 if something was mended, and those of the check that was made
-    /// last.
+    /// The exit code as in fsck(8): 1 if something was repaired, plus that of the last check.
     pub fn exit_code(&self) -> i32 {
         let corrected = if self.mended.is_empty() { 0 } else { EXIT_CORRECTED };
         self.after.exit_code() | corrected
